@@ -2,13 +2,13 @@
 
 import io
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from os.path import commonprefix
 from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table as Grid
+from rich.table import Column, Table as Grid
 from rich.text import Text
 
 from nsyspipe.model.names import printable
@@ -25,9 +25,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "number": {"justify": "right", "no_wrap": True}, "word": {"no_wrap": True}, "name": {"no_wrap": True},
     "text": {"overflow": "fold"}, "prose": {"overflow": "fold", "ratio": 1}, "long": {"overflow": "fold", "ratio": 2},
 }  # fmt: skip
-# Cells of these kinds are cut or broken where they must; so much of them has room, whatever the width.
-_FLEXIBLE = ("text", "prose", "long", "name")
-_LEAST, _GAP = 12, 2
+_LEAST, _GAP = 12, 2  # of cells that are cut or broken where they must be, whatever the width; between columns
 _TWO_TILES = 79  # so wide are two key figures beside each other
 
 
@@ -47,8 +45,8 @@ def _apart(content: RenderableType) -> Padding:
     return Padding(content, (1, 0, 0, 0))
 
 
-def _grid(*, has_headings: bool = False) -> Grid:
-    return Grid(box=None, show_header=has_headings, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+def _grid(*columns: Column, has_headings: bool = False) -> Grid:
+    return Grid(*columns, box=None, show_header=has_headings, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
 def _dim(lines: Iterable[str]) -> Text:
@@ -56,10 +54,7 @@ def _dim(lines: Iterable[str]) -> Text:
 
 
 def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
-    """Return what is wrong in two columns: severity, and message with where and fix."""
-    table = _grid()
-    table.add_column()
-    table.add_column(overflow="fold", ratio=1)
+    table = _grid(Column(), Column(overflow="fold", ratio=1))
     for word, message, place, fix in rows:
         beside = (f" ({printable(place)})" if place else "") + (f"\nfix: {printable(fix)}" if fix else "")
         severity = Text(word, style=SEVERITIES.get(word, SEVERITIES["error"]))
@@ -70,8 +65,7 @@ def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
 def _drawn(block: blocks.Block, width: int) -> RenderableType:  # noqa: PLR0911 - one per kind of block
     match block:
         case blocks.Sentence():
-            style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
-            text = Text(printable(block.text), style=style)
+            text = Text(printable(block.text), style=f"{block.style} {VERDICTS.get(block.verdict, '')}".strip())
             return text if block.is_close else _apart(text)
         case blocks.Facts():
             return _dim([(f"{block.about}: " if block.is_of_several else "") + " | ".join(block.parts)])
@@ -92,13 +86,9 @@ def _drawn(block: blocks.Block, width: int) -> RenderableType:  # noqa: PLR0911 
 
 
 def _tiles(tiles: Sequence[blocks.Tile], n_beside: int) -> Grid:
-    table = _grid()
-    for _ in range(n_beside):
-        table.add_column(style="dim")
-        table.add_column(justify="right")
+    table = _grid(*(column for _ in range(n_beside) for column in (Column(style="dim"), Column(justify="right"))))
     for at in range(0, len(tiles), n_beside):
-        first, *more = tiles[at : at + n_beside]
-        table.add_row(first.name, first.text, *(cell for tile in more for cell in (tile.name, tile.text)))
+        table.add_row(*(cell for tile in tiles[at : at + n_beside] for cell in (tile.name, tile.text)))
     return table
 
 
@@ -123,10 +113,8 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
             row[at].plain = text
     for row in rows:
         table.add_row(*(row[at] for at in shown))
-    hidden = (column.heading for at, column in enumerate(block.columns) if at not in shown)
-    gone = dict.fromkeys(heading.replace("\n", " ") for heading in hidden)
     below = [blocks.left_out(block.rows, block.n_shown), block.note]
-    if gone:
+    if gone := dict.fromkeys(one.heading.replace("\n", " ") for at, one in enumerate(block.columns) if at not in shown):
         has_all = len(_fitting(block.columns, widths, MAX_WIDTH)[0]) == len(block.columns)
         how = f"COLUMNS={MAX_WIDTH}" if has_all else "--markdown -"
         below.append(f"Left out at {width} columns ({how} has all): {', '.join(filter(None, gone))}.")
@@ -138,10 +126,9 @@ def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int)
     """Return which columns a terminal has room for, and how wide names may be: figures and words are never cut."""
     least, wanted = [], []
     for column, size in zip(columns, widths, strict=True):
-        heading = max(map(len, column.heading.split("\n")))
-        flexible = min(size, max(heading, _LEAST))
         wanted.append(min(size, column.most or size) if column.kind == "name" else size)
-        least.append(flexible if column.kind in _FLEXIBLE else size)
+        flexible = min(size, max(_LEAST, *map(len, column.heading.split("\n"))))
+        least.append(size if column.kind in {"number", "word"} else flexible)
     shown = [at for at, column in enumerate(columns) if column.from_width <= width]
     while sum(least[at] + _GAP for at in shown) - _GAP > width and any(columns[at].from_width for at in shown):
         most = max(columns[at].from_width for at in shown)
@@ -168,14 +155,10 @@ def _cut(names: Sequence[str], longest: int) -> list[str]:
         alike.setdefault(cut(name, len(name)), set()).add(name)
     # Up to the letter by which no other is left that it could be.
     until = {
-        name: max(head + tail, *(_n_common(name, other) + 1 for other in same - {name})) if len(same) > 1 else len(name)
-        for same in alike.values() for name in same
+        name: max([head + tail, *(len(commonprefix([name, other])) + 1 for other in same - {name})])  # noqa: RUF071
+        for same in alike.values() if len(same) > 1 for name in same
     }  # fmt: skip
-    return [cut(name, until[name]) for name in names]
-
-
-def _n_common(*names: str) -> int:
-    return len([*takewhile(lambda letters: len({*letters}) == 1, zip(*names, strict=False))])
+    return [cut(name, until.get(name, len(name))) for name in names]
 
 
 def _cell(cell: blocks.Cell) -> Text:

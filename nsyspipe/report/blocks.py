@@ -73,8 +73,7 @@ class Field:
     hint: str | None = None  # what the column means, where the heading is not enough
     # how wide a terminal has room for it; where cells are wide, the column that needs most goes first. 0 never goes
     from_width: int = 0
-    # its width there
-    most: int | None = None
+    most: int | None = None  # its width there
     least: int | None = None
     unit: str = ""  # of times, where the heading says it
 

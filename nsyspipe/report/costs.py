@@ -26,8 +26,7 @@ _LONGEST_NAME = 160  # longer ones differ in their template arguments, which nob
 _CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size", TRAFFIC: "Traffic"}
 _OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
 _SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
-# What a spreadsheet takes for a formula at the start of a cell.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for one at the start of a cell
 
 
 def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
@@ -101,7 +100,6 @@ def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
 
 
 def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: ARG001 - as the others
-    bubble = _ms("bubble", "a pipeline's stages wait for each other by design", _NARROW)
     return [
         Field("role", of("role"), "word", "what the communicator serves"),
         Field("collective", of("name"), "word"),
@@ -112,7 +110,7 @@ def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: 
         _ms("exposed", "beside no compute"),
         _ms("hidden", "beside compute", _WIDEST),
         _ms("waits", "for late ranks", _NARROW),
-        *([bubble] if any(row["bubble_ns_per_step"] is not None for row in rows) else []),
+        *([_ms("bubble", "a pipeline's stages wait for each other by design", _NARROW)] if any(row["bubble_ns_per_step"] is not None for row in rows) else []),
         *_rates(_WIDEST, _NARROW),
         Field("communicator", of("communicator"), "name", from_width=_WIDEST),
     ]  # fmt: skip
@@ -129,9 +127,7 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
     None where there is none or nobody knows what it serves, and of gradients alone where all ranks' reports do not say how
     many share them.
     """
-    there = parallelism(traffic)
-    groups = dimensions(traffic)
-    if not groups:
+    if not (groups := dimensions(traffic)):
         return None
     degrees = []
     for one in groups:
@@ -147,7 +143,7 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
     text = "parallelism: " + (" \N{MULTIPLICATION SIGN} " if is_grid else ", ").join(degrees)
     if is_part and None in [one.size for one in groups]:
         text += f" (of how many ranks is not known from {n_ranks} of {world_size})"
-    key, suffix = ("role", "'s") if len(there) > 1 else ("collective", "")
+    key, suffix = ("role", "'s") if len(parallelism(traffic)) > 1 else ("collective", "")
     exposed = mean_over_ranks(traffic, "exposed_ns_per_step", key) or {}
     if is_more_than_data(traffic) and len(exposed) > 1 and (total := sum(exposed.values())):
         most = max(exposed, key=lambda name: (exposed[name], name))
@@ -158,8 +154,7 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
 
 
 def _cut(items: Sequence[object], joint: str) -> str:
-    more = [] if len(items) <= _SHOWN_GROUPS else ["..."]
-    return joint.join([*map(str, items[:_SHOWN_GROUPS]), *more])
+    return joint.join([*map(str, items[:_SHOWN_GROUPS]), *["..."][: len(items) > _SHOWN_GROUPS]])
 
 
 def csv_cell(value: object) -> str:

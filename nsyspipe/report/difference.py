@@ -50,9 +50,8 @@ def difference_blocks(
     if (cause := difference.cause) is not None:
         yield Sentence(cause_text(difference, cause))
     if (one := difference.outlier) is not None:
-        length = f"{ms_text(one.ns)}, where the median is {ms_text(one.median_ns)}"
-        without = f"without it the verdict would be {one.verdict}"
-        yield Sentence(f"Step {one.step} of the {one.side} takes {length}; {without}.")
+        takes = f"takes {ms_text(one.ns)}, where the median is {ms_text(one.median_ns)}"
+        yield Sentence(f"Step {one.step} of the {one.side} {takes}; without it the verdict would be {one.verdict}.")
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
         _, *parts = subject_parts(side.runs[0], side.runs[0].summary().to_pylist()[0])
         first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
@@ -69,15 +68,14 @@ def difference_blocks(
 
 def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
     """Return the parts of the mean step time, idle with the causes that a side has some of, and their sum."""
-    rows = []
-    for part in difference.step_time_parts.to_pylist():
-        rows.append({"name": metric_label(part["part"]), **part})
-        if part["part"] == "idle":
-            causes = difference.idle_causes.to_pylist()
-            some = (cause for cause in causes if cause["baseline_ns"] or cause["candidate_ns"])
-            rows += [{"name": f"of it {cause['cause']}", **cause} for cause in some]
-    times = dict(zip(("baseline_ns", "candidate_ns", "delta_ns"), difference.mean_step_time, strict=True))
-    return [*rows, {"name": "mean step time", **times}]
+    parts = ({"name": metric_label(part["part"]), **part} for part in difference.step_time_parts.to_pylist())
+    some = (cause for cause in difference.idle_causes.to_pylist() if cause["baseline_ns"] or cause["candidate_ns"])
+    of_idle = ({"name": f"of it {cause['cause']}", **cause} for cause in some)  # which is the last part
+    return [*parts, *of_idle, {"name": "mean step time", **_mean_step_time(difference)}]
+
+
+def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
+    return dict(zip(("baseline_ns", "candidate_ns", "delta_ns"), difference.mean_step_time, strict=True))
 
 
 def _parts(difference: RunDifference) -> Table:
@@ -110,14 +108,14 @@ def _metrics(difference: RunDifference) -> Table:
     statistics = {row["statistic"] for row in rows[:n_shown]}
     of_what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
     heading, below = ("of the capture", "") if statistics == {None} else ("over steps", f"\n{of_what}")
+    said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # of_what, where it may be either
     sure = f"{percent_text(difference.confidence, 0)} interval"
-    interval = Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)
     fields = [
-        Field(heading, lambda row: metric_label(row["metric"]) + ", mean" * (row["statistic"] == MEAN), "word"),
+        Field(heading, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], ""), "word"),
         *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
         Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
         Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),
-        *([interval] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
+        *([Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
         Field("verdict", lambda row: Word(row["verdict"]), "word", from_width=_VERDICT),
     ]  # fmt: skip
     note, strong = None if difference.has_capture_without_steps else OF_RANKS, frozenset(range(len(difference.judged)))
@@ -225,18 +223,16 @@ def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
     if row["ci_low"] is None:
         return f"{text}; {_reason(row)}"
     sure = f"{text}, {percent_text(row['confidence'], 0)} interval"
-    if row["verdict"] == INCONCLUSIVE:
-        is_gated = gate is not None and gate.fail_on == REGRESSION
-        in_per_cent = _interval_and_limit(row)
-        hint = settle_text(row, "gate" if is_gated else "settle")
-        if is_gated and row["no_regression"]:
-            hint = "a regression that counts is excluded, and the gate passes"
-        if in_per_cent is not None:
-            return "; ".join(filter(None, [f"{sure} {in_per_cent[0]}, and {in_per_cent[1]} counts", hint]))
-        return "; ".join(filter(None, [f"{sure} {interval_text(row)}", _reason(row), hint]))
-    text = f"{sure} {interval_text(row)}"
-    is_open = row["better"] == NEITHER and row["verdict"] != NO_CHANGE
-    return f"{text}; {name} is neither better lower nor higher" if is_open else text
+    if row["verdict"] != INCONCLUSIVE:
+        is_open = row["better"] == NEITHER and row["verdict"] != NO_CHANGE
+        return f"{sure} {interval_text(row)}{f'; {name} is neither better lower nor higher' * is_open}"
+    is_gated = gate is not None and gate.fail_on == REGRESSION
+    hint = settle_text(row, "gate" if is_gated else "settle")
+    if is_gated and row["no_regression"]:
+        hint = "a regression that counts is excluded, and the gate passes"
+    found = _interval_and_limit(row)
+    parts = (f"{found[0]}, and {found[1]} counts",) if found else (interval_text(row), _reason(row))
+    return "; ".join(filter(None, [f"{sure} {parts[0]}", *parts[1:], hint]))
 
 
 def _reason(row: Mapping[str, Any]) -> str:
@@ -333,8 +329,7 @@ def _signs_text(difference: RunDifference) -> str | None:
     deltas = {row["metric"]: row["delta"] or 0 for row in difference.metrics.to_pylist()}
     parts = [(row["part"], row["delta_ns"] or 0, deltas[row["part"]]) for row in difference.step_time_parts.to_pylist()]
     little = _LITTLE * (difference.mean_step_time[0] or 0)
-    opposed = [metric_label(name) for name, *both in parts if min(both) < -little and max(both) > little]
-    if not opposed:
+    if not (opposed := [metric_label(name) for name, *both in parts if min(both) < -little and max(both) > little]):
         return None
     what = "parts are means on the slowest rank of each step, figures medians of the rank that has most"
     return f"{listed(opposed)}: the part and the figure change in opposite ways; {what}."
@@ -388,7 +383,6 @@ def difference_document(
     ``baseline`` and ``candidate`` are the run object of the side's first capture, with the side's label and the run ids
     of all captures. ``step_time_parts`` sum to ``mean_step_time`` and ``idle_causes`` to the part idle, exactly.
     """
-    times = ("baseline_ns", "candidate_ns", "delta_ns")
     changes = difference.changes.to_pylist()
     for row in changes:  # numbers in the place of the words, which numbers do not have
         values = {side: row.pop(f"{side}_value") for side in SIDES}
@@ -408,7 +402,7 @@ def difference_document(
         "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(), "gate": judged_by,
         "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
         "metrics": difference.metrics.to_pylist(),
-        "mean_step_time": dict(zip(times, difference.mean_step_time, strict=True)),
+        "mean_step_time": _mean_step_time(difference),
         "cause": difference.cause and difference.cause._asdict(),
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
         "kernels": top_kernels(difference.kernels).to_pylist(), "changes": changes,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.compute as pc
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 _STEP_TIME = METRICS["step_time"]
 _HEAD = {"schema_version": 1, "tool_version": __version__}
-# A narrower terminal gets fewer columns.
-_FULL_WIDTH, _USE_WIDTH, _NAMES_WIDTH = 79, 36, 28
+_FULL_WIDTH, _USE_WIDTH, _NAMES_WIDTH = 79, 36, 28  # a narrower terminal gets fewer columns
 _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
 # What a machine is for, in the words of the first line.
 _WITHOUT = {"cuda_driver": " on its CPUs only (--cpu)", "torch": " with a Python that has torch (PYTHON=...)"}
@@ -96,8 +95,7 @@ def store_document(found: StoredRuns) -> dict[str, Any]:
 def _listed(found: StoredRuns) -> list[dict[str, Any]]:
     names = ["run_id", "label", "captured_at_utc", "n_ranks", "n_summary_steps", _STEP_TIME.column]
     times = pc.strftime(found.runs["captured_at_utc"], "%Y-%m-%dT%H:%M:%SZ")
-    rows: list[dict[str, Any]] = found.runs.select(names).set_column(2, names[2], times).to_pylist()
-    return rows
+    return cast("list[dict[str, Any]]", found.runs.select(names).set_column(2, names[2], times).to_pylist())
 
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:
@@ -115,11 +113,9 @@ def reports_document(found: Examination) -> dict[str, Any]:
 
 def doctor_formats(blocks: Sequence[Block], document: dict[str, Any]) -> dict[str, Format]:
     """Return how it is written in each format; no file says which machine or reports it is of."""
-    head, command = ["<!-- nsyspipe:doctor -->"], "nsyspipe doctor"
-    page = partial(blocks_page, blocks, command, ("nsyspipe-doctor", ""))
-    texts = {
-        "json": partial(dumps, document), "markdown": partial(as_markdown, blocks, head, f"{command} REPORTS"), "html": page,
-    }  # fmt: skip
+    comment = partial(as_markdown, blocks, ["<!-- nsyspipe:doctor -->"], "nsyspipe doctor REPORTS")
+    page = partial(blocks_page, blocks, "nsyspipe doctor", ("nsyspipe-doctor", ""))
+    texts = {"json": partial(dumps, document), "markdown": comment, "html": page}
     return {name: Format(text, lambda _: None) for name, text in texts.items()}
 
 
@@ -138,20 +134,16 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
 
 
 def _reports_verdict(found: Examination) -> str:
-    used = [(one.status, _words(one.name)) for one in found.capabilities if one.is_used]
-    names = {status: [name for of_name, name in used if of_name == status] for status in ("yes", "partly", "no")}
-    n_reports, n_questions = len(found.reports), sum(map(len, names.values()))
-    whose = "This report answers" if n_reports == 1 else f"These {n_reports} reports answer"
-    parts = [f"{whose} {len(names['yes'])} of {n_questions} questions"]
+    used = [one for one in found.capabilities if one.is_used]
+    names = {status: [_words(one.name) for one in used if one.status == status] for status in ("yes", "partly", "no")}
+    whose = "This report answers" if (n := len(found.reports)) == 1 else f"These {n} reports answer"
+    parts = [f"{whose} {len(names['yes'])} of {len(used)} questions"]
     shown = (("partly", "in part"), ("no", "not at all"))
     parts += [f"{words}: {', '.join(names[status])}" for status, words in shown if names[status]]
     return f"{'; '.join(parts)}."
 
 
-def _table(
-    caption: str, rows: Sequence[Sequence[Cell]], name_width: int | None = None, *, is_close: bool = False
-) -> Table:
-    """Show one row per thing; a narrow terminal does without the last column."""
+def _table(caption: str, rows: list[list[Cell]], name_width: int | None = None, *, is_close: bool = False) -> Table:
     columns = [
         Field("status", kind="word"), Field("what", kind="word", least=name_width), Field("found", kind="prose"),
         Field("what for", kind="prose", from_width=_FULL_WIDTH, most=_USE_WIDTH),
@@ -160,7 +152,6 @@ def _table(
 
 
 def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
-    """Yield each fix once, with what it mends."""
     names: dict[str, list[str]] = {}
     for name, fix in fixes:
         names.setdefault(fix, []).append(name)

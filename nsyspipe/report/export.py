@@ -38,8 +38,7 @@ class RunFormat:
 
     suffixes: tuple[str, ...]
     help: str
-    # returns the run that a file is of; None for a file of another kind
-    run_id_of: Callable[[Path], str | None]
+    run_id_of: Callable[[Path], str | None]  # returns the run that a file is of; None for a file of another kind
     # writes a run to an open file; only a trace asks for the steps, and takes long enough to tell its progress; `top` for
     # a format that has it
     write: Callable[..., None]
@@ -222,10 +221,9 @@ def document(run: Run) -> dict[str, Any]:
 
     summary = run.summary().to_pylist()[0]
     tables = {key: run.table(one.name).to_pylist() for key, one in DOCUMENTED.items()}
-    only_in_api = {"device_ids", "clock_shift_ns"}
-    tables["ranks"] = [{k: v for k, v in row.items() if k not in only_in_api} for row in tables["ranks"]]
+    tables["ranks"] = run.ranks.drop_columns(["device_ids", "clock_shift_ns"]).to_pylist()  # which only the API has
     counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
-    more = {"by_rank": _extremes(run, FIGURES_OF_RANKS)}
+    more = {"by_rank": _extremes(run, ("step_time_ns", *FIGURES_OF_RANKS))}
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
@@ -261,10 +259,8 @@ def formats_of(
 
     return {
         "json": files.Format(lambda: dumps(document()), identity_of_document),
-        "markdown": files.Format(
-            lambda: as_markdown(blocks(), head, usage), lambda path: marked_as(path, command, key)
-        ),
-        "html": files.Format(page, lambda path: files.identity_of_page(path, meta)),
+        "markdown": files.Format(lambda: as_markdown(blocks(), head, usage), lambda one: marked_as(one, command, key)),
+        "html": files.Format(page, lambda one: files.identity_of_page(one, meta)),
     }
 
 
@@ -286,8 +282,7 @@ def _value(value: object) -> str:
 def _extremes(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:
     """Return each figure's lowest and highest rank with its value; the lower rank of equal ones."""
     rows, value = run.rank_summary().to_pylist(), itemgetter(1)  # in order of rank
-    extremes: dict[str, dict[str, list[float]] | None] = {}
-    for name in ("step_time_ns", *figures):
-        known = [[row["rank"], row[name]] for row in rows if row[name] is not None]
-        extremes[name] = {"lowest": min(known, key=value), "highest": max(known, key=value)} if known else None
-    return extremes
+    known = {name: [[row["rank"], row[name]] for row in rows if row[name] is not None] for name in figures}
+    return {
+        one: {"lowest": min(of, key=value), "highest": max(of, key=value)} if of else None for one, of in known.items()
+    }

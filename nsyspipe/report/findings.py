@@ -13,8 +13,7 @@ from nsyspipe.report.blocks import Sentence
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
 from nsyspipe.run.run import Run
 
-# A word that is typed as it is keeps its first letter.
-_CODE_WORD = re.compile(r"^\S*[_=()\d]")
+_CODE_WORD = re.compile(r"^\S*[_=()\d]")  # a word that is typed as it is keeps its first letter
 # Suffix of a figure's name, and what writes it. The first that fits counts.
 _UNITS = (
     ("_bytes_per_s", bandwidth_text), ("_ns", ms_text), ("_bytes", bytes_text),

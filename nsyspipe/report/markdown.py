@@ -24,8 +24,7 @@ _BREAK = "\N{ZERO WIDTH SPACE}"
 _LINKED = re.compile(
     r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH)(?=-\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=:)(?=[\w+-]+:)", re.IGNORECASE
 )
-# An underscore between two letters never means emphasis.
-_SYNTAX = re.compile(r"[\\`*\[\]~&<>|$\u200b]|(?<![^\W_])_|_(?![^\W_])")
+_SYNTAX = re.compile(r"[\\`*\[\]~&<>|$\u200b]|(?<![^\W_])_|_(?![^\W_])")  # an _ between two letters is no emphasis
 # A bar as an entity cannot end a cell, whoever counts the backslashes; two dollars would be a formula.
 _INSTEAD = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "$": "<span>$</span>", _BREAK: "&#8203;"}
 # Options, calls, settings and names as programs have them; no character that could end a code span or a cell.
@@ -43,7 +42,8 @@ _MARKS_OF_CODE = re.compile(r"[_.=]|^--|\(\)$")
 
 def escaped(text: str, longest: int = _LONGEST) -> str:
     """Return text that Markdown shows as it is, in one line; not for the start of a line."""
-    return _escaped(_cut(text, longest))
+    broken = _LINKED.sub(_BREAK, _cut(text, longest))
+    return _SYNTAX.sub(lambda match: _INSTEAD.get(match[0], f"\\{match[0]}"), broken)
 
 
 def prose(text: str, longest: int = _LONGEST) -> str:
@@ -52,9 +52,9 @@ def prose(text: str, longest: int = _LONGEST) -> str:
     parts, at = [], 0
     for match in _CODE.finditer(text):
         if _MARKS_OF_CODE.search(match[0]):  # not the "rank(s)" of a sentence
-            parts += [_escaped(text[at : match.start()]), f"`{match[0]}`"]
+            parts += [escaped(text[at : match.start()], longest), f"`{match[0]}`"]
             at = match.end()
-    return "".join([*parts, _escaped(text[at:])])
+    return "".join([*parts, escaped(text[at:], longest)])
 
 
 def table(headings: Sequence[str], kinds: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -130,19 +130,12 @@ def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 3].rstrip()}..."
 
 
-def _escaped(text: str) -> str:
-    broken = _LINKED.sub(_BREAK, text)
-    return _SYNTAX.sub(lambda match: _INSTEAD.get(match[0], f"\\{match[0]}"), broken)
-
-
 def markdown(run: Run, top: int | None = None) -> str:
     """Return a run's summary in GitHub's Markdown: under 60 lines without `top`, the same for the same run; `marker` comes first."""
     from nsyspipe.report.run import COMMENT, run_blocks  # noqa: PLC0415 - other subjects need no run's
 
-    head = marker("analyze", "run_id", run.header.run_id)
-    return as_markdown(
-        run_blocks(run, replace(COMMENT, n_top=top)), head, "nsyspipe analyze REPORTS --html report.html"
-    )
+    head, parts = marker("analyze", "run_id", run.header.run_id), run_blocks(run, replace(COMMENT, n_top=top))
+    return as_markdown(parts, head, "nsyspipe analyze REPORTS --html report.html")
 
 
 def run_id_of_markdown(path: Path) -> str | None:

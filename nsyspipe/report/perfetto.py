@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from nsyspipe.report.export import OnProgress, Steps
     from nsyspipe.run.run import Run, RunHeader
 
-
 # What is told of each slice.
 _STEP_NOTES = [name for name in STEPS.names if name not in {"rank", "start_ns", "end_ns"}]
 _RANGE_NOTES = ("step", "n_operations")
@@ -110,8 +109,7 @@ def left_out(run: Run) -> str | None:
 
 def large_trace(run: Run, ranks: Collection[int]) -> str | None:
     """Return a hint where the trace of all steps, judged by the ranks' kernels, would be too large to open with ease."""
-    n_kernels = (row["n_kernels"] or 0 for row in run.ranks.to_pylist() if row["rank"] in {*ranks})
-    size = _BYTES_PER_KERNEL * sum(n_kernels)
+    size = _BYTES_PER_KERNEL * sum(row["n_kernels"] or 0 for row in run.ranks.to_pylist() if row["rank"] in {*ranks})
     hint = f"note: the trace of all steps takes about {bytes_text(size)}; for a few of them: --perfetto-steps FROM:TO"
     return hint if size > _LARGE_BYTES else None
 
@@ -167,8 +165,7 @@ class _RankTracks:
         operations = _operations(events, collectives)
         place = n_written = 0
         for name, lanes in _streams(events):
-            stream = Track(name, parent, place, process=self.track.process, is_thread=True)
-            self._write_lanes(stream, operations, lanes)
+            self._write_lanes(Track(name, parent, place, process=self.track.process, is_thread=True), operations, lanes)
             place += len(lanes)
             n_written += sum(lane.size for lane in lanes)
             yield n_written
@@ -187,7 +184,6 @@ class _RankTracks:
         lanes = nested_lanes(starts, ends, is_phase.cast(pa.int64()).to_numpy())
         host = slices(starts, ends, names, "host", notes)
         self._write_lanes(Track("phases on host", group, _HOST), host, lanes)
-
         device = ranges.append_column("name", names).filter(pc.and_(is_phase, pc.is_valid(ranges["device_start_ns"])))
         starts, ends = _times(device, "device_start_ns", "device_end_ns")
         about = "from the start of the first operation launched in it to the end of the last"
@@ -197,17 +193,14 @@ class _RankTracks:
     def _write_launches(self, group: int, events: pa.Table) -> None:
         """Write when the host called what launches operations; how long a call took is not among the operations."""
         launched = events.filter(pc.is_valid(events["launch_ns"])).sort_by("launch_ns")
-        times = launched["launch_ns"].to_numpy()
-        calls = launched.take(pa.array(run_starts(times)))  # a graph's operations have one launch
+        calls = launched.take(pa.array(run_starts(*_times(launched, "launch_ns"))))  # a graph's have one launch
         if calls.num_rows:
             (times,) = _times(calls, "launch_ns")
             about = "when each call that launches something began, by what it launched"
-            notes = calls.select(["correlation_id"])
-            track = Track("CUDA calls on host", group, _CALLS, about)
-            self.writer.write_slices(track, slices(times, times, calls["name"], "call", notes))
+            table = slices(times, times, calls["name"], "call", calls.select(["correlation_id"]))
+            self.writer.write_slices(Track("CUDA calls on host", group, _CALLS, about), table)
 
     def _write_derived(self, group: int, events: pa.Table, collectives: pa.Table) -> None:
-        """Write exposed communication, waiting and the counters, each where it is known."""
         of_kinds = (events.filter(pc.equal(events["category"], kind)) for kind in ("compute", "comm"))
         compute, comm = (union(*_times(own, "start_ns", "end_ns")) for own in of_kinds)
         if len(inside := _windows(self.steps, "exposed_comm_ns")):
@@ -225,8 +218,7 @@ class _RankTracks:
                 self.writer.write_counter(track, *busy_percent(busy, inside, self.edges))
 
     def _write_times(self, track: Track, times: IntervalSet) -> None:
-        (starts,) = _times(self.steps, "start_ns")
-        at = np.searchsorted(starts, times.starts, side="right") - 1
+        at = np.searchsorted(self.steps["start_ns"].to_numpy(), times.starts, side="right") - 1
         notes = self.steps.select(["step"]).take(pa.array(at))
         self.writer.write_slices(track, slices(times.starts, times.ends, track.name, "derived", notes))
 
@@ -251,8 +243,7 @@ def bin_edges(steps: pa.Table) -> Int64:
     first, last = pc.min(steps["start_ns"]).as_py(), pc.max(steps["end_ns"]).as_py()
     n_most = min(_BINS_PER_STEP * pc.count_distinct(steps["step"]).as_py(), _MOST_BINS)
     width = max(-(-(last - first) // n_most), 1)
-    edges: Int64 = first + width * np.arange(-(-(last - first) // width) + 1, dtype=np.int64)
-    return edges
+    return np.arange(first, last + width, width, dtype=np.int64)
 
 
 def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[Int64, Int64]:
@@ -281,8 +272,8 @@ def _with_last_rank(collectives: pa.Table) -> pa.Table:
 def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
     """Return one rank's operations as slices; communication tells of its collective, and is linked to the other ranks."""
     ids = _flow_ids(collectives)
-    flows = pc.if_else(collectives["is_matched"], ids, None)
-    found = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, flows)
+    found = collectives.select(_COLLECTIVE_NOTES)
+    found = found.append_column(FLOW, pc.if_else(collectives["is_matched"], ids, None))
     found = found.take(pc.index_in(_flow_ids(events), value_set=ids, skip_nulls=True))
     columns = [*events.select(_OPERATION_NOTES).columns, *found.columns]
     notes = pa.table(columns, names=[*_OPERATION_NOTES, *found.column_names])

@@ -65,8 +65,8 @@ def values_of(column: pa.ChunkedArray) -> Values:
     column = column.combine_chunks()
     known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), np.bool_)
     places = column.indices if pa.types.is_dictionary(column.type) else column
-    numbers = (pc.fill_null(places, 0) if column.null_count else places).to_numpy(zero_copy_only=False)
-    numbers = numbers.astype(np.int64, copy=False)
+    filled = pc.fill_null(places, 0) if column.null_count else places
+    numbers = filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     if places is column:
         return Values(numbers, known, None)
     is_used = np.bincount(numbers[known] if column.null_count else numbers, minlength=len(column.dictionary)) > 0
@@ -152,10 +152,8 @@ class TraceWriter:
         self._n_tracks += 1
         number, name = self._n_tracks, shown(track.name)
         fields: dict[str, object] = {"uuid": number, "sibling_order_rank": track.place, "parent_uuid": track.parent}
-        fields |= {
-            "description": track.about and shown(track.about),
-            "counter": track.unit and {"unit_name": track.unit},
-        }
+        fields["description"] = track.about and shown(track.about)
+        fields["counter"] = track.unit and {"unit_name": track.unit}
         if track.is_thread:
             fields["thread"] = {"pid": track.process, "tid": _FIRST_THREAD + number, "thread_name": name}
         elif track.process is not None:
@@ -175,9 +173,8 @@ class TraceWriter:
         numbered = [*notes.values()]
         for at, values in enumerate(numbered):
             if values.texts is not None:
-                of_texts = [ids.setdefault(text, len(ids) + 1) for text in values.texts]
-                # a column may have no text at all
-                numbered[at] = values._replace(numbers=np.array([*of_texts, 0], np.int64)[values.numbers])
+                of_texts = [*(ids.setdefault(text, len(ids) + 1) for text in values.texts), 0]  # 0 if there is none
+                numbered[at] = values._replace(numbers=np.array(of_texts, np.int64)[values.numbers])
         names = {
             "event_names": _numbered(columns[NAME].texts or ()),
             "event_categories": _numbered(columns[CATEGORY].texts or ()),
@@ -259,11 +256,8 @@ def _pens(sequence: int, category: Values, notes: Sequence[Values], flows: Value
     for place, values in enumerate(columns):
         shape = shape | (values.is_known.astype(np.int64) << place)
     shapes, pen_of = np.unique(shape, return_inverse=True)
-    places = range(len(columns))
-    pens = (
-        _pen(sequence, bits >> len(columns), notes, [at for at in places if bits >> at & 1]) for bits in shapes.tolist()
-    )
-    return [*pens], pen_of
+    known = ((bits, [at for at in range(len(columns)) if bits >> at & 1]) for bits in shapes.tolist())
+    return [_pen(sequence, bits >> len(columns), notes, places) for bits, places in known], pen_of
 
 
 def _pen(sequence: int, category: int, notes: Sequence[Values], known: Sequence[int]) -> _Pen:

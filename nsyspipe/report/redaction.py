@@ -35,8 +35,7 @@ def _removed(amounts: Iterable[Amount]) -> list[str]:
         return ["nothing: the report holds only what analysis needs"]
     totals = {(kind, unit): f"{sum(one.n for one in group):,} {unit}" for (kind, unit), group in groups.items()}
     wide, n_wide = max(len(kind) for kind, _ in groups), max(map(len, totals.values()))
-    rows = ((kind, totals[kind, unit], _places(kind, group)) for (kind, unit), group in groups.items())
-    return [f"{kind:<{wide}}  {total:>{n_wide}}  {places}" for kind, total, places in rows]
+    return [f"{key[0]:<{wide}}  {totals[key]:>{n_wide}}  {_places(key[0], group)}" for key, group in groups.items()]
 
 
 def _places(kind: str, amounts: list[Amount]) -> str:

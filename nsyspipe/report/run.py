@@ -41,9 +41,7 @@ _FROM_WIDTH = {
 _NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
 _CAUSES = {
     "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
-    "comm_share": _NO_COMM,
-    "exposed_comm_share": _NO_COMM,
-    "overlap_ratio": _NO_COMM,
+    **dict.fromkeys(("comm_share", "exposed_comm_share", "overlap_ratio"), _NO_COMM),
     "backward_overlap_ratio": (
         "comm-in-graphs", "no-comm-kernels", "no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels",
     ),
@@ -74,9 +72,8 @@ def summary_text(
     run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS, n_top: int | None = None
 ) -> str:
     """Return a run's summary as text for a console, at most `as_text.MAX_WIDTH` columns wide."""
-    figures = (*_STEPS, *SHARES, *_SIZES)
     n_ranks = _MANY_RANKS if run.header.n_ranks <= _MANY_RANKS else COMMENT.n_ranks  # of more those that tell most
-    extent = Extent(figures, n_ranks, n_findings, is_brief=n_findings is not None, n_top=n_top)
+    extent = Extent((*_STEPS, *SHARES, *_SIZES), n_ranks, n_findings, is_brief=n_findings is not None, n_top=n_top)
     return as_text(run_blocks(run, extent), console)
 
 
@@ -103,10 +100,10 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     is_whole = not (extent.is_brief or extent.is_comment)
     if is_whole and (phases := phase_table(run.phase_summary(), words.rank_step_ns(run))):
         yield phases
-    is_told = extent.is_comment and is_more_than_data(run.traffic())
-    of_comment = (extent.n_ranks, TRAFFIC) if is_told else ()
-    if shown := (extent.n_top,) if extent.n_top else of_comment:
-        yield from cost_tables(run, *shown).values()
+    if extent.n_top:
+        yield from cost_tables(run, extent.n_top).values()
+    elif extent.is_comment and is_more_than_data(run.traffic()):
+        yield from cost_tables(run, extent.n_ranks, TRAFFIC).values()
     if extent.n_findings != 0:
         yield from change_blocks(findings_of(run), extent, words.mean_step_ns(summary))
         yield from () if extent.is_brief else of_capture(run)
@@ -177,13 +174,12 @@ def without_comm(run: Run) -> str:
 def rank_rows(run: Run) -> list[dict[str, Any]]:
     """Return each rank's figures, how long its step or its capture is, and how late the others wait for it per step."""
     n_steps = run.summary()["n_summary_steps"][0].as_py()
-    lateness = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist()}
+    late = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist() if n_steps}
     walls = {row["rank"]: row["wall_ns"] for row in run.breakdown().to_pylist()} if run.is_capture else {}
     rows: list[dict[str, Any]] = run.rank_summary().to_pylist()
     for row in rows:
-        late = lateness.get(row["rank"])
         row[_LENGTH] = walls.get(row["rank"], row["step_time_ns"])
-        row[_LATENESS] = late / n_steps if n_steps and late is not None else None
+        row[_LATENESS] = None if (ns := late.get(row["rank"])) is None else ns / n_steps
     return rows
 
 
@@ -194,20 +190,15 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
     # As in the verdict: what hides under compute is said where backward was not marked.
     unneeded = "overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio"
     widths = _FROM_WIDTH | {unneeded: _WIDEST}
-
-    meaning = "the longest delay of each step, for the rank that made it: 0 where another did"
-    late = Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint=meaning)
     fields = [
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
         *(Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=widths.get(name, 0)) for name in _OF_RANKS if name != "wait_share" or name in known),
-        *([late] if _LATENESS in known else []),
+        *([Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),
     ]  # fmt: skip
-    shown = set(chosen_ranks(rows, n_shown))
-    unseen = words.unseen_idle(run)
-    notes = [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))]
-    note = " ".join(filter(None, notes)) or None
-    return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, note)
+    shown, unseen = set(chosen_ranks(rows, n_shown)), words.unseen_idle(run)
+    notes = filter(None, [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))])
+    return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None)
 
 
 def chosen_ranks(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
@@ -254,14 +245,12 @@ def phase_table(phase_summary: pa.Table, step_ns: float | None = None) -> blocks
 
 def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
     """Yield a row per process, of many those with the slowest median steps, and what is to be said of them."""
-    figures = host_figures(host_steps)
-    if not figures:
+    if not (figures := host_figures(host_steps)):
         return
     slowest = sorted(range(len(figures)), key=lambda at: (-(figures[at].median_ns or 0), at))[:n_shown]
     shown = [figures[at] for at in sorted(slowest)]
     # One name is enough where there is little room: the rank where every process has one, else the report.
     of_rank, of_report = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
-
     fields = [
         Field("rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank),
         Field("report", words.report_name, "name", from_width=of_report),
@@ -289,16 +278,15 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
     def what(one: Finding) -> str:
         return f"{one.id}: {one.action if extent.is_brief else f'{one.title}. {one.advice}'}"
 
-    of_replay = (
-        Field("likely", attrgetter("likely")),
-        Field("in ms", lambda one: one.expected[1] if one.expected else absent, from_width=_ROOMY, unit="ms"),
-    )
     fields = [
         Field("up to", attrgetter("share_text")),
         Field("in ms", attrgetter("saving"), from_width=_ROOMY, unit="ms"),
-        *(of_replay if is_replayed else ()),
+        Field("likely", attrgetter("likely")),
+        Field("in ms", lambda one: one.expected[1] if one.expected else absent, from_width=_ROOMY, unit="ms"),
         Field("what to change", what, "prose"),
     ]
+    if not is_replayed:
+        del fields[2:4]
     n_more = len(findings) - len(shown)
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
     hints = [f"{more}: --findings all"] if (more := ", and ".join(parts)) else []

@@ -21,13 +21,10 @@ def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
     """Yield each table's grain, key and columns."""
     columns = [Field("column", kind="word"), Field("type, unit", kind="word"), Field("meaning (source)", kind="prose")]
     for at, schema in enumerate(schemas):
-        key = f" Sorted by {', '.join(schema.key)}." if schema.key else ""
         yield Sentence(schema.name, "bold", is_close=not at)
-        yield Sentence(schema.doc + key)
-        rows = [
-            [one.name, ", ".join(filter(None, [_type(one), one.unit])), f"{one.doc} ({one.source})"]
-            for one in schema.columns
-        ]
+        yield Sentence(schema.doc + (f" Sorted by {', '.join(schema.key)}." if schema.key else ""))
+        kinds = (", ".join(filter(None, [_type(one), one.unit])) for one in schema.columns)
+        rows = [[one.name, kind, f"{one.doc} ({one.source})"] for one, kind in zip(schema.columns, kinds, strict=True)]
         yield Table(f"Columns of {schema.name}", columns, rows)
     yield Sentence("A type that ends in ? may be null: not recorded.", "dim", is_close=False)
 

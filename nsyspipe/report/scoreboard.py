@@ -65,22 +65,16 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         low, high = row["peer_speedup_low"], row["peer_speedup_high"]
         return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
 
-    def over_first(row: Row) -> str:
-        return absent if row["label"] in others else speedup_text(row["speedup"])
-
-    has_kinds = len(board.kinds) > 1
-    others = _of_other_work(board)
-    ranks = Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)
-    over = Field("over the\nfirst", over_first, hint=_DOCS["speedup"], from_width=_OVER)
+    has_kinds, others = len(board.kinds) > 1, _of_other_work(board)
     fields = [
         _run_field(rows),
-        *([] if has_kinds else [ranks]),
+        *([] if has_kinds else [Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)]),
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
         Field("steps/s", lambda row: rate_text(row["throughput_steps_per_s"]).removesuffix(" steps/s"), hint=_DOCS["throughput_steps_per_s"], from_width=0 if board.sort == "throughput" else _RATE),
         Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", "the first of its kind")),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, from_width=_INTERVAL),
-        *([over] if _has_over_first(board, rows) else []),
+        *([Field("over the\nfirst", lambda row: absent if row["label"] in others else speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
         Field("verdict", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
     ]  # fmt: skip
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
@@ -94,8 +88,7 @@ def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
 
 def _run_field(rows: Sequence[Row]) -> Field:
     """Return the column of labels, which only long ones need room in which they break."""
-    is_long = any(len(row["label"]) > _SHORT for row in rows)
-    return Field("run", of("label"), "name" if is_long else "word")
+    return Field("run", of("label"), "name" if any(len(row["label"]) > _SHORT for row in rows) else "word")
 
 
 def _of_other_work(board: Scoreboard) -> set[str]:
@@ -106,13 +99,10 @@ def _of_other_work(board: Scoreboard) -> set[str]:
 
 def _figures(rows: Sequence[Row], sort: str | None) -> Table:
     if_known = (one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows))
-    fields = [_run_field(rows)]
-    asked_for = SORTS[sort][0] if sort else None
+    fields, asked_for = [_run_field(rows)], SORTS[sort][0] if sort else None
     for at, figure in enumerate([*shown("scoreboard"), *if_known], start=2):
-        cell, width = (
-            of(figure.column, partial(value_text, figure.unit)),
-            0 if figure.column == asked_for else _FIGURE * at,
-        )
+        cell = of(figure.column, partial(value_text, figure.unit))
+        width = 0 if figure.column == asked_for else _FIGURE * at
         fields.append(Field(figure.heading, cell, hint=figure.meaning, from_width=width))
     return table_of("What steps go to", rows, fields)
 
@@ -135,21 +125,25 @@ def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
 
 def headlines(board: Scoreboard) -> list[str]:
     """Return a sentence for each kind of several runs, the one with most runs first; one sentence at least."""
+    if len(board.sides) == 1:
+        return [f"{board.reference} is the only run: there is nothing to compare it with."]
     kinds = rows_by_kind(board)
     several = sorted((kind for kind in kinds if len(kind[1]) > 1), key=lambda kind: -len(kind[1]))
-    if len(board.sides) > 1 and not several:
+    if not several:
         checks = {row["message"].partition(": ")[0]: row["check"] for row in board.checks.to_pylist() if row["blocks"]}
         differ = "seem to differ" if OTHER_WORK in checks.values() else "differ"
         why = f"they {differ} in {_listed([*checks])}" if checks else "which of them are alike is not known"
         return [f"No two of {len(board.sides)} runs can be compared: {why}."]
-    return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several or kinds[:1]]
+    return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several]
 
 
 def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool) -> str:
     by_label = {row["label"]: row for row in rows}
     among = f" {'with' if kind_text.startswith(_LIKE) else 'on'} {kind_text}" if of_kind else ""
-    if len(board.sides) == 1:
-        return f"{kind.peer} is the only run: there is nothing to compare it with."
+    copies = {row["label"] for row in board.checks.to_pylist() if row["check"] == "same-capture"} | {kind.peer}
+    is_compared = board.rules.is_forced or len(rows) == 1 or max(row["n_captures"] for row in rows) > 1
+    if not is_compared and by_label.keys() <= copies:
+        return f"{_listed(kind.labels)} are the same capture: there is nothing to compare."
     if kind.best is None:  # nobody can be measured against the first
         few = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS]
         why = f"{_listed(few or [kind.peer])} {'have' if len(few) > 1 else 'has'} less than {MIN_STEPS} steps in a capture"
@@ -185,11 +179,10 @@ def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
     if best["peer_verdict"] == "no change":
         return f"{is_open}, no change; {_listed(undecided)} not told apart from it by these steps"
     why = f"; {_why(best)}" if _why(best) else ""
-    if (best["peer_speedup_low"] or 0) > 1:
-        # Means say so, and the verdict is of medians, or asks for more than a speed-up above 1.
-        of = f"its {best['peer_statistic'] or 'median'} step time is {best['peer_verdict']}"
-        return f"{speed}, but {of}{why}"
-    return f"{is_open}{why}"
+    if (best["peer_speedup_low"] or 0) <= 1:
+        return f"{is_open}{why}"
+    # Means say so, and the verdict is of medians, or asks for more than a speed-up above 1.
+    return f"{speed}, but its {best['peer_statistic'] or 'median'} step time is {best['peer_verdict']}{why}"
 
 
 def _why(row: Row) -> str:
@@ -346,8 +339,6 @@ def _bar(row: Row, *, is_best: bool) -> Row:
 
 
 def _parts_table(rows: Sequence[Row]) -> Table:
-    """Return where each run's mean step time goes."""
-
     def part(row: Row, column: str) -> str:
         time, whole = row[column], row["mean_step_time_ns"]
         return absent if time is None or not whole else f"{ms_text(time)} ({percent_text(time / whole)})"

@@ -14,7 +14,6 @@ _MOST_DECIMALS = 4
 _SMALLEST_MS = 0.001
 _ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-
 absent = "-"  # where nothing was recorded
 _MOST_DIGITS = 3
 POINTS = "points"  # what a difference of ratios is in
@@ -147,13 +146,11 @@ def delta_text(unit: str | None, delta: float | None) -> str:
     """Return a difference with sign and unit; of ratios in percentage points."""
     if delta is None:
         return absent
-    size = abs(delta)
-    sign = "+" if delta > 0 else "-" if delta < 0 else ""
     if unit == "ratio":
-        return f"{sign}{decimals(100 * size)} {POINTS}"
-    _, name, scale, least = _UNITS[unit or "count"]
-    is_small = 0 < size < least
-    text = f"{sign}{size / scale:.2g} {name}".rstrip() if is_small else f"{sign}{value_text(unit, size)}"
+        return f"{signed(100 * delta)} {POINTS}"
+    size, (_, name, scale, least) = abs(delta), _UNITS[unit or "count"]
+    sized = f"{size / scale:.2g} {name}".rstrip() if 0 < size < least else value_text(unit, size)
+    text = f"{'+' if delta > 0 else '-' if delta < 0 else ''}{sized}"
     return Time(text, delta) if unit == "ns" else text
 
 
@@ -168,8 +165,7 @@ def decimals(size: float, told_from: float | None = None) -> str:
         return "0.0"
     for digits in range(1, _MOST_DIGITS + 1):
         text = f"{size:.{digits}f}"
-        is_told = told_from is None or math.isclose(size, told_from) or text != f"{told_from:.{digits}f}"
-        if float(text) and is_told:
+        if float(text) and (told_from is None or math.isclose(size, told_from) or text != f"{told_from:.{digits}f}"):
             return text
     return f"{size:.0e}" if size < 10**-_MOST_DIGITS else f"{size:.{_MOST_DIGITS + 3}g}"
 

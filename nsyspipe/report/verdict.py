@@ -23,7 +23,6 @@ _LITTLE = 0.02  # of the step time: less is little to gain
 _MUCH_WAITING, _OTHER_COMPUTE, _MUCH_COPIES = 0.1, 0.05, 0.05
 _NO_VERDICT = "No GPU activity was recorded, so there is nothing to measure."
 _WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
-_CAUTION = "Caution: the reports may be of different runs; then nothing said across ranks here holds."
 _ONE_STEP = "Only 1 step counts: it may be unlike the others, and nothing here says how much steps vary."
 # Why communication is not known, by the problem that says so.
 _UNKNOWN_COMM = {
@@ -32,7 +31,6 @@ _UNKNOWN_COMM = {
     "no-comm-kernels": "Communication is not known, so what to change could not be judged: no kernel of several ranks is known "
     "to communicate. Name yours with --comm-kernel REGEX.",
 }
-_MIXED = {"different-runs", "more-ranks-than-world"}
 # What the bound of late ranks is made of, and which of it only where all but compute may go.
 _PARTS_OF_LATE = {
     "waiting": "exposed waiting", "slowed_by_waiting": "compute slowed by waiting", "idle": "idle",
@@ -73,8 +71,8 @@ def verdict(run: Run) -> str:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if summary["n_summary_steps"] == 1 and run.judged_findings().num_rows:
         lines.append(_ONE_STEP)
-    if _MIXED & severities.keys():
-        lines.append(_CAUTION)
+    if {"different-runs", "more-ranks-than-world"} & severities.keys():
+        lines.append("Caution: the reports may be of different runs; then nothing said across ranks here holds.")
     return "\n".join(lines)
 
 
@@ -105,8 +103,7 @@ def _with_comm(
     exposed = f"{amount(summary['exposed_comm_share'])} exposed; {_percent(hidden)} hidden by {where}"
     yield f"Communication is {amount(summary['comm_share'])} of {of_what}, {exposed}."
     waits = {"stages": bubble, "ranks": (summary["wait_share"] or 0.0) - bubble}
-    much = {who: share for who, share in waits.items() if share >= _MUCH_WAITING * summary["comm_share"]}
-    if much:
+    if much := {who: share for who, share in waits.items() if share >= _MUCH_WAITING * summary["comm_share"]}:
         said = (f"for other {who} takes {amount(share, f' of {of_what}')}" for who, share in much.items())
         yield f"Of communication, waiting {' and '.join(said)}."
 

@@ -105,11 +105,9 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
         figures.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
     if figures:
         yield blocks.Facts(figures, "Figures")
-    answered = [one for one in found.scenarios if one.refused is None]
-    if answered:
+    if answered := [one for one in found.scenarios if one.refused is None]:
         yield menu(found, answered)
-    bounds = _bounds(found, run, mean_step_ns(run.summary().to_pylist()[0]))
-    if bounds:
+    if bounds := _bounds(found, run, mean_step_ns(run.summary().to_pylist()[0])):
         yield blocks.Heading("What findings promise, and the replay", "dim")
         yield blocks.Sentence("Of the mean step time, as analyze has them; gains above are of the median.", "dim")
         if nearer := _nearer_bound(found, run):
@@ -205,10 +203,8 @@ def _bounds(found: WhatIf, run: Run, mean_ns: float | None) -> list[str]:
 
 def whatif_document(found: WhatIf) -> dict[str, Any]:
     """Return the document in a fixed order; ``knobs`` are arguments of `whatif`, a bandwidth always as bytes per s."""
-    scenarios = []
-    for one in found.scenarios:  # what is refused in the words of the command's options
-        fields = asdict(one) | {"knobs": {**one.knobs}, "assumptions": [*one.assumptions]}
-        scenarios.append(fields | {"refused": fields.pop("refused_in_options")})
+    fields = (asdict(one) | {"knobs": {**one.knobs}, "assumptions": [*one.assumptions]} for one in found.scenarios)
+    scenarios = [own | {"refused": own.pop("refused_in_options")} for own in fields]  # as the command's options say it
     return {
         "schema_version": SCHEMA_VERSION, "tool_version": __version__,
         "run": {"run_id": found.run_id, "label": found.label, "n_summary_steps": found.n_steps},

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,8 +31,8 @@ _TWO = 2
 _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
 SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
 NOT_CLEAR = "not clear"  # a gain within the error of a replay
-# Severity, message, where, fix.
-Trouble: TypeAlias = "tuple[str, str, str, str | None]"
+Row: TypeAlias = "Mapping[str, Any]"
+Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
 _DIGITS, _MOST_ALIKE = re.compile(r"\d+"), 4
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and a cause of it
 _LONGEST_NAME = 35  # of a call, as the report has it; all of CUDA's are shorter
@@ -110,8 +110,7 @@ def link_text(verdict: LinkVerdict | None) -> str | None:
         rest += f" of {bandwidth_text(nominal)} nominal" if nominal else ""
     elif nominal:
         rest += f"; nominal {bandwidth_text(nominal)}"
-    room = _LINK_LENGTH - len(rest)
-    text = printable(f"link: {link.text}")
+    room, text = _LINK_LENGTH - len(rest), printable(f"link: {link.text}")
     return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + rest
 
 
@@ -137,13 +136,12 @@ def uneven_text(evenness: Evenness) -> str:
         text += f", only {evenness.n_near} of {evenness.n_steps} steps within 10 % of it"
     if evenness.levels is None or evenness.n_long is None:
         return text
-    levels = short, long = ms_text(evenness.levels[0]), ms_text(evenness.levels[1])
+    short, long = map(ms_text, evenness.levels)
     if evenness.period == _TWO:
         return f"{text}; {short} and {long} in turn"
     if not evenness.period:
         return f"{text}; two levels, {short} and {long} ({evenness.n_long} of {evenness.n_steps} steps)"
-    is_long_rarer = 2 * evenness.n_long <= evenness.n_steps
-    rare, usual = reversed(levels) if is_long_rarer else levels
+    rare, usual = (long, short) if 2 * evenness.n_long <= evenness.n_steps else (short, long)
     every = f"every {_ORDINALS.get(evenness.period, f'{evenness.period}th')} step"
     return f"{text}; {every} takes {rare} instead of {usual}"
 
@@ -189,14 +187,12 @@ def phases_text(run: Run) -> str | None:
 
 def rank_step_ns(run: Run) -> float | None:
     """Return the mean over ranks and steps, which shares are of: shorter than the mean step time, the slowest ranks'."""
-    mean: float | None = pc.mean(run.breakdown()["wall_ns"]).as_py()
-    return mean
+    return cast("float | None", pc.mean(run.breakdown()["wall_ns"]).as_py())
 
 
 def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None) -> bool:
     """Tell whether the range that a replay gives leaves the captured step time out."""
-    is_known = not (step_ns is None or low_ns is None or high_ns is None)
-    return is_known and not low_ns <= step_ns <= high_ns  # type: ignore[operator]  # none is None
+    return not (step_ns is None or low_ns is None or high_ns is None or low_ns <= step_ns <= high_ns)
 
 
 def is_replay_clear(evidence: Mapping[str, Any], step_ns: float | None) -> bool:
@@ -222,30 +218,27 @@ def few(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def same_problems(
-    problems: Iterable[Mapping[str, Any]], place_of: Callable[[list[Mapping[str, Any]]], str]
-) -> list[Trouble]:
+def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
     """Join equal problems of several places, in the order of the first of each."""
-    where: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
+    where: dict[tuple[str, str, str | None], list[Row]] = {}
     for row in problems:
         where.setdefault((row["severity"], row["message"], row["fix"]), []).append(row)
     return [(severity, message, place_of(rows), fix) for (severity, message, fix), rows in where.items()]
 
 
-def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> list[Trouble]:
+def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     """Return the problems, those of several ranks, else reports, once; of ranks' alike but for numbers, and of many, the first."""
 
-    def place_of(rows: list[Mapping[str, Any]]) -> str:
+    def place_of(rows: list[Row]) -> str:
         ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
         return _numbered("rank", ranks, most_places) if ranks else few(reports, most_places)
 
-    alike: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
+    alike: dict[tuple[str, str, str | None], list[Row]] = {}
     for row in problems:
         alike.setdefault((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), []).append(row)
     rows: list[Trouble] = []
     for group in alike.values():
-        told = same_problems(group, place_of)
-        is_of_ranks = all(row["rank"] is not None for row in group)
+        told, is_of_ranks = same_problems(group, place_of), all(row["rank"] is not None for row in group)
         if len(told) > (1 if is_of_ranks else _MOST_ALIKE):
             severity, message, _, fix = told[0]
             told = [(severity, f"{message} (the first of {len(told)} alike)", place_of(group), fix)]
@@ -308,9 +301,8 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
 
 def _slowest(fast: HostFigures, slow: HostFigures) -> str:
     """Name the slowest process, unless it may only be the one that waits."""
-    fastest, slowest = fast.median_ns or 0, slow.median_ns or 0
-    more = slowest - fastest
-    share = f" ({percent_text(more / fastest)})" if fastest else ""
+    more = (slow.median_ns or 0) - (fast.median_ns or 0)
+    share = f" ({percent_text(more / fast.median_ns)})" if fast.median_ns else ""
     longer = f"its median step takes {host_ms(more)}{share} longer than that of {_name(fast)}"
     backward = [one.phase_ns["backward"] or 0 for one in (fast, slow)]
     if 2 * (backward[1] - backward[0]) < more:
@@ -329,5 +321,4 @@ def _name(one: HostFigures) -> str:
 
 def report_name(one: HostFigures) -> str:
     """Return a process's report as --rank-map names it: of several processes with the pid."""
-    stem = PurePath(one.report).stem
-    return stem if one.is_alone else f"{stem}:{one.pid}"
+    return PurePath(one.report).stem + ("" if one.is_alone else f":{one.pid}")

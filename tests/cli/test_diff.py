@@ -128,6 +128,7 @@ def test_runs_give_a_sentence_and_a_table_and_those_of_one_label_are_one(compare
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("b25 is the fastest of 3 runs: 1.30x of base (")
     assert all(said in done.stdout for said in ("improvement", "not decided: c (the same capture as base)"))
+    assert compare("a=slow", "b=slow").stdout.startswith("a and b are the same capture: there is nothing to compare.")
     runs = document(compare("a=slow", "b=fast", "a=again", "--json", "-"))["runs"]
     assert [(one["label"], one["n_captures"]) for one in runs] == [("a", 2), ("b", 1)]
 
