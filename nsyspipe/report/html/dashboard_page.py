@@ -184,7 +184,7 @@ def dashboard_page(
     }
     return render(
         "dashboard.html.j2", f"{title}: nsyspipe dashboard", (STORE, DASHBOARD), context, {"dashboard": _data(runs, choices)},
-        scripts=[f"dashboard_{part}.js" for part in _PARTS], styles=("dashboard.css", "dashboard_table.css"),
+        scripts=[f"dashboard_{part}" for part in _PARTS], styles=("dashboard.css", "dashboard_table.css"),
     )  # fmt: skip
 
 
@@ -224,9 +224,7 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
         "hints": [*hints],
         "values": values,
         "missing": {
-            one.column: {
-                str(at): missing_text(row, one) for at, row in enumerate(rows) if values[one.column][at] is None
-            }
+            one.column: {str(at): missing_text(rows[at], one) for at, n in enumerate(values[one.column]) if n is None}
             for one in FOLLOWED
         },
     }

@@ -26,15 +26,14 @@ from nsyspipe.report.units import absent, count_text, delta_text, metric_label, 
 from nsyspipe.report.words import hosts_text, troubles
 
 _Drawn: TypeAlias = "tuple[str, list[str], pa.Table, pa.Table]"
-_PARTS = ("difference_waterfall", "timeline_layout", "timeline_draw", "timeline", "difference_timelines")
+_SCRIPTS = ("difference_waterfall", "timeline_layout", "timeline_draw", "timeline", "difference_timelines")
 # What links call sections whose names are long: all of them have room at 1280 pixels.
 _TIMELINES, _FORMULAS, _PROVENANCE = "One step of each side", "How each figure is made", "Provenance of both sides"
 _SHORT = {
     PARTS: "Step time", _TIMELINES: "Timelines", METRICS: "Figures", KERNELS: "Kernels", CHANGES: "What else",
     _FORMULAS: "Definitions", _PROVENANCE: "Provenance",
 }  # fmt: skip
-# A part that a side did not record; and a colour that stands for no part.
-_REST, _NEUTRAL = "not split", "ink3"
+_REST, _NEUTRAL = "not split", "ink3"  # a part that a side did not record; and a colour that stands for no part
 
 
 def difference_page(
@@ -43,8 +42,7 @@ def difference_page(
     """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
     blocks, identity = _blocks(difference, gate, settings), (report.DIFF_RUNS, report.identity_of(difference))
-    scripts = [f"{part}.js" for part in _PARTS]
-    return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=scripts, short=_SHORT)
+    return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=_SCRIPTS, short=_SHORT)
 
 
 def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings) -> Iterator[Block | Chart]:
@@ -83,13 +81,13 @@ def _tiles(row: Mapping[str, Any]) -> list[Tile]:
             return Tile(name, "", "", why, missing)
         return Tile(name, number, unit, meaning) if number else Tile(name, unit, "", meaning)
 
-    def over(n_steps: int) -> str:
-        return "of one step" if n_steps == 1 else f"{row['statistic'] or MEDIAN} of {n_steps} steps"
-
+    numbers = [row[f"n_{side}"] for side in SIDES]
+    over = ["of one step" if n == 1 else f"{row['statistic'] or MEDIAN} of {n} steps" for n in numbers]
+    sides = zip(SIDES, over, strict=True)
     below = "candidate - baseline" if relative == absent else f"{relative} of the baseline"
     sure = f"{percent_text(row['confidence'], 0)} interval"
     return [
-        *(tile(f"{name}, {side}", row[side], value_text(unit, row[side]), over(row[f"n_{side}"])) for side in SIDES),
+        *(tile(f"{name}, {side}", row[side], value_text(unit, row[side]), of_steps) for side, of_steps in sides),
         tile("Change", row["delta"], delta_text(unit, row["delta"]), below),
         tile(sure, row["ci_low"], report.interval_text(row), "of the change", "none"),
     ]
@@ -265,9 +263,8 @@ def kernel_table(difference: RunDifference, table: Table) -> Table:
     table = with_column(table, 4, Field("less, more", kind="track"), tracks)
     for side in SIDES:
         numbers = [count_text(round(row[f"{side}_n_per_step"], 2)) for row in rows]
-        table = with_column(
-            table, len(table.columns), Field(f"number, {side}", hint="per rank and summary step"), numbers
-        )
+        field = Field(f"number, {side}", hint="per rank and summary step")
+        table = with_column(table, len(table.columns), field, numbers)
     return table
 
 

@@ -29,9 +29,7 @@ from nsyspipe.report.verdict import gain_text, verdict
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
-_SCRIPTS = (
-    "step_bars.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "step_columns.js", "collectives.js",
-)  # fmt: skip
+_SCRIPTS = ("step_bars", "timeline_layout", "timeline_draw", "timeline", "step_columns", "collectives")
 # Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
 _SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 12, 8, 15, 8
 _LISTED = 64  # ranks of a table, and hosts
@@ -146,7 +144,11 @@ def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     when = captured and f"captured {captured[:10]} {captured[11:16]} UTC"
     facts = [*words.subject_parts(run, summary), *words.hosts_text(run), when, shares]
     yield Facts([*filter(None, facts)], "Run")
-    yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in _why(run, summary) if text)
+    # What stands behind the verdict: the link, whose traffic, why devices idle.
+    why = [words.link_text(run.link), traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)]
+    if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
+        why.append(words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)))
+    yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in why if text)
     yield Tiles(key_figures(run, _FIGURES))
 
 
@@ -163,9 +165,8 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
             nothing = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
         elif not has_comm:
             fixes = [row["fix"] for row in run.problems.to_pylist() if row["severity"] == "error" and row["fix"]]
-            nothing = (
-                f"Hardly anything could be judged, as communication is not known{'; fix: '.join(['', *fixes[:1]])}."
-            )
+            fix = "; fix: ".join(["", *fixes[:1]])
+            nothing = f"Hardly anything could be judged, as communication is not known{fix}."
         yield Sentence(f"{nothing} What could not be judged is under Problems.")
     yield from of_capture(run)
 
@@ -181,14 +182,6 @@ def by_cause(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
 
 def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
     return Table(caption, [Field("what", kind="text"), Field(caption, kind="name")], rows, is_close=True)
-
-
-def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
-    """Yield what stands behind the verdict: the link, whose traffic, why devices idle."""
-    yield words.link_text(run.link)
-    yield traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
-    if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
-        yield words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run))
 
 
 def _charts(

@@ -12,11 +12,9 @@ from nsyspipe.report.blocks import Field, Table, of, table_of
 from nsyspipe.report.run import LOOP, table_note
 from nsyspipe.report.units import absent, ms_text
 
-# Of a rank, from top to bottom.
-_LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")
+_LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")  # of a rank, from top to bottom
 _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be communication
-# More of them take longer to draw than to understand, and each costs some 25 bytes.
-MOST_BARS = 24_000
+MOST_BARS = 24_000  # more take longer to draw than to understand, and each costs some 25 bytes
 _NONE = -1
 _LEAST_STRETCH = 0.01  # of the step: what is shorter is no reason for its length
 # Lane, its category of the palette, and words.
@@ -59,12 +57,13 @@ def timeline_data(
     names = table["name"].combine_chunks().dictionary_encode()
     table = table.set_column(table.column_names.index("name"), "name", names.indices)
 
-    def bars_of(rank: int) -> dict[str, dict[str, list[int]]]:
-        own = table.filter(pc.field("rank") == rank)
-        lanes = {lane: own.filter(pc.field("lane") == lane) for lane in _LANES}
-        names = {"compute": _UNTOLD} if rank in untold else {}
-        return {names.get(lane, lane): _bars(bars, origin) for lane, bars in lanes.items() if bars.num_rows}
-
+    ranks = []
+    for rank in kept:
+        own, called = table.filter(pc.field("rank") == rank), {"compute": _UNTOLD} if rank in untold else {}
+        bars_of = ((lane, own.filter(pc.field("lane") == lane)) for lane in _LANES)
+        lanes = {called.get(lane, lane): _bars(bars, origin) for lane, bars in bars_of if bars.num_rows}
+        window = [time - origin for time in windows[rank]]
+        ranks.append({"rank": rank, "isFirst": rank in first, "window": window, "lanes": lanes})
     return {
         "step": step,
         "end": max(end for _, end in windows.values()) - origin,
@@ -72,14 +71,8 @@ def timeline_data(
         "n_ranks": len(counts),
         "n_shown": len(set(first) & set(kept)),
         "names": names.dictionary.to_pylist(),
-        "ranks": [
-            {
-                "rank": rank, "isFirst": rank in first, "window": [time - origin for time in windows[rank]],
-                "lanes": bars_of(rank),
-            }
-            for rank in kept
-        ],
-    }  # fmt: skip
+        "ranks": ranks,
+    }
 
 
 def n_bars(data: Mapping[str, Any]) -> int:
@@ -146,20 +139,19 @@ def timeline_table(
     ends = ends.aggregate([("start_ns", "min"), ("end_ns", "max")]).to_pylist()
     spans = {(row["rank"], row["name"]): (row["start_ns_min"], row["end_ns_max"]) for row in ends}
     ran, whole = {phase for _, phase in spans}, "capture" if is_capture else "step"
-
-    def span(start: int, end: int) -> str:
-        return f"{ms_text(start - origin)} \N{EN DASH} {ms_text(end - origin)}"
+    spans |= {(row["rank"], whole): (row["start_ns"], row["end_ns"]) for row in rows}
 
     def lane_time(lane: str, known: str, row: Mapping[str, Any]) -> str:
         return absent if row[known] is None else ms_text(busy.get((row["rank"], lane), 0))
 
-    def phase_span(phase: str, row: Mapping[str, Any]) -> str:
-        return span(*found) if (found := spans.get((row["rank"], phase))) else absent
+    def span(name: str, row: Mapping[str, Any]) -> str:
+        times = [ms_text(time - origin) for time in spans.get((row["rank"], name), ())]
+        return " \N{EN DASH} ".join(times) or absent
 
     fields = [
         Field("rank", of("rank")),
-        Field(f"{whole}, from and to", lambda row: span(row["start_ns"], row["end_ns"])),
+        Field(f"{whole}, from and to", partial(span, whole)),
         *(Field(heading, partial(lane_time, lane, known)) for heading, lane, known in _BUSY),
-        *(Field(f"{phase}, from and to", partial(phase_span, phase)) for phase in LOOP if phase in ran),
+        *(Field(f"{phase}, from and to", partial(span, phase)) for phase in LOOP if phase in ran),
     ]
     return table_of(f"Timeline of the {whole}, per rank", rows, fields, table_note(len(rows), of_step.num_rows))
