@@ -123,9 +123,8 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
         return {"name": name, "category": category, "start": start, "end": end} | sides
 
     bars, at = [bar("baseline", _NEUTRAL, 0.0, before, {})], before
-    # Idle time by cause, if causes are known.
     rows = [row for row in part_rows(difference)[:-1] if row["delta_ns"] is not None]
-    if any("cause" in row for row in rows):
+    if any("cause" in row for row in rows):  # idle time by cause, if causes are known
         rows = [row for row in rows if row.get("part") != "idle"]
     for row in rows:
         category = BY_NAME[row.get("part", "idle")].category or _NEUTRAL
@@ -192,7 +191,6 @@ def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
     rank, step, start, length = (window[column][0].as_py() for column in ("rank", "step", "start_ns", "length"))
 
     def moved(table: pa.Table) -> pa.Table:
-        """Return a table whose times count from a start, and whose rank and step say which side it is."""
         columns = {column: table[column] for column in table.column_names}
         columns |= {column: pc.subtract(table[column], start) for column in ("start_ns", "end_ns")}
         columns |= {"rank": [place] * table.num_rows, "step": [0] * table.num_rows}
@@ -227,12 +225,11 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     tracks = [Track(**{name: value and value / limit for name, value in share.items()}) for share in shares]
     reasons = Counter(row["why"] for row in rows if row["why"]).most_common(1)
     mostly = reasons[0][0] if reasons and reasons[0][1] > len(rows) / 2 else None
-
-    def why(row: Mapping[str, Any]) -> str | None:
+    verdicts = []
+    for (*cells, _), row in zip(table.rows, rows, strict=True):
         settles = report.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
-        return "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
-
-    verdicts = [[*cells, Word(row["verdict"], why(row))] for (*cells, _), row in zip(table.rows, rows, strict=True)]
+        why = "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
+        verdicts.append([*cells, Word(row["verdict"], why)])
     note = f"{table.note} " if table.note else ""
     note += (
         "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey band: less than "

@@ -113,11 +113,9 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
         return
     rows = of_run.rank_rows(run)
     ranks = of_run.chosen_ranks(rows, _MOST_RANKS)
-    drawn = [(f"rank {row['rank']}", row["length_ns"], row) for row in rows if row["rank"] in ranks]
-    yield from _drawn([
-        (name, wall, [wall and (row[f"{one.name}_share"] or 0) * wall for one in STEP_PARTS])
-        for name, wall, row in drawn
-    ])  # fmt: skip
+    drawn = [(row, row["length_ns"]) for row in rows if row["rank"] in ranks]
+    parts = [[ns and (row[f"{one.name}_share"] or 0) * ns for one in STEP_PARTS] for row, ns in drawn]
+    yield from _drawn((f"rank {row['rank']}", ns, own) for (row, ns), own in zip(drawn, parts, strict=True))
     yield of_run.rank_table(run, _MOST_RANKS)
     findings, extent = findings_of(run), of_run.Extent((), _MOST_RANKS, _MOST_LINES, is_brief=True)
     step_ns = mean_step_ns(run.summary().to_pylist()[0])

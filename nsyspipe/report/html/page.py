@@ -31,8 +31,7 @@ RUN_ID = "nsyspipe-run-id"  # the meta element that says which run a page shows
 MOST_LETTERS = 400  # of a name, which may be megabytes long: nobody reads more of it
 # Inside a script element "</script>" and "<!--" would end or change it; the last two end a line in old JavaScript.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-# The id of the run that a page shows; None if the file is no such page or cannot be read.
-run_id_of_page = functools.partial(identity_of_page, name=RUN_ID)
+run_id_of_page = functools.partial(identity_of_page, name=RUN_ID)  # None of what is no such page or cannot be read
 _BLANK_LINES = re.compile(r"\n\s*\n+")
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points)(?!\w))")
 # Words of an advice that are typed as they are: options, variables, functions and their arguments.
@@ -42,8 +41,7 @@ _CODE = re.compile(
 )
 _MOST_SHOWN = 2000  # longer than any sentence of ours
 _LONG_CODE = 36  # letters; what is shorter fits a phone
-# Of the parts of a step: categories of the palette, and words.
-PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)
+PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)  # categories of the palette, and words
 
 
 @functools.cache

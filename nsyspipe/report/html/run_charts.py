@@ -31,8 +31,7 @@ _SUMMED = (
     "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
     "comm_ns", "wait_ns", "transfer_ns",
 )  # fmt: skip
-# From so many columns on a chart can be zoomed; so many ranks have a column of their own in the table; and from so many
-# sizes of messages on speeds are drawn over them.
+# Columns from which on a chart zooms; ranks that have a column of their own; sizes of messages to draw speeds over.
 _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
 MOST_COLUMNS = 400  # more are narrower than a pixel or two
 _DOTS = 16  # of the ranks of a step
@@ -74,12 +73,8 @@ def rank_chart(
     summed = steps.group_by("rank", use_threads=False).aggregate([(name, "sum", options) for name in _SUMMED])
     names = [name.removesuffix("_sum") for name in summed.column_names]
     rows = summed.rename_columns(names).sort_by("rank").to_pylist()
-    drawn = [
-        {"rank": row["rank"], "parts": parts_of(row)}
-        | {name: row[f"{name}_ns"] for name in ("wall", "comm", "wait", "transfer")}
-        for row in rows
-        if row["rank"] in set(ranks)
-    ]
+    shown, times = [row for row in rows if row["rank"] in set(ranks)], ("wall", "comm", "wait", "transfer")
+    drawn = [{"rank": row["rank"], "parts": parts_of(row), **{key: row[f"{key}_ns"] for key in times}} for row in shown]
     if not drawn:
         return None
     n_ranks, rows = len(rows), [row for row in rows if listed is None or row["rank"] in listed]

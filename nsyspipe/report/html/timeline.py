@@ -1,6 +1,6 @@
 """One step's timeline on a page: its bars, rank by rank and lane by lane, and the same as a table."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,9 +32,7 @@ _BUSY = (
 )  # fmt: skip
 
 
-def timeline_data(
-    timeline: pa.Table, steps: pa.Table, first: Sequence[int], others: Sequence[int]
-) -> dict[str, Any] | None:
+def timeline_data(timeline: pa.Table, steps: pa.Table, first: list[int], others: list[int]) -> dict[str, Any] | None:
     """Return the bars of the representative step; None without a timeline.
 
     ``step``, ``end`` (ns), ``names``, and ``ranks``: sorted, each with its window and by lane the columns ``start``,
@@ -53,6 +51,7 @@ def timeline_data(
     origin = min(start for start, _ in windows.values())
     counts = {row["values"]: row["counts"] for row in pc.value_counts(timeline["rank"]).to_pylist()}
     kept = _that_fit(counts, first, others)
+    slowest = max(kept, key=lambda rank: windows[rank][1] - windows[rank][0])
     table = timeline.filter(pc.is_in(timeline["rank"], pa.array(kept, pa.int64())))
     names = table["name"].combine_chunks().dictionary_encode()
     table = table.set_column(table.column_names.index("name"), "name", names.indices)
@@ -67,7 +66,7 @@ def timeline_data(
     return {
         "step": step,
         "end": max(end for _, end in windows.values()) - origin,
-        "stretch": _stretch(table, windows, untold, origin),
+        "stretch": None if slowest in untold else _stretch(table, slowest, windows[slowest], origin),
         "n_ranks": len(counts),
         "n_shown": len(set(first) & set(kept)),
         "names": names.dictionary.to_pylist(),
@@ -80,17 +79,12 @@ def n_bars(data: Mapping[str, Any]) -> int:
     return sum(len(bars["start"]) for rank in data["ranks"] for bars in rank["lanes"].values())
 
 
-def _stretch(
-    timeline: pa.Table, windows: Mapping[int, tuple[int, int]], untold: Set[int], origin: int
-) -> dict[str, int] | None:
-    """Return where the rank with the longest window is longest without compute: between bars, of which none is joined there."""
-    lengths = {rank: end - start for rank, (start, end) in windows.items()}
-    rank = max(sorted(lengths.keys() & set(timeline["rank"].to_pylist())), key=lengths.__getitem__)
-    is_compute = pc.and_(pc.equal(timeline["rank"], rank), pc.equal(timeline["lane"], "compute"))
-    compute = timeline.filter(is_compute)
-    if not compute.num_rows or rank in untold:
+def _stretch(timeline: pa.Table, rank: int, window: tuple[int, int], origin: int) -> dict[str, int] | None:
+    """Return where a rank is longest without compute in its window: between bars, of which none is joined there."""
+    compute = timeline.filter((pc.field("rank") == rank) & (pc.field("lane") == "compute"))
+    if not compute.num_rows:
         return None
-    begin, end = windows[rank]
+    begin, end = window
     starts, ends = np.append(begin, compute["end_ns"].to_numpy()), np.append(compute["start_ns"].to_numpy(), end)
     at = int(np.argmax(ends - starts))
     known = {"rank": rank, "start": int(starts[at]) - origin, "end": int(ends[at]) - origin}
