@@ -10,6 +10,8 @@ from nsyspipe.cli.outputs import AnalysisOutputs, print_error, write_stdout
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import parse_findings
 
+_STRICT = "Exit with 2 if there is any problem of severity error or warning."
+
 
 @with_options
 def analyze(
@@ -18,9 +20,7 @@ def analyze(
     reading: NamedRunOptions,
     outputs: AnalysisOutputs,
     running: RunningOptions,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 2 if there is any problem of severity error or warning.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help=_STRICT)] = False,
 ) -> None:
     """Say where each step's time goes: compute, communication (hidden or exposed), copies, idle.
 

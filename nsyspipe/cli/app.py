@@ -21,10 +21,10 @@ from nsyspipe.run.workers import without_other_frames
 from nsyspipe.version import __version__
 
 _PROGRAM, _BROKEN_PIPE = "nsyspipe", 141
+_VERSION = "Print the version."
 
 app = typer.Typer(
-    # Tracebacks are for our own bugs; with locals they could print what a report holds.
-    pretty_exceptions_enable=False,
+    pretty_exceptions_enable=False,  # tracebacks are for our own bugs; with locals they could print what a report holds
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -52,9 +52,7 @@ def _print_version(value: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help=_VERSION)] = False,
 ) -> None:
     """Where does the step time of a multi-GPU PyTorch run go? Answers from Nsight Systems reports.
 

@@ -20,6 +20,7 @@ _AGAINST = (
     "The baseline: all runs of this label in the store that stands in its place, as captures of one configuration. The "
     "candidate: RUN, another label of the store, or the only other one if none is named."
 )
+_EACH_RUN = "One argument for each run, the reference first (a store stands for all its runs)"
 _SORT = "The best by this metric first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"
 
 
@@ -155,10 +156,7 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
 
 @with_options
 def compare(
-    runs: Annotated[
-        list[str],
-        _runs("RUN...", "One argument for each run, the reference first (a store stands for all its runs)", "run"),
-    ],
+    runs: Annotated[list[str], _runs("RUN...", _EACH_RUN, "run")],
     *,
     sort: Annotated[str | None, typer.Option(metavar="METRIC", help=_SORT, rich_help_panel=OUTPUT)] = None,
     rule: RuleOptions,

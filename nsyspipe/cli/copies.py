@@ -11,13 +11,16 @@ from typing import Annotated
 import typer
 
 from nsyspipe.cli.inputs import refuse_saved_runs
-from nsyspipe.cli.options import QuietOptions, RunningOptions, flag, option, with_options
+from nsyspipe.cli.options import OUTPUT, QuietOptions, RunningOptions, flag, option, with_options
 from nsyspipe.cli.outputs import print_error, progress, write_stdout
 from nsyspipe.errors import NsysNotFoundError, NsyspipeError, OptionError
 from nsyspipe.model.names import listed, printable
 
 _IN = "Reports (.sqlite), best all of a run at once: files, directories, globs; and last OUT."
 _OUT = "OUT: the copy of one report; for several a directory, in which they keep their names."
+_DROP = "Leave out tables that this version does not know, instead of refusing the report."
+_REPLACE = "Replace copies that are there already."
+_REPORTS = "Reports of nsys: files, directories, globs."
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,7 @@ class ExportingOptions(RunningOptions):
 
 @with_options
 def convert(
-    reports: Annotated[
-        list[str], typer.Argument(metavar="REPORTS...", help="Reports of nsys: files, directories, globs.")
-    ],
+    reports: Annotated[list[str], typer.Argument(metavar="REPORTS...", help=_REPORTS)],
     *,
     export: ExportOptions,
     running: ExportingOptions,
@@ -116,19 +117,12 @@ def _exporters(running: ExportingOptions, program: str | None) -> Iterator[tuple
         yield cluster, is_unwanted
 
 
-@dataclass(frozen=True)
-class RedactOptions:
-    """What is left out of copies, and whether they replace others."""
-
-    drop_unknown: bool = flag("Leave out tables that this version does not know, instead of refusing the report.")
-    force: bool = flag("Replace copies that are there already.")
-
-
 @with_options
 def redact(
     paths: Annotated[list[str], typer.Argument(metavar="IN... OUT", help=f"{_IN} {_OUT}")],
     *,
-    copying: RedactOptions,
+    drop_unknown: Annotated[bool, typer.Option("--drop-unknown", help=_DROP, rich_help_panel=OUTPUT)] = False,
+    force: Annotated[bool, typer.Option("--force", help=_REPLACE, rich_help_panel=OUTPUT)] = False,
     running: QuietOptions,
 ) -> None:
     """Copy reports without environment, host, user, paths, process list; analyze answers the same for the copy.
@@ -150,6 +144,6 @@ def redact(
     refuse_saved_runs(reports, "redact")
     with progress(shown=running.is_shown) as stage:
         bar = stage("copying MiB")
-        done = run_redact(reports, out, force=copying.force, drop_unknown=copying.drop_unknown, on_progress=bar)
+        done = run_redact(reports, out, force=force, drop_unknown=drop_unknown, on_progress=bar)
     if not running.quiet:
         write_stdout(redaction_text(done, out))

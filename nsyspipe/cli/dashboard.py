@@ -13,6 +13,8 @@ from nsyspipe.cli.outputs import STDOUT, open_page, progress, say_written, write
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import printable
 
+_STORE = "A directory that analyze --out wrote; all its runs are shown."
+
 
 @dataclass(frozen=True)
 class DashboardOptions:
@@ -30,9 +32,7 @@ class DashboardOptions:
 
 @with_options
 def dashboard(
-    stores: Annotated[
-        list[str], typer.Argument(metavar="STORE", help="A directory that analyze --out wrote; all its runs are shown.")
-    ],
+    stores: Annotated[list[str], typer.Argument(metavar="STORE", help=_STORE)],
     *,
     page: DashboardOptions,
     running: QuietOptions,

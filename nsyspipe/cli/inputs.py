@@ -6,7 +6,7 @@ import contextlib
 import glob
 import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,6 @@ from nsyspipe.store.layout import find_saved, is_one_run, is_saved
 if TYPE_CHECKING:
     from nsyspipe.run.ranks import ChosenRanks
     from nsyspipe.run.run import Run
-
 
 _LONGEST_PLACE = 100  # as a label
 # What an argument may be, for help.
@@ -63,8 +62,7 @@ def opened_run(named: Sequence[str], reading: OneRunOptions, running: RunningOpt
             paths, options["ranks"] = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
             executor = processes.enter_context(running.executor(paths))
             options.update(reports=paths, executor=executor, on_progress=stage("reading reports"))
-        # Heavy, so imported while the workers do the same.
-        from nsyspipe.api import load
+        from nsyspipe.api import load  # heavy, so imported while the workers do the same
 
         yield load(**options), stage
 
@@ -84,8 +82,7 @@ class NamedRuns:
     """What a user names as one thing to look at: one capture, or several under one label."""
 
     label: str | None  # what stands before ``=``; None: the runs name themselves
-    # one argument per capture: a glob, a directory, a report, or a saved run
-    places: tuple[str, ...]
+    places: tuple[str, ...]  # one argument per capture: a glob, a directory, a report, or a saved run
 
 
 def parse_runs(arguments: Sequence[str], *, is_any_number: bool = False) -> list[NamedRuns]:
@@ -188,12 +185,11 @@ def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running
             _ = run.steps()  # read now, one after the other, each with its own bar
             return run
 
-        yield _labelled(named, open_one)
+        yield _labelled(named, [tuple(open_one(one, place) for place in one.places) for one in named])
 
 
-def _labelled(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], Run]) -> Opened:
-    """Open all runs; of equal labels those that nobody gave become arguments, then they are told apart by numbers."""
-    found = [tuple(open_one(one, place) for place in one.places) for one in named]
+def _labelled(named: Sequence[NamedRuns], found: Sequence[tuple[Run, ...]]) -> Opened:
+    """Return runs by label; of equal ones those that nobody gave become arguments, then they are told apart by numbers."""
     headers = [one.label or runs[0].header.label for one, runs in zip(named, found, strict=True)]
     labels: list[str] = []
     for one, header in zip(named, headers, strict=True):

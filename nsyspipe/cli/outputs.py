@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
-# Called with (done, in all); and what starts a stage by its name.
-OnProgress = Callable[[int, int], None]
-Stage = Callable[[str], OnProgress | None]
+OnProgress = Callable[[int, int], None]  # called with (done, in all)
+Stage = Callable[[str], OnProgress | None]  # starts a stage by its name
+Opener = Callable[[], AbstractContextManager[BinaryIO]]
 STDOUT = "-"
-# In this order they are written, and what is printed comes last.
-_FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))
+_FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))  # in this order they are written
 _TO_FILES_ONLY = ("out", *(name for name, one in FORMATS.items() if not one.is_printed))
 
 Kind = TypeVar("Kind", bound="type[Outputs]")
@@ -119,7 +118,6 @@ def progress(*, shown: bool) -> Iterator[Stage]:
 
 
 def _format(name: str) -> Any:  # noqa: ANN401 - a field
-    """Declare a field as the option that asks for a format."""
     return option(FORMATS[name].help, "FILE" if name in _TO_FILES_ONLY else "FILE|-")
 
 
@@ -187,13 +185,11 @@ class Outputs:
         if self.open:
             open_page(Path(str(self.html)))
 
-    def _files(
-        self, inputs: Sequence[Path], is_same: Callable[[str, Path], bool]
-    ) -> dict[str, Callable[[], AbstractContextManager[BinaryIO]]]:
+    def _files(self, inputs: Sequence[Path], is_same: Callable[[str, Path], bool]) -> dict[str, Opener]:
         """Return what opens each file that was asked for; one in the way is refused, unless it is of the same runs."""
         from nsyspipe.report.files import check_target, writing
 
-        files: dict[str, Callable[[], AbstractContextManager[BinaryIO]]] = {}
+        files: dict[str, Opener] = {}
         for name, path in ((name, Path(value)) for name, value in self._named.items() if value != STDOUT):
             may_replace = partial(lambda *named: self.force or is_same(*named), name, path)
             check_target(path, inputs, may_replace=may_replace)
@@ -262,7 +258,6 @@ class AnalysisOutputs(Outputs):
 
         if run_id is not None and self.out is not None:
             check_run_id(run_id)
-
         if self.events and self.out is None:
             raise OptionError("--events", "belongs to a dataset", fix="--out DIR --events")
         for name, given, example in (("steps", self.perfetto_steps, "3:5"), ("ranks", self.perfetto_ranks, "0,7")):
@@ -309,7 +304,6 @@ class AnalysisOutputs(Outputs):
         self._say_written(*stores, quiet=quiet)
 
     def _ranks(self) -> list[int] | None:
-        """Return the ranks of the trace; None where none are named."""
         return None if self.perfetto_ranks is None else sorted(parse_ranks(self.perfetto_ranks, "--perfetto-ranks"))
 
     def _steps(self, lowest: int = 0, highest: int = 0) -> tuple[int, int] | None:

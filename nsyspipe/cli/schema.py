@@ -8,6 +8,9 @@ from nsyspipe.cli.options import OUTPUT
 from nsyspipe.cli.outputs import text_of, write_stdout
 from nsyspipe.errors import OptionError
 
+_TABLE = "One table; without it all of them."
+_MARKDOWN = "Print it as Markdown: the reference to link to."
+
 
 def _complete_table(incomplete: str) -> list[str]:
     from nsyspipe.model.schema import DESCRIBED
@@ -16,13 +19,8 @@ def _complete_table(incomplete: str) -> list[str]:
 
 
 def schema(
-    table: Annotated[
-        str | None,
-        typer.Argument(metavar="TABLE", help="One table; without it all of them.", autocompletion=_complete_table),
-    ] = None,
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", rich_help_panel=OUTPUT, help="Print it as Markdown: the reference to link to.")
-    ] = False,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help=_TABLE, autocompletion=_complete_table)] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", rich_help_panel=OUTPUT, help=_MARKDOWN)] = False,
 ) -> None:
     """Print every table and column: type, unit, formula, source.
 

@@ -61,8 +61,7 @@ Means = dict[str, Fraction | None]
 Number = TypeVar("Number", float, Fraction)
 _WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
 _LITTLE = 0.001  # of the step time: a change that is worth a line, however long the kernel is
-# By phase and name: time and number per rank and step.
-Costs = dict[tuple[str | None, str], tuple[float, float]]
+Costs = dict[tuple[str | None, str], tuple[float, float]]  # by phase and name: time and number per rank and step
 
 
 def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) -> tuple[pa.Table, pa.Table]:
@@ -253,7 +252,6 @@ def top_kernels(kernels: pa.Table) -> pa.Table:
 
 
 def _side_costs(side: Sequence[StepTable]) -> Costs:
-    """Return what each kernel that runs in a summary step of a side costs there."""
     costs: Costs = {}
     for capture in side:
         n_rows = len(capture.ranks) * capture.n_steps * len(side)

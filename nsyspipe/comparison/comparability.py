@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     Test = Callable[[Sides], Iterator["Check"]]
     Ask = Callable[[list[Run]], bool]
 
-
 COMPARABILITY = table("""
     difference_comparability by check: One row per reason to doubt the comparison; those that block make all verdicts inconclusive.
 
@@ -119,15 +118,15 @@ def _check(name: str, what: str, words: Sequence[str], *, blocks: bool = False, 
 
 def _alike(
     name: str, what: str, word: Callable[[Run], str], *, blocks: Ask = lambda _: False, applies: Ask = lambda _: True,
-    fine: str | None = None, after: str = "",
+    unless: str | None = None, fine: str | None = None, after: str = "",
 ) -> Test:  # fmt: skip
-    """Return a test that what a word says of a capture is the same of all, and what is fine."""
+    """Return a test that what a word says of a capture is the same of all, and what is fine; none where one is `unless`."""
 
     def test(sides: Sides) -> Iterator[Check]:
         runs = _runs(sides)
         words = [list(dict.fromkeys(map(word, side.runs))) for side in sides]
         values = {*words[0], *words[1]}
-        if applies(runs) and (len(values) > 1 or (fine is not None and values != {fine})):
+        if applies(runs) and unless not in values and (len(values) > 1 or (fine is not None and values != {fine})):
             yield _check(name, what, list(map(" | ".join, words)), blocks=blocks(runs), after=after)
 
     return test
@@ -185,12 +184,9 @@ def _is_sized(runs: list[Run]) -> bool:
 
 
 def _missing(run: Run) -> tuple[int, ...]:
-    if not run.header.n_ranks:
-        return ()  # its reports are there, and say nothing of GPUs
-    present = set(run.ranks["rank"].to_pylist())
-    size = run.header.world_size or 0
-    # A count is enough to compare by; of a damaged report it may be any number.
-    return tuple(rank for rank in range(min(size, 1 << 16)) if rank not in present)
+    # Reports without GPUs are there. A count is enough to compare by; of a damaged report it may be any number.
+    size, present = run.header.world_size if run.header.n_ranks else 0, {*run.ranks["rank"].to_pylist()}
+    return tuple(rank for rank in range(min(size or 0, 1 << 16)) if rank not in present)
 
 
 def _missing_text(run: Run) -> str:
@@ -248,11 +244,9 @@ def _kernel_times(side: Side) -> dict[str, int]:
 
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:
-    def share(run: Run) -> float:
-        overhead, wall = (pc.sum(run.breakdown()[name]).as_py() for name in ("overhead_ns", "wall_ns"))
-        return float(overhead / wall) if overhead and wall else 0.0
-
-    shares = [[share(run) for run in side.runs] for side in sides]
+    steps = [[run.breakdown() for run in side.runs] for side in sides]
+    sums = [[[pc.sum(one[name]).as_py() or 0 for name in ("overhead_ns", "wall_ns")] for one in side] for side in steps]
+    shares = [[overhead / wall if wall else 0.0 for overhead, wall in side] for side in sums]
     if max(map(max, shares)) >= _MUCH_OVERHEAD:
         texts = [" | ".join(f"{100 * one:.1f} %" for one in side) for side in shares]
         yield _check("profiler-overhead", "the profiler's own work takes of the steps", texts)
@@ -278,8 +272,7 @@ def _few_steps(sides: Sides) -> Iterator[Check]:
         yield _check("few-steps", "too few steps in the figures", texts, after=after)
 
 
-# In this order they are told. Figures of a step are not those of a capture; a capture that lacks something measures less,
-# whatever the program did.
+# In this order they are told. Figures of a step are none of a capture; what a capture lacks it measures as less.
 _TESTS: tuple[Test, ...] = (
     _same_capture,
     _repeated_capture,
@@ -306,21 +299,17 @@ _TESTS: tuple[Test, ...] = (
         "step-family", "steps are",
         lambda run: repr(run.step_family) if run.step_family else "the whole capture" if run.is_capture else str(run.header.steps_from),
     ),
-    _alike(
-        "backward-from", "backward is taken from", _backward_from,
-        applies=lambda runs: _NONE not in map(_backward_from, runs),
-    ),
+    _alike("backward-from", "backward is taken from", _backward_from, unless=_NONE),
     _alike("skipped-steps", "steps skipped at the start", lambda run: str(len(run.skipped_steps))),
     _message_bytes,
     _profiler_overhead,
-    _alike("traces", "traced", _traced, applies=lambda runs: all(_traced(run) != _UNKNOWN for run in runs)),
+    _alike("traces", "traced", _traced, unless=_UNKNOWN),
     _alike(
         "recorded", "problems of the captures",
         lambda run: ", ".join(sorted({row["code"].replace("-", " ") for row in run.problems.to_pylist() if row["severity"] != "info"})) or _NONE,
     ),
     _alike(
         "cut-off-steps", "cut-off steps among the figures'",
-        # A capture has no steps.
         lambda run: _NONE if run.is_capture or pc.all(run.breakdown()["is_complete"], min_count=0).as_py() else "some",
         fine=_NONE,
     ),

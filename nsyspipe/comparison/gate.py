@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 REGRESSION, ANY_CHANGE = "regression", "any-change"
 FAIL_ON = (REGRESSION, ANY_CHANGE)
-# Exit codes of the contract.
-PASSED, FAILED, UNDECIDED = 0, 3, 4
+PASSED, FAILED, UNDECIDED = 0, 3, 4  # exit codes of the contract
 
 _GIVEN, _FIX = f"--fail-on {REGRESSION}", f"--fail-on {ANY_CHANGE}"
 _FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
@@ -251,7 +250,6 @@ def _table(path: Path) -> dict[str, Any] | None:
 
 
 def _hyphened(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return a table whose keys have hyphens, as options do."""
     names = [key.replace("_", "-") for key in table]
     if twice := [name for name in names if names.count(name) > 1]:
         raise OptionError(str(path), f"sets {twice[0]!r} twice, with - and with _")

@@ -269,9 +269,7 @@ def _as_rate(row: Mapping[str, Any]) -> dict[str, Any]:
     per_ns = _NS_PER_S / (base * candidate)
     ends = {"delta": row["delta"], "ci_low": row["ci_high"], "ci_high": row["ci_low"]}
     flipped = {name: None if value is None else -value * per_ns for name, value in ends.items()}
-    rates = {
-        name: _NS_PER_S / row[name] if row[name] else None
-        for side in _SIDES for name in (side, f"{side}_{MEDIAN}", f"{side}_{MEAN}")
-    }  # fmt: skip
+    centres = [name for side in _SIDES for name in (side, f"{side}_{MEDIAN}", f"{side}_{MEAN}")]
+    rates = {name: _NS_PER_S / row[name] if row[name] else None for name in centres}
     relative = None if row["delta"] is None else -100 * row["delta"] / candidate
     return {**row, **flipped, **rates, "delta_pct": relative, "min_effect": row["min_effect"] * per_ns}

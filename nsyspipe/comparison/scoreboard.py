@@ -67,10 +67,7 @@ SORTS = {
     "speedup": ("speedup", True),
 }
 _NO_STEP_TIME = "a capture without steps: there is no step time to compare", "name the steps with --step REGEX"
-_NO_FIGURES = (
-    "no step has a window on every rank: the run has no figures to compare",
-    "see the other problems of this run",
-)
+_NO_STEP = "no step has a window on every rank: the run has no figures to compare", "see the other problems of this run"
 
 
 def check_sort(name: str, option: str = "sort") -> str:
@@ -178,7 +175,7 @@ class Scoreboard(ShownInNotebooks):
             for side in tables:
                 where = {"label": label, "run_id": side.run.header.run_id}
                 if not side.n_steps:
-                    message, fix = _NO_STEP_TIME if side.run.is_capture else _NO_FIGURES
+                    message, fix = _NO_STEP_TIME if side.run.is_capture else _NO_STEP
                     rows.append(where | {"code": "no-figures", "severity": "warning", "message": message, "fix": fix})
                 rows += [where | row for row in side.run.problems.to_pylist()]
         return PROBLEMS_OF_RUNS.from_rows(rows)

@@ -26,6 +26,14 @@ _FURTHEST = 1000  # of a correlation of 0.97 the thousandth neighbour has none
 # What comes by chance looks regular too, where it comes twice; unless it does so on both sides, so often is believed.
 _SURE = 4
 _TINY = 1e-300
+# Of Student's t, which neither numpy nor the standard library has: places in a piece and their weights, closer together
+# towards its upper end, where below 2 degrees of freedom the density has no derivative. Nine digits of the integral.
+_GRADING = 4
+_NODES, _PARTS = np.polynomial.legendre.leggauss(24)
+_FROM_END = ((_NODES + 1) / 2) ** _GRADING
+_WEIGHTS = _PARTS / 2 * _GRADING * ((_NODES + 1) / 2) ** (_GRADING - 1)
+_PIECES = (0.0, 2.0, 7.0, math.inf)  # in units of t
+_CLOSE_ENOUGH, _ROUNDS = 1e-9, 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,8 +207,7 @@ class Captures:
         """Take one array per capture, in step order and finite; captures without a step are left out."""
         arrays = [np.asarray(values, np.float64) for values in captures]
         if any(values.ndim != 1 or not np.isfinite(values).all() for values in arrays):
-            msg = "per-step values must be finite and in one dimension"
-            raise ValueError(msg)
+            raise ValueError("per-step values must be finite and in one dimension")
         return cls(tuple(kind(values) for values in arrays if values.size))
 
     def of_kind(self, kind: type[Series]) -> Captures:
@@ -287,18 +294,6 @@ def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:
 
     before, after = (side.of_kind(RegularSeries) if is_regular(at) else side for at, side in enumerate(sides))
     return before, after
-
-
-# Student's t distribution, which neither numpy nor the standard library has.
-
-# Places in a piece and their weights: closer together towards its upper end, where below 2 degrees of freedom the density
-# has no derivative. Nine digits of the integral.
-_GRADING = 4
-_NODES, _PARTS = np.polynomial.legendre.leggauss(24)
-_FROM_END = ((_NODES + 1) / 2) ** _GRADING
-_WEIGHTS = _PARTS / 2 * _GRADING * ((_NODES + 1) / 2) ** (_GRADING - 1)
-_PIECES = (0.0, 2.0, 7.0, math.inf)  # in units of t
-_CLOSE_ENOUGH, _ROUNDS = 1e-9, 60
 
 
 def two_sided_tails(t: Float64, freedom: Float64) -> tuple[Float64, Float64]:

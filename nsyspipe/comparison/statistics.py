@@ -25,11 +25,9 @@ _METHOD = (
     "Student t over AR(1) steps, the likelihood integrated over correlations of 0 to 0.97 (Zellner and Tiao 1964, "
     "Berger et al. 1999)"
 )
-_BETWEEN = f"{_METHOD}; not less than pooled and Welch's t of captures"
-_BORROWED = (
-    f"{_METHOD}; not less than pooled t of captures, the side of one capture taken to spread "
-    "between captures like the other side"
-)
+_POOLED = f"{_METHOD}; not less than pooled"
+_BETWEEN = f"{_POOLED} and Welch's t of captures"
+_BORROWED = f"{_POOLED} t of captures, the side of one capture taken to spread between captures like the other side"
 _MOST = 0.97  # what a correlation is taken for before any step is seen: anything from 0 to here
 # Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
 _FINENESS = ((160, 12), (800, 36), (math.inf, 108))
@@ -70,8 +68,7 @@ class Interval:
     @property
     def is_beside_gap(self) -> bool:
         """Whether the centre of a capture may jump from one level of its steps to the other."""
-        correlations, weights = self._likely
-        correlation = float(weights @ correlations)
+        correlation = float(np.dot(*self._likely))
         return any(series.is_beside_gap(correlation) for side in self.sides for series in side.long)
 
     @cached_property
@@ -109,8 +106,7 @@ class Interval:
         if not any(series.is_varying for side in self.sides for series in side.long):
             return 0.0
         variance, squares = self._variances(self.times)
-        # Of spreads too small to be squared nothing is known but that there are some.
-        freedom = np.ones_like(variance)
+        freedom = np.ones_like(variance)  # of spreads too small to be squared nothing is known but that there are some
         np.divide(variance**2, squares, out=freedom, where=squares > 0)
         caution = math.sqrt(_CAUTION_PER_STEP * (self._steps / 2 * self.times))
         error = (1 - self.confidence) / min(max(caution, 1.0), _MOST_CAUTION)
@@ -165,9 +161,7 @@ class Difference:
     @property
     def method(self) -> str:
         """How the interval came about, in words."""
-        if self.interval.is_borrowed:
-            return _BORROWED
-        return _BETWEEN if self.interval.has_between else _METHOD
+        return _BORROWED if self.interval.is_borrowed else _BETWEEN if self.interval.has_between else _METHOD
 
     def half(self, longer: float = 1.0, times: int = 1) -> float:
         """Return the half-width to expect of so many times the steps per capture, or of so many times the captures."""
@@ -290,9 +284,7 @@ class Judgement:
         """Why it is inconclusive, in words; None if it is not."""
         if self.difference.undecided or self.verdict != "inconclusive":
             return self.difference.undecided
-        if self._is_opposed:
-            return "mean and median differ in sign"
-        return "part of the interval counts, part does not"
+        return "mean and median differ in sign" if self._is_opposed else "part of the interval counts, part does not"
 
     @property
     def is_worse_excluded(self) -> bool:

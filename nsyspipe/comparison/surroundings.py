@@ -39,7 +39,6 @@ CHANGES = table("""
     delta            float:the_row's?  candidate - baseline
 """)
 
-
 _LATE_SHARE = 0.01  # of a step: lateness of less counts as none
 _STRAGGLER = "straggler"  # the rule
 _ALIKE = 1e-3  # means that differ by less look the same
@@ -57,8 +56,7 @@ _CAUSES = {
     "exposed_memory": {"copies"}, "idle": {"CUDA graphs", "trace"},
 }  # fmt: skip
 _OF_ANY = {"torch", "CUDA", "driver", "commit", COMMAND, "hosts"}
-# What, unit of numbers, before, after.
-Change = tuple[str, str | None, float | str | None, float | str | None]
+Change = tuple[str, str | None, float | str | None, float | str | None]  # what, unit of numbers, before, after
 
 
 def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
@@ -93,8 +91,7 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
             # Where both sides say any settings, one that is not there was not set.
             if (is_setting and old and new) or (what in old and what in new):
                 rows += _word_rows(topic, what, old.get(what), new.get(what))
-    # Stable: within a topic as they came.
-    return CHANGES.from_rows(sorted(rows, key=lambda row: _TOPICS.index(row["topic"])))
+    return CHANGES.from_rows(sorted(rows, key=lambda row: _TOPICS.index(row["topic"])))  # within a topic as they came
 
 
 def _is_alike(unit: str, old: float, new: float) -> bool:

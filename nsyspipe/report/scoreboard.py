@@ -307,7 +307,7 @@ def scoreboard_page(board: Scoreboard) -> str:
     parts = [*blocks[:at], _chart(board), *blocks[at:], formulas]
     short = {text: f"Runs like {cut(kind.peer, _SHORT)}" for kind, _, text in rows_by_kind(board)}
     title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
-    return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard.js",), short=short)
+    return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard",), short=short)
 
 
 def _chart(board: Scoreboard) -> Chart:

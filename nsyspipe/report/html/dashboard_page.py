@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
@@ -82,15 +82,12 @@ def _works(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         if kind is None or kind[0] != family or compute >= FAR_APART * kind[1]:
             kind = family, compute
         kinds[family, compute] = kind
-    n_kinds = Counter(family for family, _ in {*kinds.values()})
-
-    def words(family: str, least: float) -> Iterator[str]:
-        if len(n_kinds) > 1:
-            yield cut(family, 40) or "no named steps"
-        if n_kinds[family] > 1:
-            yield f"compute from {ms_text(least)}" if least else "compute not known"
-
-    return ["".join(f", {word}" for word in words(*kinds[work])) for work in works]
+    n_kinds, words = Counter(family for family, _ in {*kinds.values()}), []
+    for family, least in (kinds[work] for work in works):
+        name = f", {cut(family, 40) or 'no named steps'}" if len(n_kinds) > 1 else ""
+        spread = f", compute {f'from {ms_text(least)}' if least else 'not known'}" if n_kinds[family] > 1 else ""
+        words.append(f"{name}{spread}")
+    return words
 
 
 def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -173,8 +170,7 @@ def dashboard_page(
         "store": title,
         "figures": FOLLOWED,
         "facets": choices,
-        # Buttons of a facet that are there from the start; and in all, since more are no choice any more.
-        "n_few": 6,
+        "n_few": 6,  # buttons of a facet that are there from the start; and in all, since more are no choice any more
         "n_most": 40,
         "n_runs": len(runs),
         "rows": [(at, run, [_cell(run["row"], figure) for figure in FOLLOWED]) for at, run in latest],
@@ -184,12 +180,11 @@ def dashboard_page(
     }
     return render(
         "dashboard.html.j2", f"{title}: nsyspipe dashboard", (STORE, DASHBOARD), context, {"dashboard": _data(runs, choices)},
-        scripts=[f"dashboard_{part}.js" for part in _PARTS], styles=("dashboard.css", "dashboard_table.css"),
+        scripts=[f"dashboard_{part}" for part in _PARTS], styles=("dashboard.css", "dashboard_table.css"),
     )  # fmt: skip
 
 
 def _cell(row: Mapping[str, Any], figure: Figure) -> tuple[str, bool]:
-    """Return a figure in words, or why there is none, and whether there is none."""
     value = value_of(row, figure)
     return (missing_text(row, figure), True) if value is None else (value_text(figure.unit, value), False)
 
@@ -224,9 +219,7 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
         "hints": [*hints],
         "values": values,
         "missing": {
-            one.column: {
-                str(at): missing_text(row, one) for at, row in enumerate(rows) if values[one.column][at] is None
-            }
+            one.column: {str(at): missing_text(rows[at], one) for at, n in enumerate(values[one.column]) if n is None}
             for one in FOLLOWED
         },
     }

@@ -26,15 +26,14 @@ from nsyspipe.report.units import absent, count_text, delta_text, metric_label, 
 from nsyspipe.report.words import hosts_text, troubles
 
 _Drawn: TypeAlias = "tuple[str, list[str], pa.Table, pa.Table]"
-_PARTS = ("difference_waterfall", "timeline_layout", "timeline_draw", "timeline", "difference_timelines")
+_SCRIPTS = ("difference_waterfall", "timeline_layout", "timeline_draw", "timeline", "difference_timelines")
 # What links call sections whose names are long: all of them have room at 1280 pixels.
 _TIMELINES, _FORMULAS, _PROVENANCE = "One step of each side", "How each figure is made", "Provenance of both sides"
 _SHORT = {
     PARTS: "Step time", _TIMELINES: "Timelines", METRICS: "Figures", KERNELS: "Kernels", CHANGES: "What else",
     _FORMULAS: "Definitions", _PROVENANCE: "Provenance",
 }  # fmt: skip
-# A part that a side did not record; and a colour that stands for no part.
-_REST, _NEUTRAL = "not split", "ink3"
+_REST, _NEUTRAL = "not split", "ink3"  # a part that a side did not record; and a colour that stands for no part
 
 
 def difference_page(
@@ -43,8 +42,7 @@ def difference_page(
     """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
     blocks, identity = _blocks(difference, gate, settings), (report.DIFF_RUNS, report.identity_of(difference))
-    scripts = [f"{part}.js" for part in _PARTS]
-    return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=scripts, short=_SHORT)
+    return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=_SCRIPTS, short=_SHORT)
 
 
 def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings) -> Iterator[Block | Chart]:
@@ -83,13 +81,13 @@ def _tiles(row: Mapping[str, Any]) -> list[Tile]:
             return Tile(name, "", "", why, missing)
         return Tile(name, number, unit, meaning) if number else Tile(name, unit, "", meaning)
 
-    def over(n_steps: int) -> str:
-        return "of one step" if n_steps == 1 else f"{row['statistic'] or MEDIAN} of {n_steps} steps"
-
+    numbers = [row[f"n_{side}"] for side in SIDES]
+    over = ["of one step" if n == 1 else f"{row['statistic'] or MEDIAN} of {n} steps" for n in numbers]
+    sides = zip(SIDES, over, strict=True)
     below = "candidate - baseline" if relative == absent else f"{relative} of the baseline"
     sure = f"{percent_text(row['confidence'], 0)} interval"
     return [
-        *(tile(f"{name}, {side}", row[side], value_text(unit, row[side]), over(row[f"n_{side}"])) for side in SIDES),
+        *(tile(f"{name}, {side}", row[side], value_text(unit, row[side]), of_steps) for side, of_steps in sides),
         tile("Change", row["delta"], delta_text(unit, row["delta"]), below),
         tile(sure, row["ci_low"], report.interval_text(row), "of the change", "none"),
     ]
@@ -125,9 +123,8 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
         return {"name": name, "category": category, "start": start, "end": end} | sides
 
     bars, at = [bar("baseline", _NEUTRAL, 0.0, before, {})], before
-    # Idle time by cause, if causes are known.
     rows = [row for row in part_rows(difference)[:-1] if row["delta_ns"] is not None]
-    if any("cause" in row for row in rows):
+    if any("cause" in row for row in rows):  # idle time by cause, if causes are known
         rows = [row for row in rows if row.get("part") != "idle"]
     for row in rows:
         category = BY_NAME[row.get("part", "idle")].category or _NEUTRAL
@@ -194,7 +191,6 @@ def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
     rank, step, start, length = (window[column][0].as_py() for column in ("rank", "step", "start_ns", "length"))
 
     def moved(table: pa.Table) -> pa.Table:
-        """Return a table whose times count from a start, and whose rank and step say which side it is."""
         columns = {column: table[column] for column in table.column_names}
         columns |= {column: pc.subtract(table[column], start) for column in ("start_ns", "end_ns")}
         columns |= {"rank": [place] * table.num_rows, "step": [0] * table.num_rows}
@@ -229,12 +225,11 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     tracks = [Track(**{name: value and value / limit for name, value in share.items()}) for share in shares]
     reasons = Counter(row["why"] for row in rows if row["why"]).most_common(1)
     mostly = reasons[0][0] if reasons and reasons[0][1] > len(rows) / 2 else None
-
-    def why(row: Mapping[str, Any]) -> str | None:
+    verdicts = []
+    for (*cells, _), row in zip(table.rows, rows, strict=True):
         settles = report.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
-        return "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
-
-    verdicts = [[*cells, Word(row["verdict"], why(row))] for (*cells, _), row in zip(table.rows, rows, strict=True)]
+        why = "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
+        verdicts.append([*cells, Word(row["verdict"], why)])
     note = f"{table.note} " if table.note else ""
     note += (
         "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey band: less than "
@@ -265,9 +260,8 @@ def kernel_table(difference: RunDifference, table: Table) -> Table:
     table = with_column(table, 4, Field("less, more", kind="track"), tracks)
     for side in SIDES:
         numbers = [count_text(round(row[f"{side}_n_per_step"], 2)) for row in rows]
-        table = with_column(
-            table, len(table.columns), Field(f"number, {side}", hint="per rank and summary step"), numbers
-        )
+        field = Field(f"number, {side}", hint="per rank and summary step")
+        table = with_column(table, len(table.columns), field, numbers)
     return table
 
 

@@ -71,13 +71,10 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
             yield from _change_blocks(shown)
         case Scoreboard():
             rows = shown.table.to_pylist()
-            yield from _drawn([
-                (row["label"], row["mean_step_time_ns"], [row[one.column] for one in STEP_PARTS]) for row in rows
-            ])  # fmt: skip
+            bars = [(row["label"], row["mean_step_time_ns"], [row[one.column] for one in STEP_PARTS]) for row in rows]
+            yield from _drawn(bars)
             for one in of_scoreboard.scoreboard_blocks(shown):
-                if isinstance(one, Facts | Heading) or (
-                    isinstance(one, Table) and one.caption == of_scoreboard.RESULTS
-                ):
+                if isinstance(one, Facts | Heading) or getattr(one, "caption", None) == of_scoreboard.RESULTS:
                     yield one
         case WhatIf():
             answers = [one for one in shown.scenarios if one.refused is None]
@@ -100,12 +97,11 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
 def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
     rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
     sides = zip(of_difference.SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
-    blocks = of_difference.difference_blocks(change)
-    yield from _drawn([(side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides])
-    for one in blocks:
+    yield from _drawn((side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides)
+    for one in of_difference.difference_blocks(change):
         if isinstance(one, Troubles):
             yield from (Heading(printable(f"{severity}: {message}")) for severity, message, *_ in one.rows)
-        elif isinstance(one, Table) and one.caption == of_difference.METRICS:
+        elif getattr(one, "caption", None) == of_difference.METRICS:
             yield one
 
 
@@ -117,11 +113,9 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
         return
     rows = of_run.rank_rows(run)
     ranks = of_run.chosen_ranks(rows, _MOST_RANKS)
-    drawn = [(f"rank {row['rank']}", row["length_ns"], row) for row in rows if row["rank"] in ranks]
-    yield from _drawn([
-        (name, wall, [wall and (row[f"{one.name}_share"] or 0) * wall for one in STEP_PARTS])
-        for name, wall, row in drawn
-    ])  # fmt: skip
+    drawn = [(row, row["length_ns"]) for row in rows if row["rank"] in ranks]
+    parts = [[ns and (row[f"{one.name}_share"] or 0) * ns for one in STEP_PARTS] for row, ns in drawn]
+    yield from _drawn((f"rank {row['rank']}", ns, own) for (row, ns), own in zip(drawn, parts, strict=True))
     yield of_run.rank_table(run, _MOST_RANKS)
     findings, extent = findings_of(run), of_run.Extent((), _MOST_RANKS, _MOST_LINES, is_brief=True)
     step_ns = mean_step_ns(run.summary().to_pylist()[0])

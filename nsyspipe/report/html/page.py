@@ -26,15 +26,12 @@ if TYPE_CHECKING:
 LIBRARY = "echarts.min.js"
 _STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
 # In this order: each file may use what stands before it. `start.js` runs the page and comes last of all.
-_SCRIPTS = ("format.js", "palette.js", "tooltip.js", "options.js", "zoom.js", "charts.js", "furniture.js")
-# Name of the meta element that says which run a page shows.
-RUN_ID = "nsyspipe-run-id"
-# A name may be megabytes long; nobody reads more of it than this.
-MOST_LETTERS = 400
+_SCRIPTS = ("format", "palette", "tooltip", "options", "zoom", "charts", "furniture")
+RUN_ID = "nsyspipe-run-id"  # the meta element that says which run a page shows
+MOST_LETTERS = 400  # of a name, which may be megabytes long: nobody reads more of it
 # Inside a script element "</script>" and "<!--" would end or change it; the last two end a line in old JavaScript.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-# The id of the run that a page shows; None if the file is no such page or cannot be read.
-run_id_of_page = functools.partial(identity_of_page, name=RUN_ID)
+run_id_of_page = functools.partial(identity_of_page, name=RUN_ID)  # None of what is no such page or cannot be read
 _BLANK_LINES = re.compile(r"\n\s*\n+")
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points)(?!\w))")
 # Words of an advice that are typed as they are: options, variables, functions and their arguments.
@@ -42,11 +39,9 @@ _CODE = re.compile(
     r"(nvidia-smi topo -m|(?:nsys profile )?--[a-z][\w-]*(?:[= ][A-Z]+\b| -(?!\S))?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
     r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b)"
 )
-# Longer than any sentence of ours.
-_MOST_SHOWN = 2000
+_MOST_SHOWN = 2000  # longer than any sentence of ours
 _LONG_CODE = 36  # letters; what is shorter fits a phone
-# Of the parts of a step: categories of the palette, and words.
-PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)
+PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)  # categories of the palette, and words
 
 
 @functools.cache
@@ -98,7 +93,7 @@ def render(
     JSON can hold (``nsyspipe.data(name)`` in a script). `scripts` and `styles` are in `assets/`, beside every page's.
     """
     library = read_asset(LIBRARY) if data else ""
-    script = "\n".join(map(read_asset, (*_SCRIPTS, *scripts, "start.js")))
+    script = "\n".join(read_asset(f"{name}.js") for name in (*_SCRIPTS, *scripts, "start"))
     if any("</script" in text.lower() for text in (library, script)):
         raise ValueError("a script of ours would end its own element")
     text: str = _environment().get_template(template).render(

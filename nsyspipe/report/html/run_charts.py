@@ -31,11 +31,9 @@ _SUMMED = (
     "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
     "comm_ns", "wait_ns", "transfer_ns",
 )  # fmt: skip
-# From so many columns on a chart can be zoomed; so many ranks have a column of their own in the table; and from so many
-# sizes of messages on speeds are drawn over them.
+# Columns from which on a chart zooms; ranks that have a column of their own; sizes of messages to draw speeds over.
 _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
-# More columns than that are narrower than a pixel or two.
-MOST_COLUMNS = 400
+MOST_COLUMNS = 400  # more are narrower than a pixel or two
 _DOTS = 16  # of the ranks of a step
 # Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
 MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
@@ -75,12 +73,8 @@ def rank_chart(
     summed = steps.group_by("rank", use_threads=False).aggregate([(name, "sum", options) for name in _SUMMED])
     names = [name.removesuffix("_sum") for name in summed.column_names]
     rows = summed.rename_columns(names).sort_by("rank").to_pylist()
-    drawn = [
-        {"rank": row["rank"], "parts": parts_of(row)}
-        | {name: row[f"{name}_ns"] for name in ("wall", "comm", "wait", "transfer")}
-        for row in rows
-        if row["rank"] in set(ranks)
-    ]
+    shown, times = [row for row in rows if row["rank"] in set(ranks)], ("wall", "comm", "wait", "transfer")
+    drawn = [{"rank": row["rank"], "parts": parts_of(row), **{key: row[f"{key}_ns"] for key in times}} for row in shown]
     if not drawn:
         return None
     n_ranks, rows = len(rows), [row for row in rows if listed is None or row["rank"] in listed]
@@ -121,7 +115,6 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     step, wall, rank, start = (np.asarray(steps[name].to_numpy()) for name in ("step", "wall_ns", "rank", "start_ns"))
     order = np.lexsort((-wall, step))  # rows are in order of rank
     first = run_starts(step[order])
-
     rows: list[dict[str, Any]] = steps.take(pa.array(order[first])).to_pylist()
     columns = (np.split(values[order], first[1:]) for values in (wall, rank, start))
     for row, walls, ranks, starts in zip(rows, *columns, strict=True):
@@ -173,13 +166,6 @@ def collective_charts(medians: Medians) -> list[Chart]:
     rows = medians.rows
     if not rows:
         return []
-
-    def wait_of(rank: int, row: Mapping[str, Any]) -> str:
-        return ms_text(row["wait"].get(rank))
-
-    def columns(of_rows: Sequence[Mapping[str, Any]], *names: str) -> dict[str, list[Any]]:
-        return {name: [row[name] for row in of_rows] for name in names}
-
     ranks = medians.ranks if len(medians.ranks) <= _RANK_COLUMNS else []
     messages = [Field("message", of("bytes", bytes_text)), Field("bus bandwidth", of("busbw", bandwidth_text))]
     fields = [
@@ -189,19 +175,19 @@ def collective_charts(medians: Medians) -> list[Chart]:
         Field("transfer", of("transfer", ms_text)),
         Field("longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)),
         Field("waiting rank", lambda row: str(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent),
-        *(Field(f"rank {rank} waits", partial(wait_of, rank)) for rank in ranks),
+        *(Field(f"rank {rank} waits", partial(lambda at, row: ms_text(row["wait"].get(at)), rank)) for rank in ranks),
         *(messages if any(row["bytes"] for row in rows) else []),
     ]
     label, section = "Collectives in the order of a step", "Collectives"
-    data = columns(rows, "seq", "collective", "transfer", "duration")
-    data |= {"longest": [row["longest"] for row in rows], "n_waits": [row["n_waits"] for row in rows]}
+    drawn = ("seq", "collective", "transfer", "duration", "longest", "n_waits")
+    data = {name: [row[name] for row in rows] for name in drawn}
     colours = [("transfer", "transfer"), ("waiting", "longest wait of a rank")]
     table, has_zoom = table_of(label, rows, fields, medians.note), len(rows) > _ZOOMED_FROM
     order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
     sized = [row for row in rows if row["bytes"] and row["busbw"]]
     if len({row["bytes"] for row in sized}) < _SIZES:
         return [order]
-    data = columns(sized, "seq", "collective", "bytes", "busbw", "transfer")
+    data = {name: [row[name] for row in sized] for name in ("seq", "collective", "bytes", "busbw", "transfer")}
     about = "Message size against bus bandwidth"
     caption = f"{about}. The same figures are in the table above."
     return [order, Chart("sizes", section, f"{about} of each collective", 260, data, None, caption)]

@@ -29,9 +29,7 @@ from nsyspipe.report.verdict import gain_text, verdict
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
-_SCRIPTS = (
-    "step_bars.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "step_columns.js", "collectives.js",
-)  # fmt: skip
+_SCRIPTS = ("step_bars", "timeline_layout", "timeline_draw", "timeline", "step_columns", "collectives")
 # Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
 _SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 12, 8, 15, 8
 _LISTED = 64  # ranks of a table, and hosts
@@ -87,8 +85,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         )
         yield from host_blocks(run.host_steps(), _LISTED)
     yield from _what_to_change(run, has_comm=summary["comm_share"] is not None)
-    listed = chosen_ranks(of_ranks := rank_rows(run), _LISTED)
-    yield from _charts(run, costs, of_ranks, listed)
+    yield from _charts(run, costs, of_ranks := rank_rows(run))
     yield Heading("Stragglers")
     yield straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]) or Sentence(
         "One rank: there is nobody to wait for." if run.header.n_ranks == 1
@@ -126,11 +123,10 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     )
     for schema in map(DESCRIBED.__getitem__, _DEFINED):
         rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
-        table = Table(f"Columns of {schema.name}", _DEFINITION, rows, is_close=True)
-        yield Details(schema.name, schema.doc, table)
+        yield Details(schema.name, schema.doc, Table(f"Columns of {schema.name}", _DEFINITION, rows, is_close=True))
     yield Heading("Provenance")
     yield _pairs("recorded", provenance(run))
-    yield report_table(run, listed)
+    yield report_table(run, chosen_ranks(of_ranks, _LISTED))
 
 
 def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
@@ -146,7 +142,10 @@ def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     when = captured and f"captured {captured[:10]} {captured[11:16]} UTC"
     facts = [*words.subject_parts(run, summary), *words.hosts_text(run), when, shares]
     yield Facts([*filter(None, facts)], "Run")
-    yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in _why(run, summary) if text)
+    why = [words.link_text(run.link), traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)]
+    if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
+        why.append(words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)))
+    yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in why if text)
     yield Tiles(key_figures(run, _FIGURES))
 
 
@@ -163,9 +162,8 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
             nothing = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
         elif not has_comm:
             fixes = [row["fix"] for row in run.problems.to_pylist() if row["severity"] == "error" and row["fix"]]
-            nothing = (
-                f"Hardly anything could be judged, as communication is not known{'; fix: '.join(['', *fixes[:1]])}."
-            )
+            fix = "; fix: ".join(["", *fixes[:1]])
+            nothing = f"Hardly anything could be judged, as communication is not known{fix}."
         yield Sentence(f"{nothing} What could not be judged is under Problems.")
     yield from of_capture(run)
 
@@ -183,17 +181,7 @@ def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
     return Table(caption, [Field("what", kind="text"), Field(caption, kind="name")], rows, is_close=True)
 
 
-def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
-    """Yield what stands behind the verdict: the link, whose traffic, why devices idle."""
-    yield words.link_text(run.link)
-    yield traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
-    if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
-        yield words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run))
-
-
-def _charts(
-    run: Run, costs: Mapping[str, Table], rows: Sequence[dict[str, Any]], listed: Sequence[int]
-) -> Iterator[Block | Chart]:
+def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, Any]]) -> Iterator[Block | Chart]:
     """Yield the sections with charts: where time goes, the timeline, steps, collectives, traffic."""
     whole, over = "a step", "mean of the steps in the figures"
     if run.is_capture:
@@ -203,7 +191,7 @@ def _charts(
     has_comm = bool(collectives)
     unseen = words.unseen_idle(run)
     least = f" Idle is at least that: {unseen}." if unseen else ""
-    drawn = chosen_ranks(rows, _SHOWN_RANKS)
+    drawn, listed = (chosen_ranks(rows, most) for most in (_SHOWN_RANKS, _LISTED))
     yield Heading("Time")
     chart_of = partial(charts.rank_chart, is_capture=run.is_capture, has_comm=has_comm)
     if bars := chart_of(run.breakdown(), drawn, listed, caption=left_out_note(len(drawn), len(rows))):
@@ -253,7 +241,7 @@ def _clock_text(run: Run) -> str:
     return f"; ranks share one clock{known_to}"
 
 
-def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator[Block | Chart]:
+def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Block | Chart]:
     data = timeline_data(run.timeline(), run.steps(), first, run.ranks["rank"].to_pylist())
     if data is None:
         yield Sentence("There is no timeline: the run was saved without one, or no step has a window on every rank.")
@@ -283,7 +271,7 @@ def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator
     yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])
 
 
-def _other_steps(run: Run, data: Mapping[str, Any], first: Sequence[int]) -> list[tuple[str, dict[str, Any]]]:
+def _other_steps(run: Run, data: Mapping[str, Any], first: list[int]) -> list[tuple[str, dict[str, Any]]]:
     """Return the slowest and the fastest step of the figures as `timeline_data`, as far as there is room and they were saved."""
     room, steps = MOST_BARS - n_bars(data), []
     times = {row["step"]: row["wall_ns"] for row in charts.step_rows(run.breakdown(), [], 0)}

@@ -1,6 +1,6 @@
 """One step's timeline on a page: its bars, rank by rank and lane by lane, and the same as a table."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,9 @@ from nsyspipe.report.blocks import Field, Table, of, table_of
 from nsyspipe.report.run import LOOP, table_note
 from nsyspipe.report.units import absent, ms_text
 
-# Of a rank, from top to bottom.
-_LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")
+_LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")  # of a rank, from top to bottom
 _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be communication
-# More of them take longer to draw than to understand, and each costs some 25 bytes.
-MOST_BARS = 24_000
+MOST_BARS = 24_000  # more take longer to draw than to understand, and each costs some 25 bytes
 _NONE = -1
 _LEAST_STRETCH = 0.01  # of the step: what is shorter is no reason for its length
 # Lane, its category of the palette, and words.
@@ -34,9 +32,7 @@ _BUSY = (
 )  # fmt: skip
 
 
-def timeline_data(
-    timeline: pa.Table, steps: pa.Table, first: Sequence[int], others: Sequence[int]
-) -> dict[str, Any] | None:
+def timeline_data(timeline: pa.Table, steps: pa.Table, first: list[int], others: list[int]) -> dict[str, Any] | None:
     """Return the bars of the representative step; None without a timeline.
 
     ``step``, ``end`` (ns), ``names``, and ``ranks``: sorted, each with its window and by lane the columns ``start``,
@@ -55,31 +51,27 @@ def timeline_data(
     origin = min(start for start, _ in windows.values())
     counts = {row["values"]: row["counts"] for row in pc.value_counts(timeline["rank"]).to_pylist()}
     kept = _that_fit(counts, first, others)
+    slowest = max(kept, key=lambda rank: windows[rank][1] - windows[rank][0])
     table = timeline.filter(pc.is_in(timeline["rank"], pa.array(kept, pa.int64())))
     names = table["name"].combine_chunks().dictionary_encode()
     table = table.set_column(table.column_names.index("name"), "name", names.indices)
 
-    def bars_of(rank: int) -> dict[str, dict[str, list[int]]]:
-        own = table.filter(pc.field("rank") == rank)
-        lanes = {lane: own.filter(pc.field("lane") == lane) for lane in _LANES}
-        names = {"compute": _UNTOLD} if rank in untold else {}
-        return {names.get(lane, lane): _bars(bars, origin) for lane, bars in lanes.items() if bars.num_rows}
-
+    ranks = []
+    for rank in kept:
+        own, called = table.filter(pc.field("rank") == rank), {"compute": _UNTOLD} if rank in untold else {}
+        bars_of = ((lane, own.filter(pc.field("lane") == lane)) for lane in _LANES)
+        lanes = {called.get(lane, lane): _bars(bars, origin) for lane, bars in bars_of if bars.num_rows}
+        window = [time - origin for time in windows[rank]]
+        ranks.append({"rank": rank, "isFirst": rank in first, "window": window, "lanes": lanes})
     return {
         "step": step,
         "end": max(end for _, end in windows.values()) - origin,
-        "stretch": _stretch(table, windows, untold, origin),
+        "stretch": None if slowest in untold else _stretch(table, slowest, windows[slowest], origin),
         "n_ranks": len(counts),
         "n_shown": len(set(first) & set(kept)),
         "names": names.dictionary.to_pylist(),
-        "ranks": [
-            {
-                "rank": rank, "isFirst": rank in first, "window": [time - origin for time in windows[rank]],
-                "lanes": bars_of(rank),
-            }
-            for rank in kept
-        ],
-    }  # fmt: skip
+        "ranks": ranks,
+    }
 
 
 def n_bars(data: Mapping[str, Any]) -> int:
@@ -87,17 +79,12 @@ def n_bars(data: Mapping[str, Any]) -> int:
     return sum(len(bars["start"]) for rank in data["ranks"] for bars in rank["lanes"].values())
 
 
-def _stretch(
-    timeline: pa.Table, windows: Mapping[int, tuple[int, int]], untold: Set[int], origin: int
-) -> dict[str, int] | None:
-    """Return where the rank with the longest window is longest without compute: between bars, of which none is joined there."""
-    lengths = {rank: end - start for rank, (start, end) in windows.items()}
-    rank = max(sorted(lengths.keys() & set(timeline["rank"].to_pylist())), key=lengths.__getitem__)
-    is_compute = pc.and_(pc.equal(timeline["rank"], rank), pc.equal(timeline["lane"], "compute"))
-    compute = timeline.filter(is_compute)
-    if not compute.num_rows or rank in untold:
+def _stretch(timeline: pa.Table, rank: int, window: tuple[int, int], origin: int) -> dict[str, int] | None:
+    """Return where a rank is longest without compute in its window: between bars, of which none is joined there."""
+    compute = timeline.filter((pc.field("rank") == rank) & (pc.field("lane") == "compute"))
+    if not compute.num_rows:
         return None
-    begin, end = windows[rank]
+    begin, end = window
     starts, ends = np.append(begin, compute["end_ns"].to_numpy()), np.append(compute["start_ns"].to_numpy(), end)
     at = int(np.argmax(ends - starts))
     known = {"rank": rank, "start": int(starts[at]) - origin, "end": int(ends[at]) - origin}
@@ -146,20 +133,19 @@ def timeline_table(
     ends = ends.aggregate([("start_ns", "min"), ("end_ns", "max")]).to_pylist()
     spans = {(row["rank"], row["name"]): (row["start_ns_min"], row["end_ns_max"]) for row in ends}
     ran, whole = {phase for _, phase in spans}, "capture" if is_capture else "step"
-
-    def span(start: int, end: int) -> str:
-        return f"{ms_text(start - origin)} \N{EN DASH} {ms_text(end - origin)}"
+    spans |= {(row["rank"], whole): (row["start_ns"], row["end_ns"]) for row in rows}
 
     def lane_time(lane: str, known: str, row: Mapping[str, Any]) -> str:
         return absent if row[known] is None else ms_text(busy.get((row["rank"], lane), 0))
 
-    def phase_span(phase: str, row: Mapping[str, Any]) -> str:
-        return span(*found) if (found := spans.get((row["rank"], phase))) else absent
+    def span(name: str, row: Mapping[str, Any]) -> str:
+        times = [ms_text(time - origin) for time in spans.get((row["rank"], name), ())]
+        return " \N{EN DASH} ".join(times) or absent
 
     fields = [
         Field("rank", of("rank")),
-        Field(f"{whole}, from and to", lambda row: span(row["start_ns"], row["end_ns"])),
+        Field(f"{whole}, from and to", partial(span, whole)),
         *(Field(heading, partial(lane_time, lane, known)) for heading, lane, known in _BUSY),
-        *(Field(f"{phase}, from and to", partial(phase_span, phase)) for phase in LOOP if phase in ran),
+        *(Field(f"{phase}, from and to", partial(span, phase)) for phase in LOOP if phase in ran),
     ]
     return table_of(f"Timeline of the {whole}, per rank", rows, fields, table_note(len(rows), of_step.num_rows))
