@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nsyspipe.errors import DatasetError
+from nsyspipe.errors import DatasetError, require
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, RUNS
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, TableSchema
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError
-from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size, require
+from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
 
 AGAIN = "analyze the reports again with --out"
 # Read again when another save took its place meanwhile; it takes a save longer than a reader.
@@ -286,10 +286,6 @@ def _check_values(table: pa.Table, wanted: TableSchema) -> None:
         elif column.unit == "json" and wanted is not RUNS:  # whose details are checked field by field
             for text in pc.unique(values).to_pylist():
                 parsed_object(text)
-    _check_rows(table, wanted)
-
-
-def _check_rows(table: pa.Table, wanted: TableSchema) -> None:
     # Two steps of no length may begin at once: they are sorted by that, and told apart by their numbers.
     name = wanted.name
     key = ["rank", "step"] if name == "steps" else [one for one in wanted.key if one != "run_id"]
