@@ -128,8 +128,7 @@ def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
     if not report.has(versions.MEMCPY, *names, "deviceId", "copyKind"):
         return canonical.HOST_WAITS.empty()
     columns = dict.fromkeys((*names, "deviceId", "dstKind"), "int")
-    copies = report.select(versions.MEMCPY, columns, where=f"copyKind = {_DTOH_KIND}")
-    copies = _known(copies, *names)
+    copies = _known(report.select(versions.MEMCPY, columns, where=f"copyKind = {_DTOH_KIND}"), *names)
     copies = copies.sort_by("end")  # a call waited for the last of its copies
     calls = _timed(found, "correlationId", copies["correlationId"].to_numpy()).drop_null()
     process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
