@@ -37,6 +37,7 @@ _SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))
 # As objects it takes some twenty times as much memory; a run of 10 000 processes has some millions.
 _LONGEST_JSON = 16 * 2**20
 _LIMITS = dict.fromkeys(("count", "bytes", "bytes/s"), (0, LARGEST)) | {"time": (-(2**61) // 1000, 2**61 // 1000)}
+_LONGEST_LABEL = 500  # as in a sidecar: a terminal takes minutes to lay out millions of characters
 _OF_ONE_ROW_PER_KEY = ("ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary")
 
 
@@ -267,6 +268,7 @@ def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) ->
         if pa.types.is_dictionary(column.type) and one.type == TEXT:
             # A text of all ranks of a communicator, for each that uses one.
             column = as_plain_text(column, n_file, may_be_shared=one.name == "ranks")
+            column = pc.utf8_slice_codeunits(column, 0, _LONGEST_LABEL) if one.name == "label" else column
         columns.append(column)
     return pa.table(columns, names=wanted.names).cast(wanted.arrow)
 

@@ -83,7 +83,7 @@ class SavedRun(Run):
     def header(self) -> RunHeader:
         header = self._details.header
         found = header.steps_from or steps_source(header.n_ranks, self._details.n_host_steps or 0, self.step_family)
-        return replace(header, run_id=self.run_id, label=self.given_label or header.label, steps_from=found)
+        return replace(header, run_id=self.run_id, label=self.given_label or self._row["label"], steps_from=found)
 
     @property
     def step_family(self) -> str | None:
