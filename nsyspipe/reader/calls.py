@@ -161,8 +161,7 @@ def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
     ids = strings.ids_beginning(*_SYNCHRONISING, *_MEMORY)
     names = {number: _API_VERSION.sub("", name) for number, name in strings.pairs(ids) if name and _ASYNC not in name}
     numbers = pa.array(names.keys(), pa.int64())
-    found = _timed(found, "nameId", numbers.to_numpy())
-    found = found.filter(pc.is_valid(found["globalTid"]))
+    found = _known(_timed(found, "nameId", numbers.to_numpy()), "globalTid")
     texts = pa.array(names.values(), pa.string())
     calls = texts.take(pc.index_in(found["nameId"], value_set=numbers).combine_chunks())
     times = {"start_ns": found["start"], "end_ns": found["end"]}

@@ -121,8 +121,8 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
         raise ValueError("no JSON") from error
     require(isinstance(found, dict), "no JSON object")
     version = found.get("capture_version")
-    if isinstance(version, int) and version > side_files.CAPTURE_VERSION:
-        raise ValueError(f"of version {version}, which only a later nsyspipe reads")
+    is_later = isinstance(version, int) and version > side_files.CAPTURE_VERSION
+    require(not is_later, f"of version {version}, which only a later nsyspipe reads")
     told, facts = _checked(found, _OF_SIDECAR), _checked(found, _OF_FACTS)
     captured_at, pattern = facts.get("captured_at_utc"), told.get("step_pattern")
     moment = None if captured_at is None else _moment(captured_at)

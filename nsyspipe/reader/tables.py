@@ -53,7 +53,7 @@ _COLUMNS = (
 _LONGEST_DEFAULT = 32
 
 # As SQLite writes it down, whatever the user wrote.
-_NAME = r"""(?:"(?P<a>(?:[^"]|"")*)"|\[(?P<b>[^\]]*)\]|`(?P<c>(?:[^`]|``)*)`|'(?P<d>(?:[^']|'')*)'|(?P<e>[^\s("'`\[\].,;/-]+))"""
+_NAME = r"""(?P<name>"(?:[^"]|"")*"|\[[^\]]*\]|`(?:[^`]|``)*`|'(?:[^']|'')*'|[^\s("'`\[\].,;/-]+)"""
 _STATEMENT = re.compile(rf"CREATE (?P<what>TABLE|VIRTUAL TABLE|VIEW|UNIQUE INDEX|INDEX|TRIGGER) {_NAME}(?![\w.])")
 _INTERNAL = "sqlite_"
 
@@ -212,7 +212,9 @@ def _plain_names(path: Path, entries: Iterable[tuple[Any, ...]], is_needed: Call
             # SQLite makes indexes of its own, without a statement.
             is_odd |= bool(statement) or kind != "index"
         else:
-            is_odd |= made["what"].split()[-1].lower() != kind or _name_in(made) != name
+            word = made["name"]  # in quotation marks, of which those inside are doubled
+            unquoted = word[1:-1].replace(2 * word[-1], word[-1]) if word[0] in "\"['`" else word
+            is_odd |= made["what"].split()[-1].lower() != kind or unquoted != name
             is_odd |= made["what"] in {"VIEW", "VIRTUAL TABLE"} and first_page != 0
         if kind in {"table", "view"}:
             is_odd |= name.lower() in seen
@@ -232,13 +234,6 @@ def in_place_of_a_table(path: Path, name: str, what: str) -> NotAReportError:
     """Return the error for something else than a table where one is to be read."""
     problem = f"{name} is no table but a {what}, and what it shows is not known"
     return NotAReportError(str(path), problem, fix="nsys export --type=sqlite")
-
-
-def _name_in(made: re.Match[str]) -> str:
-    name = made["b"] or made["e"] or ""
-    for group, mark in {"a": '"', "c": "`", "d": "'"}.items():
-        name = name or (made[group] or "").replace(2 * mark, mark)
-    return name
 
 
 class Pages:
