@@ -19,7 +19,7 @@ import typer
 from nsyspipe.cli.options import flag, option
 from nsyspipe.errors import DatasetError, NsyspipeError, OptionError, OutputError
 from nsyspipe.model.names import listed, printable
-from nsyspipe.model.options import parse_ranks
+from nsyspipe.model.options import OnProgress, parse_ranks
 from nsyspipe.nsys.find_reports import SOURCES
 from nsyspipe.report.export import FORMATS
 from nsyspipe.report.files import Format
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
-# Called with (done, in all); and what starts a stage by its name.
-OnProgress = Callable[[int, int], None]
-Stage = Callable[[str], OnProgress | None]
+Stage = Callable[[str], OnProgress | None]  # starts a stage by its name
 STDOUT = "-"
 # In this order they are written, and what is printed comes last.
 _FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))

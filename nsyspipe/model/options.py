@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral
@@ -20,6 +20,7 @@ AUTO = "auto"  # --skip-first auto: drop the first complete step when another on
 NO_STEPS = "none"  # --step none: the capture as a whole. A range that is really called so: ^none$.
 REPETITION = "repetition"  # --step repetition: steps by what launches repeat, whatever ranges there are
 DEFAULT_FINDINGS = 5  # --findings: a screen has more to show
+OnProgress = Callable[[int, int], None]  # called with (done, in all)
 _MOST_DIGITS = 18
 _MOST_RANKS = 1 << 20  # more than any job has
 

@@ -168,7 +168,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None, n_readers: int 
         recorded = _recorded(report, facts, strings, operations)
         no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)
         n_memset_calls = _n_calls(report, strings, ("Memset",)) if no_memset else 0
-    is_untested = versions.is_newer_than_tested(facts.schema_version)
+    is_untested = versions.version_numbers(facts.schema_version) > versions.NEWEST_TESTED
     numbers = {
         "dropped-operations": operations.n_dropped, "dropped-ranges": ranges.n_dropped,
         "memset-calls-only": n_memset_calls, "undecoded-payload": payloads.n_undecoded,

@@ -58,7 +58,7 @@ _SIGNS = (STRINGS, EXPORT_META, EXPORT_META_OLD, KERNEL, RUNTIME, NVTX, SESSION_
 # Some exporters append a version to a table's name.
 VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")
 
-NEWEST_TESTED = (3, 25)
+NEWEST_TESTED = (3, 25)  # version of the export schema
 # A damaged file can also hold a name that is no text.
 _ENGINE_ERRORS = (sa.exc.DBAPIError, adbc_driver_manager.Error, pa.ArrowException, OSError, UnicodeDecodeError)
 _MOST_TEXT = 4  # numbers take more room as text than in the file
@@ -85,11 +85,6 @@ def is_read(table: str) -> bool:
     """Tell whether a table of this name, in any case and of any version, is one that is read."""
     found = VERSIONED.match(table.upper())
     return table.lower() in _READ or (found is not None and found["table"].lower() in _READ)
-
-
-def is_newer_than_tested(schema_version: str | None) -> bool:
-    """Tell whether an export schema version is newer than any that was tried."""
-    return version_numbers(schema_version) > NEWEST_TESTED
 
 
 def version_numbers(schema_version: str | None) -> tuple[int, int]:

@@ -208,13 +208,12 @@ def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
                 reason = error.strerror or "unreadable" if isinstance(error, OSError) else error
                 problems.append(problem("unusable-sidecar", file=printable(decoded(path.name)), reason=reason))
                 continue
-            by_report: dict[str, list[CapturedRank]] = {}
+            claims: dict[int, list[CapturedRank]] = {}
             for one in sidecar.ranks:
-                if one.report is not None and one.report in stems:
-                    by_report.setdefault(one.report, []).append(one)
-            claims = {at: tuple(ranks) for report, ranks in by_report.items() for at in stems[report]}
+                for at in stems.get(one.report or "", ()):
+                    claims.setdefault(at, []).append(one)
             if claims:
-                found.append(FoundSidecar(sidecar, claims))
+                found.append(FoundSidecar(sidecar, {at: tuple(ranks) for at, ranks in claims.items()}))
     return FoundSidecars(tuple(found), tuple(problems))
 
 

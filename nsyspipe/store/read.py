@@ -291,8 +291,8 @@ def _check_values(table: pa.Table, wanted: TableSchema) -> None:
     # Two steps of no length may begin at once: they are sorted by that, and told apart by their numbers.
     name = wanted.name
     key = ["rank", "step"] if name == "steps" else [one for one in wanted.key if one != "run_id"]
-    if name in _OF_ONE_ROW_PER_KEY and len(table.group_by(key, use_threads=False).aggregate([])) != len(table):
-        raise ValueError(f"it has rows of the same {', '.join(key)}")
+    is_once = name not in _OF_ONE_ROW_PER_KEY or len(table.group_by(key, use_threads=False).aggregate([])) == len(table)
+    require(is_once, f"it has rows of the same {', '.join(key)}")
     for start, end in _SPANS:
         is_before = start in table.column_names and pc.any(pc.less(table[end], table[start])).as_py()
         require(not is_before, f"{end} lies before {start}")

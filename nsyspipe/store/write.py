@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from itertools import pairwise
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.model import schema
+from nsyspipe.model.options import OnProgress
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RUNS
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT
 from nsyspipe.run.run import Run
@@ -77,12 +78,7 @@ def _metrics(run: Run) -> pa.Table:
 
 
 def save(
-    run: Run,
-    store: Path,
-    *,
-    events: bool = False,
-    force: bool = False,
-    on_progress: Callable[[int, int], None] | None = None,
+    run: Run, store: Path, *, events: bool = False, force: bool = False, on_progress: OnProgress | None = None
 ) -> None:
     """Write a run's tables; they replace what the store has of the same run id, and nothing else.
 
