@@ -172,6 +172,12 @@ def nearest_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), None)
 
 
+def require(is_so: object, problem: str) -> None:
+    """Raise a ValueError unless something is so: for what others wrote, whose reader says where it stands."""
+    if not is_so:
+        raise ValueError(problem)
+
+
 def short_repr(given: object) -> str:
     """Return how Python writes a value, in a line of some 60 characters: a table would fill the screen."""
     text = " ".join(repr(given).split())

@@ -19,7 +19,7 @@ import typer
 from nsyspipe.cli.options import flag, option
 from nsyspipe.errors import DatasetError, NsyspipeError, OptionError, OutputError
 from nsyspipe.model.names import listed, printable
-from nsyspipe.model.options import parse_ranks
+from nsyspipe.model.options import OnProgress, parse_ranks
 from nsyspipe.nsys.find_reports import SOURCES
 from nsyspipe.report.export import FORMATS
 from nsyspipe.report.files import Format
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
-OnProgress = Callable[[int, int], None]  # called with (done, in all)
 Stage = Callable[[str], OnProgress | None]  # starts a stage by its name
 Opener = Callable[[], AbstractContextManager[BinaryIO]]
 STDOUT = "-"

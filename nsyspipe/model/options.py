@@ -6,8 +6,9 @@ import contextlib
 import os
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral
 from types import UnionType
 from typing import Any
@@ -19,6 +20,7 @@ AUTO = "auto"  # --skip-first auto: drop the first complete step when another on
 NO_STEPS = "none"  # --step none: the capture as a whole. A range that is really called so: ^none$.
 REPETITION = "repetition"  # --step repetition: steps by what launches repeat, whatever ranges there are
 DEFAULT_FINDINGS = 5  # --findings: a screen has more to show
+OnProgress = Callable[[int, int], None]  # called with (done, in all)
 _MOST_DIGITS = 18
 _MOST_RANKS = 1 << 20  # more than any job has
 
@@ -118,17 +120,7 @@ def several(name: str, given: object, needed: str, fix: str) -> Iterable[Any]:
     return given
 
 
-def parse_findings(value: str) -> int | None:
-    """Return how many findings to show; None is all of them."""
-    return _number(value, "--findings", "all")
-
-
-def parse_skip_first(value: str | int) -> int | None:
-    """Return how many complete steps to skip at the start; None is automatic."""
-    return _number(value, "--skip-first", AUTO)
-
-
-def _number(value: str | int, option: str, word: str) -> int | None:
+def _number(option: str, word: str, value: str | int) -> int | None:
     """Return the number that was asked for, 10**18 for any that is larger; None for the option's word."""
     text = str(value).strip().lower()
     if text == word:
@@ -136,3 +128,7 @@ def _number(value: str | int, option: str, word: str) -> int | None:
     if not re.fullmatch(r"[0-9]+", text):
         raise OptionError(f"{option} {value}", f"neither a number from 0 nor '{word}'", fix=f"{option} {word}")
     return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
+
+
+# How many findings to show, None for all; how many complete steps to skip at the start, None for automatic.
+parse_findings, parse_skip_first = partial(_number, "--findings", "all"), partial(_number, "--skip-first", AUTO)

@@ -141,10 +141,7 @@ def _kind(line: str) -> tuple[str, Kind]:
 CATALOGUE: dict[str, Kind] = dict(map(_kind, _KINDS.replace("\n" + 8 * " ", " ").strip().splitlines()))
 
 # Where no range marks backward: what it is taken to be, in a few words.
-BACKWARD_SOURCES = {
-    "backward-by-thread": "backward by autograd's thread",
-    "backward-by-operators": "backward by autograd's operators",
-}
+BACKWARD_SOURCES = {f"backward-by-{what}": f"backward by autograd's {what}" for what in ("thread", "operators")}
 
 _BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true REPORT.nsys-rep"
 TRACE_NVTX = "capture with nsys profile --trace=cuda,nvtx (nccl too from nsys 2025.6 on), NCCL_NVTX_DISABLE not set"

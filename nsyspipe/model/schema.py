@@ -324,10 +324,6 @@ HOST_STEPS = table(f"""host_steps by rank, report, pid, step: One row per (proce
     is_complete    flag  false where the range was never closed: it then ends 1 ns after the report's last event <- NVTX_EVENTS
 """)
 
-_IDLE_MEANS = "\n".join(
-    f"    {name}_per_step float:ns? mean {name} over (rank, step): idle time by cause <- derived"
-    for name in IDLE_CAUSES
-)
 _FIGURES = f"""
     comm_share                   ratio?        comm / wall, pooled: sum over ranks and summary steps of the numerator / sum of the denominator <- derived
     exposed_comm_share           ratio?        exposed_comm / wall, pooled <- derived
@@ -341,7 +337,7 @@ _FIGURES = f"""
     dtod_ns_per_step             float:ns?     mean dtod_ns over (rank, step) <- derived
     dtod_bytes_per_step          float:bytes?  mean dtod_bytes over (rank, step) <- derived
     collectives_per_step         float:count?  mean n_collectives over (rank, step) <- derived
-{_IDLE_MEANS}
+{"".join(f"    {name}_per_step float:ns? mean {name} over (rank, step): idle time by cause <- derived{chr(10)}" for name in IDLE_CAUSES)}
     message_bytes_per_step       float:bytes?  mean message_bytes over (rank, step) <- derived
     algbw_bytes_per_s            bytes/s?      sum of message_bytes / sum of transfer over matched collectives of summary steps <- derived
     busbw_bytes_per_s            bytes/s?      sum of bus_bytes / sum of transfer over the same <- derived

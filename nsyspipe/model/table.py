@@ -71,11 +71,10 @@ class TableSchema:
 
     def table(self, columns: Mapping[str, object]) -> pa.Table:
         """Build the table from arrays or lists by column name; every column must be given."""
-
-        def array(values: object, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
-            return values.cast(wanted) if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, wanted)
-
-        return pa.Table.from_arrays([array(columns[one.name], one.type) for one in self.arrow], schema=self.arrow)
+        given = ((columns[one.name], one.type) for one in self.arrow)
+        is_arrow = (pa.Array, pa.ChunkedArray)
+        arrays = [one.cast(kind) if isinstance(one, is_arrow) else pa.array(one, kind) for one, kind in given]
+        return pa.Table.from_arrays(arrays, schema=self.arrow)
 
     def from_rows(self, rows: Sequence[Mapping[str, object]]) -> pa.Table:
         """Build the table from a few row mappings; a missing key is null."""

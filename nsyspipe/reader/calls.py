@@ -128,8 +128,7 @@ def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
     if not report.has(versions.MEMCPY, *names, "deviceId", "copyKind"):
         return canonical.HOST_WAITS.empty()
     columns = dict.fromkeys((*names, "deviceId", "dstKind"), "int")
-    copies = report.select(versions.MEMCPY, columns, where=f"copyKind = {_DTOH_KIND}")
-    copies = _known(copies, *names)
+    copies = _known(report.select(versions.MEMCPY, columns, where=f"copyKind = {_DTOH_KIND}"), *names)
     copies = copies.sort_by("end")  # a call waited for the last of its copies
     calls = _timed(found, "correlationId", copies["correlationId"].to_numpy()).drop_null()
     process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
@@ -162,8 +161,7 @@ def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
     ids = strings.ids_beginning(*_SYNCHRONISING, *_MEMORY)
     names = {number: _API_VERSION.sub("", name) for number, name in strings.pairs(ids) if name and _ASYNC not in name}
     numbers = pa.array(names.keys(), pa.int64())
-    found = _timed(found, "nameId", numbers.to_numpy())
-    found = found.filter(pc.is_valid(found["globalTid"]))
+    found = _known(_timed(found, "nameId", numbers.to_numpy()), "globalTid")
     texts = pa.array(names.values(), pa.string())
     calls = texts.take(pc.index_in(found["nameId"], value_set=numbers).combine_chunks())
     times = {"start_ns": found["start"], "end_ns": found["end"]}

@@ -137,16 +137,11 @@ Fact: TypeAlias = Init | Said | Setting
 Process: TypeAlias = tuple[str, int]
 
 
-class Line(NamedTuple):
-    """A line of NCCL's: host and process, thread, and what it says, where that is of interest."""
+def parse_line(text: str) -> tuple[Process | None, int, Fact | None] | None:
+    """Read one line: host and process, thread, and what it says, where that is of interest; None when it is not NCCL's.
 
-    process: Process | None
-    thread: int
-    fact: Fact | None
-
-
-def parse_line(text: str) -> Line | None:
-    """Read one line, None when it is not NCCL's; two that were written into one have no fact, as neither can be trusted."""
+    Two that were written into one have no fact, as neither can be trusted.
+    """
     if "NCCL" not in text:
         return None
     text = text[-_LONGEST_LINE:]
@@ -154,10 +149,10 @@ def parse_line(text: str) -> Line | None:
     if header is None:
         # NCCL_DEBUG=VERSION prints it bare.
         bare = _VERSION.match(text.strip())
-        return Line(None, 0, Setting(None, bare["value"])) if bare else None
+        return (None, 0, Setting(None, bare["value"])) if bare else None
     if _HEADER.search(text, header.end()):
-        return Line(None, 0, None)
-    return Line((printable(header["host"]), int(header["pid"])), int(header["thread"]), _fact(text[header.end() :]))
+        return None, 0, None
+    return (printable(header["host"]), int(header["pid"])), int(header["thread"]), _fact(text[header.end() :])
 
 
 def _fact(body: str) -> Fact | None:  # noqa: PLR0911 - a form of line each

@@ -18,7 +18,7 @@ from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
 from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Calls, Strings, read_calls, read_overhead, read_strings
-from nsyspipe.reader.operations import Operations, read_operations
+from nsyspipe.reader.operations import SHAPE_COLUMNS, Operations, read_operations
 from nsyspipe.reader.payload import Payloads, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import Report, machine_memory, open_report
@@ -39,7 +39,6 @@ _COUNTED = (
     versions.STRINGS, versions.OVERHEAD, versions.SYNCHRONIZATION, versions.OS_RUNTIME, versions.CPU_SAMPLES,
     versions.GPU_METRICS,
 )  # fmt: skip
-_SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None, n_readers: int 
         recorded = _recorded(report, facts, strings, operations)
         no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)
         n_memset_calls = _n_calls(report, strings, ("Memset",)) if no_memset else 0
-    is_untested = versions.is_newer_than_tested(facts.schema_version)
+    is_untested = versions.version_numbers(facts.schema_version) > versions.NEWEST_TESTED
     numbers = {
         "dropped-operations": operations.n_dropped, "dropped-ranges": ranges.n_dropped,
         "memset-calls-only": n_memset_calls, "undecoded-payload": payloads.n_undecoded,
@@ -246,5 +245,5 @@ def read_counts(path: str | Path) -> Counts:
             n_launches=n_calls * report.has(versions.RUNTIME, "start", "globalTid", "correlationId"),
             n_timed_calls=n_calls * report.has(versions.RUNTIME, "start", "end", "globalTid", "nameId"),
             n_graph_kernels=report.count(versions.KERNEL, "graphNodeId != 0") if is_node else 0,
-            has_shapes=report.has(versions.KERNEL, *_SHAPE),
+            has_shapes=report.has(versions.KERNEL, *SHAPE_COLUMNS),
         )

@@ -14,7 +14,7 @@ from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings, read_launches, read_strings
 from nsyspipe.reader.ranges import read_ranges_again
-from nsyspipe.reader.report import TIME_LIMIT, Report, Zones, open_report, process_of, repeated
+from nsyspipe.reader.report import TIME_LIMIT, Columns, Report, Zones, open_report, process_of, repeated
 
 # Canonical column -> nsys's.
 _COLUMNS = {
@@ -27,7 +27,7 @@ _COMM_PREFIX = "nccl"
 
 # Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
 _SHAPES = {"grid": "gridX | (gridY << 32) | (gridZ << 48)", "block": "blockX | (blockY << 11) | (blockZ << 22)"}
-_SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 # So are device and stream of many kernels.
 _PLACE = {"place": "(deviceId << 32) | streamId"}
 # Dimensions only serve to compare equal kernels, for which this many are enough.
@@ -35,11 +35,7 @@ _MOST_SHAPES = 50_000
 
 
 def _read(
-    report: Report,
-    table: str,
-    columns: Mapping[str, str],
-    derived: Mapping[str, str] | None = None,
-    where: str | None = None,
+    report: Report, table: str, columns: Columns, derived: Columns | None = None, where: str | None = None
 ) -> pa.Table:
     """Read one table of operations under canonical names, then `derived` as SQL gives it; what the export lacks is null."""
     names = [*columns, *(derived or {})]
@@ -85,7 +81,7 @@ def _with(rows: pa.Table, **columns: object) -> pa.Table:
 def _read_kernels(report: Report, *, has_shapes: bool, where: str | None = None) -> tuple[pa.Table, int]:
     """Read the kernels' columns; shapes of all of them, or of a sample if there are many, null for the others."""
     columns = _COLUMNS | _STREAM | {name: name for name in _NAMES if report.has(versions.KERNEL, name)}
-    has_shapes = has_shapes and report.has(versions.KERNEL, *_SHAPE_COLUMNS)
+    has_shapes = has_shapes and report.has(versions.KERNEL, *SHAPE_COLUMNS)
     is_large = report.has(versions.KERNEL) and (report.number(versions.KERNEL, "max(rowid)") or 0) > _MOST_SHAPES
     rows = None
     if is_large and report.has(versions.KERNEL, "deviceId", "streamId"):
@@ -177,12 +173,9 @@ def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[s
         copies=pa.concat_tables(canonical.COPIES.table(one) for one in copies),
         n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets, n_graphs=graphs.num_rows,
         names=names, name_column=column, has_names=not kernels.num_rows or bool(names),
-        zones=_zones(report, versions.KERNEL, rows) | _zones(report, versions.MEMCPY, memcpys),
+        zones=report.zones(versions.KERNEL, rows["start_ns"], rows["end_ns"])
+        | report.zones(versions.MEMCPY, memcpys["start_ns"], memcpys["end_ns"]),
     )  # fmt: skip
-
-
-def _zones(report: Report, table: str, rows: pa.Table) -> dict[str, Zones]:
-    return report.zones(table, rows["start_ns"], rows["end_ns"])
 
 
 @dataclass(frozen=True)

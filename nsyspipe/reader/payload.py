@@ -249,20 +249,14 @@ def _multiply(fields: Fields) -> None:
     fields.known["message_bytes"] |= is_valid
 
 
-class CommRank(NamedTuple):
-    """A process's rank in its largest communicator, and that communicator's size."""
-
-    rank: int
-    n_ranks: int
-
-
 @dataclass(frozen=True)
 class Payloads:
     """The payloads of NCCL's ranges in one report."""
 
     table: pa.Table  # `canonical.PAYLOADS`
     comm_sizes: pa.Table  # `canonical.COMM_SIZES`
-    comm_ranks: dict[int, CommRank]  # by process, of its largest communicator, unless two of that size disagree
+    # By process its rank in its largest communicator, and that one's size, unless two of that size disagree
+    comm_ranks: dict[int, tuple[int, int]]
     n_undecoded: int  # payloads of NCCL that do not fit their description
     size_gap: str | None  # why no payload says how many bytes are sent: a key of `problems.SIZE_GAPS`
 
@@ -328,7 +322,7 @@ def _comm_sizes(table: pa.Table) -> pa.Table:
     return COMM_SIZES.table({**{key: sizes[key] for key in keys}, "n_ranks": sizes["n_ranks_min"]})
 
 
-def _comm_ranks(table: pa.Table) -> dict[int, CommRank]:
+def _comm_ranks(table: pa.Table) -> dict[int, tuple[int, int]]:
     names = ["process_id", "n_ranks", "rank"]
     seen: dict[int, set[tuple[int, int]]] = {}
     for row in table.select(names).drop_null().group_by(names, use_threads=False).aggregate([]).to_pylist():
@@ -338,5 +332,5 @@ def _comm_ranks(table: pa.Table) -> dict[int, CommRank]:
         n_ranks = max(size for size, _ in pairs)
         own = [rank for size, rank in pairs if size == n_ranks]
         if len(own) == 1 and 0 <= own[0] < n_ranks:
-            ranks[process] = CommRank(own[0], n_ranks)
+            ranks[process] = own[0], n_ranks
     return ranks

@@ -55,11 +55,8 @@ def read_ranges(report: Report, strings: Strings, operation_ends: Iterable[pa.Ch
     is_nccls = of_domains(ranges, domains, lambda name: name.startswith(_NEVER_DOMAINS[0]))
     is_nccls |= _matching(ranges, _NCCL_TEXT)
     ranks = _mpi_ranks(_of_kinds(found, THREAD_NAME_ROW))
-    has_communication = is_named or bool(_matching(ranges, _NEVER_TEXT).any())
-    n_nccl = int(np.count_nonzero(is_nccls))
-    return Ranges(
-        table, ranks, n_dropped, open_end, is_recorded=True, has_communication=has_communication, n_nccl=n_nccl
-    )
+    has_any, n_nccl = is_named or bool(_matching(ranges, _NEVER_TEXT).any()), int(np.count_nonzero(is_nccls))
+    return Ranges(table, ranks, n_dropped, open_end, is_recorded=True, has_communication=has_any, n_nccl=n_nccl)
 
 
 def read_ranges_again(

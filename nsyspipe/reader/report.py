@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import adbc_driver_manager
 import numpy as np
@@ -18,14 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 
-from nsyspipe.errors import (
-    DamagedReportError,
-    InputError,
-    MissingColumnError,
-    NotAReportError,
-    ReportNotFoundError,
-    shortage,
-)
+from nsyspipe import errors
+from nsyspipe.errors import DamagedReportError, MissingColumnError, NotAReportError, ReportNotFoundError
 from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
 from nsyspipe.reader.tables import Pages, connected, fetch_arrow, plain_tables, quoted
@@ -53,21 +47,18 @@ CPU_SAMPLES = "COMPOSITE_EVENTS"
 GPU_METRICS = "GPU_METRICS"
 PAYLOAD_ENUMS = "NVTX_PAYLOAD_ENUMS"
 
-_READ = {
-    one.lower()
-    for one in (
-        KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, NVTX, STRINGS, EXPORT_META, EXPORT_META_OLD, CAPTURE_META,
-        SESSION_START, GPU, CUDA_DEVICE, SYSTEM_ENV, OVERHEAD, PAYLOAD_SCHEMAS, PAYLOAD_ENTRIES, PAYLOAD_ENUMS,
-        SYNCHRONIZATION, OS_RUNTIME, CPU_SAMPLES, GPU_METRICS,
-    )
-}  # fmt: skip
+_READ = {*map(str.lower, (
+    KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, NVTX, STRINGS, EXPORT_META, EXPORT_META_OLD, CAPTURE_META, SESSION_START, GPU,
+    CUDA_DEVICE, SYSTEM_ENV, OVERHEAD, PAYLOAD_SCHEMAS, PAYLOAD_ENTRIES, PAYLOAD_ENUMS, SYNCHRONIZATION, OS_RUNTIME,
+    CPU_SAMPLES, GPU_METRICS,
+))}  # fmt: skip
 # A file with none of these is no nsys export.
 _SIGNS = (STRINGS, EXPORT_META, EXPORT_META_OLD, KERNEL, RUNTIME, NVTX, SESSION_START)
 
 # Some exporters append a version to a table's name.
 VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")
 
-NEWEST_TESTED = (3, 25)
+NEWEST_TESTED = (3, 25)  # version of the export schema
 # A damaged file can also hold a name that is no text.
 _ENGINE_ERRORS = (sa.exc.DBAPIError, adbc_driver_manager.Error, pa.ArrowException, OSError, UnicodeDecodeError)
 _MOST_TEXT = 4  # numbers take more room as text than in the file
@@ -84,6 +75,7 @@ _ZONE_ROWS = 4096
 _THREAD_BITS = _PID_BITS = 0xFFFFFF
 _CHUNK_ROWS = 65_536
 _Ids = TypeVar("_Ids", int, "Int64")
+Columns: TypeAlias = Mapping[str, str]  # what is read, by column: its kind, nsys's name for it, or SQL
 
 # No clock reaches this (73 years), and no sum or difference of two such times overflows.
 TIME_LIMIT = 2**61
@@ -93,11 +85,6 @@ def is_read(table: str) -> bool:
     """Tell whether a table of this name, in any case and of any version, is one that is read."""
     found = VERSIONED.match(table.upper())
     return table.lower() in _READ or (found is not None and found["table"].lower() in _READ)
-
-
-def is_newer_than_tested(schema_version: str | None) -> bool:
-    """Tell whether an export schema version is newer than any that was tried."""
-    return version_numbers(schema_version) > NEWEST_TESTED
 
 
 def version_numbers(schema_version: str | None) -> tuple[int, int]:
@@ -161,12 +148,7 @@ class Report:
                 raise MissingColumnError(str(self.path), problem, fix=EXPORT_AGAIN)
 
     def select(
-        self,
-        table: str,
-        columns: Mapping[str, str],
-        *,
-        derived: Mapping[str, str] | None = None,
-        where: str | None = None,
+        self, table: str, columns: Columns, *, derived: Columns | None = None, where: str | None = None
     ) -> pa.Table:
         """Select columns of a table that exists as Arrow, exactly typed, in their order; rows in any order.
 
@@ -205,7 +187,7 @@ class Report:
         lasts = np.maximum.reduceat(pc.fill_null(greatest, -TIME_LIMIT).to_numpy(), edges)
         return {table: Zones(first, firsts, lasts)}
 
-    def few(self, table: str, columns: Mapping[str, str], where: str | None = None) -> list[dict[str, Any]]:
+    def few(self, table: str, columns: Columns, where: str | None = None) -> list[dict[str, Any]]:
         """Return the rows of a small table, as `select`; none where it, or one of the columns, is not there."""
         return self.select(table, columns, where=where).to_pylist() if self.has(table, *columns) else []
 
@@ -237,7 +219,7 @@ class Report:
         needed = _PROCESS_BYTES + _ROW_BYTES * min(numbers, self._n_bytes // _SMALLEST_ROW)
         if memory and needed > memory:
             problem = f"needs about {needed / 1e9:.1f} GB of memory, and this machine has {memory / 1e9:.1f} GB"
-            raise InputError(str(self.path), problem, fix=_SHORTER)
+            raise errors.InputError(str(self.path), problem, fix=_SHORTER)
 
     def number(self, table: str, sql: str, where: str | None = None) -> int | None:
         """Return the first of one column of integers that an SQL expression gives; None for none."""
@@ -324,7 +306,7 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except _ENGINE_ERRORS as error:
-        if (told := shortage(error)) is not None:
+        if (told := errors.shortage(error)) is not None:
             raise told from error
         with _still_there(path), path.open("rb"):
             pass  # it can be opened: what is wrong is in it

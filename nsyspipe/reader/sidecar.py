@@ -15,18 +15,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nsyspipe.errors import InputError
+from nsyspipe.errors import InputError, require
+from nsyspipe.model import side_files
 from nsyspipe.model.names import DIGITS_PATTERN, decoded, printable
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.side_files import (
-    CAPTURE_VERSION,
-    SIDECAR_SUFFIX,
-    CapturedRank,
-    NcclLog,
-    RunCapture,
-    Sidecar,
-    Topology,
-)
+from nsyspipe.model.side_files import CapturedRank, NcclLog, RunCapture, Sidecar, Topology
 from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 
@@ -38,15 +31,6 @@ _FIRST_YEAR, _LAST_YEAR = 2000, 2200
 _NUMBER_PATTERNS = re.compile(r"\[0-9\]\+|\\d\+")
 _ESCAPED = re.compile(r"\\([^\w])")
 _SPECIAL = set(r".^$*+?{}[]\|()")
-
-
-class UnusableError(ValueError):
-    """A sidecar that says something impossible; the message says what."""
-
-
-def _require(is_so: object, problem: str) -> None:
-    if not is_so:
-        raise UnusableError(problem)
 
 
 class Field(NamedTuple):
@@ -91,19 +75,19 @@ def _checked(found: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str,
 
 
 def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
-    _require(isinstance(value, field.kind), f"{name} has another type")
+    require(isinstance(value, field.kind), f"{name} has another type")
     if field.kind is int:
         is_number = not isinstance(value, bool) and field.least <= value <= _LARGEST
-        _require(is_number, f"{name} is no number from {field.least}")
+        require(is_number, f"{name} is no number from {field.least}")
     if field.kind is str:
-        _require(len(value) <= _LONGEST_TEXT, f"{name} has more than {_LONGEST_TEXT} characters")
-        _require(field.form is None or field.form.fullmatch(value), f"{name} is no {field.what}")
+        require(len(value) <= _LONGEST_TEXT, f"{name} has more than {_LONGEST_TEXT} characters")
+        require(field.form is None or field.form.fullmatch(value), f"{name} is no {field.what}")
         return printable(value)
     if field.kind in {list, dict}:
-        _require(field.kind is dict or len(value) <= field.most, f"{name} has more than {field.most} entries")
+        require(field.kind is dict or len(value) <= field.most, f"{name} has more than {field.most} entries")
         each = value.values() if field.kind is dict else value
         kinds = "texts" if field.of is str else "objects"
-        _require(all(isinstance(one, field.of) for one in each), f"{name} holds more than {kinds}")
+        require(all(isinstance(one, field.of) for one in each), f"{name} holds more than {kinds}")
         if field.of is str and not field.is_masked:
             return [_check(name, one, _TEXT) for one in each]
     return value
@@ -113,32 +97,32 @@ def _moment(captured_at_utc: str) -> datetime:
     try:
         moment = datetime.fromisoformat(captured_at_utc)
     except ValueError as error:
-        raise UnusableError("captured_at_utc is no time") from error
+        raise ValueError("captured_at_utc is no time") from error
     is_known = moment.tzinfo is not None and _FIRST_YEAR <= moment.year <= _LAST_YEAR
-    _require(is_known, "captured_at_utc is no time in UTC")
+    require(is_known, "captured_at_utc is no time in UTC")
     return moment.astimezone(UTC)
 
 
 def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
     found = [_checked(row, _OF_RANK) for row in rows]
-    _require(all("rank" in one for one in found), "ranks holds an entry without rank")
+    require(all("rank" in one for one in found), "ranks holds an entry without rank")
     ranks = tuple(CapturedRank(**one | {"report": one.get("report") or None}) for one in found)
-    _require(len({one.rank for one in ranks}) == len(ranks), "ranks names one rank twice")
+    require(len({one.rank for one in ranks}) == len(ranks), "ranks names one rank twice")
     pids = [(one.report, one.pid) for one in ranks if one.report and one.pid]
-    _require(len(set(pids)) == len(pids), "ranks gives one process two ranks")
+    require(len(set(pids)) == len(pids), "ranks gives one process two ranks")
     return ranks
 
 
 def parse_sidecar(content: bytes, path: Path) -> Sidecar:
-    """Read a sidecar's bytes; `UnusableError` if it is no JSON object, of a later version, or a field of it cannot be."""
+    """Read a sidecar's bytes; a ValueError if it is no JSON object, of a later version, or a field of it cannot be."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise UnusableError("no JSON") from error
-    _require(isinstance(found, dict), "no JSON object")
+        raise ValueError("no JSON") from error
+    require(isinstance(found, dict), "no JSON object")
     version = found.get("capture_version")
-    if isinstance(version, int) and version > CAPTURE_VERSION:
-        raise UnusableError(f"of version {version}, which only a later nsyspipe reads")
+    is_later = isinstance(version, int) and version > side_files.CAPTURE_VERSION
+    require(not is_later, f"of version {version}, which only a later nsyspipe reads")
     told, facts = _checked(found, _OF_SIDECAR), _checked(found, _OF_FACTS)
     captured_at, pattern = facts.get("captured_at_utc"), told.get("step_pattern")
     moment = None if captured_at is None else _moment(captured_at)
@@ -215,18 +199,21 @@ def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
     for folder, stems in by_place.items():
         for path in _candidates(folder, stems):
             try:
-                sidecar = parse_sidecar(_content(path), path)
-            except (UnusableError, OSError) as error:
+                require(stat.S_ISREG(path.stat().st_mode), "no ordinary file")
+                with path.open("rb") as file:
+                    content = file.read(_MOST_BYTES + 1)
+                require(len(content) <= _MOST_BYTES, "larger than a sidecar can be")
+                sidecar = parse_sidecar(content, path)
+            except (ValueError, OSError) as error:
                 reason = error.strerror or "unreadable" if isinstance(error, OSError) else error
                 problems.append(problem("unusable-sidecar", file=printable(decoded(path.name)), reason=reason))
                 continue
-            by_report: dict[str, list[CapturedRank]] = {}
+            claims: dict[int, list[CapturedRank]] = {}
             for one in sidecar.ranks:
-                if one.report is not None and one.report in stems:
-                    by_report.setdefault(one.report, []).append(one)
-            claims = {at: tuple(ranks) for report, ranks in by_report.items() for at in stems[report]}
+                for at in stems.get(one.report or "", ()):
+                    claims.setdefault(at, []).append(one)
             if claims:
-                found.append(FoundSidecar(sidecar, claims))
+                found.append(FoundSidecar(sidecar, {at: tuple(ranks) for at, ranks in claims.items()}))
     return FoundSidecars(tuple(found), tuple(problems))
 
 
@@ -282,18 +269,10 @@ def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
     # Whoever reads the reports will say what is wrong.
     with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
         names += (entry.name for entry in itertools.islice(entries, _MOST_ENTRIES))
-    names = sorted(name for name in names if name.endswith(SIDECAR_SUFFIX))[:_MOST_SIDECARS]
-    bases = {name: _NODE.sub("", decoded(name).removesuffix(SIDECAR_SUFFIX)) for name in names}
+    names = sorted(name for name in names if name.endswith(side_files.SIDECAR_SUFFIX))[:_MOST_SIDECARS]
+    bases = {name: _NODE.sub("", decoded(name).removesuffix(side_files.SIDECAR_SUFFIX)) for name in names}
     return [
         folder / name
         for name, base in bases.items()
         if any(stem.startswith(base) and _RANK_OR_NODE.match(stem[len(base) :]) for stem in stems)
     ]
-
-
-def _content(path: Path) -> bytes:
-    _require(stat.S_ISREG(path.stat().st_mode), "no ordinary file")
-    with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    _require(len(content) <= _MOST_BYTES, "larger than a sidecar can be")
-    return content

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal
 
 import adbc_driver_manager
 import adbc_driver_sqlite
@@ -36,7 +36,7 @@ _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
 _BATCH_ROWS = {StatementOptions.BATCH_ROWS.value: "16384"}
 # What SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53.
 _ENGINE_VERSION = (3, 40, 0)
-# Of each table, index, view and trigger: type, name, first page, beginning of the statement that made it.
+# Of each table, index, view and trigger: kind, name, first page, beginning of the statement that made it.
 _LONGEST_NAME, _MOST_ENTRIES = 512, 20_000
 _ENTRIES = (
     f"SELECT coalesce(CAST(type AS TEXT), ''), coalesce(CAST(substr(name, 1, {_LONGEST_NAME + 1}) AS TEXT), ''), "  # noqa: S608
@@ -53,7 +53,7 @@ _COLUMNS = (
 _LONGEST_DEFAULT = 32
 
 # As SQLite writes it down, whatever the user wrote.
-_NAME = r"""(?:"(?P<a>(?:[^"]|"")*)"|\[(?P<b>[^\]]*)\]|`(?P<c>(?:[^`]|``)*)`|'(?P<d>(?:[^']|'')*)'|(?P<e>[^\s("'`\[\].,;/-]+))"""
+_NAME = r"""(?P<name>"(?:[^"]|"")*"|\[[^\]]*\]|`(?:[^`]|``)*`|'(?:[^']|'')*'|[^\s("'`\[\].,;/-]+)"""
 _STATEMENT = re.compile(rf"CREATE (?P<what>TABLE|VIRTUAL TABLE|VIEW|UNIQUE INDEX|INDEX|TRIGGER) {_NAME}(?![\w.])")
 _INTERNAL = "sqlite_"
 
@@ -178,15 +178,6 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-class _Entry(NamedTuple):
-    """A row of a database's schema, as `_ENTRIES` selects it."""
-
-    type: str
-    name: str
-    first_page: int
-    statement: str
-
-
 def plain_tables(
     path: Path, connection: sa.Connection, pages: Pages, is_needed: Callable[[str], bool]
 ) -> tuple[dict[str, list[str]], frozenset[str]]:
@@ -195,9 +186,9 @@ def plain_tables(
     `NotAReportError` if what stands in the place of one that `is_needed`, or of a column of it, holds no values of its
     own; `DamagedReportError` if the schema contradicts itself, as SQLite's own never does.
     """
-    entries = [_Entry(*row) for row in fetch_rows(connection, _ENTRIES)]
+    entries = fetch_rows(connection, _ENTRIES)
     plain = _plain_names(path, entries, is_needed)
-    pages.add(entry.first_page for entry in entries if entry.first_page)
+    pages.add(first_page for _, _, first_page, _ in entries if first_page)
     columns: dict[str, list[str]] = {}
     for number, (table, name, hidden, default) in enumerate(fetch_rows(connection, _COLUMNS)):
         if number >= _MOST_COLUMNS:
@@ -208,32 +199,34 @@ def plain_tables(
             raise NotAReportError(str(path), problem, fix="nsys export --type=sqlite")
         if table in plain and not hidden:
             columns.setdefault(table, []).append(name)
-    others = {one.name for one in entries if one.type in {"table", "view"}} - plain
+    others = {name for kind, name, *_ in entries if kind in {"table", "view"}} - plain
     return columns, frozenset(one for one in others if not one.startswith(_INTERNAL))
 
 
-def _plain_names(path: Path, entries: Iterable[_Entry], is_needed: Callable[[str], bool]) -> set[str]:
+def _plain_names(path: Path, entries: Iterable[tuple[Any, ...]], is_needed: Callable[[str], bool]) -> set[str]:
     plain, seen = set(), set()
-    for number, entry in enumerate(entries):
-        made = _STATEMENT.match(entry.statement)
-        is_odd = number >= _MOST_ENTRIES or len(entry.name) > _LONGEST_NAME
+    for number, (kind, name, first_page, statement) in enumerate(entries):
+        made = _STATEMENT.match(statement)
+        is_odd = number >= _MOST_ENTRIES or len(name) > _LONGEST_NAME
         if made is None:
             # SQLite makes indexes of its own, without a statement.
-            is_odd |= bool(entry.statement) or entry.type != "index"
+            is_odd |= bool(statement) or kind != "index"
         else:
-            is_odd |= made["what"].split()[-1].lower() != entry.type or _name_in(made) != entry.name
-            is_odd |= made["what"] in {"VIEW", "VIRTUAL TABLE"} and entry.first_page != 0
-        if entry.type in {"table", "view"}:
-            is_odd |= entry.name.lower() in seen
-            seen.add(entry.name.lower())
+            word = made["name"]  # in quotation marks, of which those inside are doubled
+            unquoted = word[1:-1].replace(2 * word[-1], word[-1]) if word[0] in "\"['`" else word
+            is_odd |= made["what"].split()[-1].lower() != kind or unquoted != name
+            is_odd |= made["what"] in {"VIEW", "VIRTUAL TABLE"} and first_page != 0
+        if kind in {"table", "view"}:
+            is_odd |= name.lower() in seen
+            seen.add(name.lower())
         if is_odd:
             raise DamagedReportError(str(path), "has a schema that no SQLite writes", fix=EXPORT_AGAIN)
-        if made is None or entry.type not in {"table", "view"}:
+        if made is None or kind not in {"table", "view"}:
             continue
-        if made["what"] == "TABLE" and entry.first_page > 0:
-            plain.add(entry.name)
-        elif is_needed(entry.name):
-            raise in_place_of_a_table(path, entry.name, "view" if entry.type == "view" else "virtual table")
+        if made["what"] == "TABLE" and first_page > 0:
+            plain.add(name)
+        elif is_needed(name):
+            raise in_place_of_a_table(path, name, "view" if kind == "view" else "virtual table")
     return {name for name in plain if not name.lower().startswith(_INTERNAL)}
 
 
@@ -241,13 +234,6 @@ def in_place_of_a_table(path: Path, name: str, what: str) -> NotAReportError:
     """Return the error for something else than a table where one is to be read."""
     problem = f"{name} is no table but a {what}, and what it shows is not known"
     return NotAReportError(str(path), problem, fix="nsys export --type=sqlite")
-
-
-def _name_in(made: re.Match[str]) -> str:
-    name = made["b"] or made["e"] or ""
-    for group, mark in {"a": '"', "c": "`", "d": "'"}.items():
-        name = name or (made[group] or "").replace(2 * mark, mark)
-    return name
 
 
 class Pages:

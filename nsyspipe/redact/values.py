@@ -4,7 +4,8 @@ Each is checked against the form of its place. Of ranges the texts stay, of all 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -63,20 +64,18 @@ def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str
     copying.removed.add(kind, table, copying.count(table) - copied)
 
 
-def _export_rows(copying: Copying, table: str) -> list[tuple[str, str]]:
-    rows = []
+def _export_rows(copying: Copying, table: str) -> Iterator[tuple[str, str]]:
     names = ", ".join(f"'{name}'" for name in (*_VERSIONS, _TABLES, _LAZY))
     for row in copying.report.few(table, {"name": "text", "value": "text"}, f"name IN ({names})"):
         name, value = row["name"], row["value"]
         if name == _LAZY:
-            rows.append((name, "false" if value.lower() == "false" else "true"))
+            yield name, "false" if value.lower() == "false" else "true"
         elif name == _TABLES:
-            rows.append((name, _table_list(value.strip())))
+            yield name, _table_list(value.strip())
         elif _VERSION.fullmatch(value):
-            rows.append((name, value))
+            yield name, value
         else:
             copying.removed.add(_FORM, f"{table}.value", 1, "values")
-    return rows
 
 
 def _table_list(value: str) -> str:
@@ -85,17 +84,15 @@ def _table_list(value: str) -> str:
     return ",".join(known) or ("-" if value else "")
 
 
-def _variable_rows(report: Report, table: str) -> list[tuple[str, str]]:
-    """Return the variables that name ranks and devices; a value of another form becomes a mark, so that two stay two."""
-    rows = []
+def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
+    """Yield the variables that name ranks and devices; a value of another form becomes a mark, so that two stay two."""
     marks: dict[tuple[str, str], str] = {}
     for row, name, value in variables_of(report, RANK_VARIABLES, table):
         form = _INTEGERS if name == _DEVICES else _INTEGER
         if not form.fullmatch(value):
             value = marks.setdefault((name, value), f"?{len(marks)}")  # noqa: PLW2901
         place = row if _ENVIRONMENT_ROW.fullmatch(row) else "ENVIRONMENT_VARIABLE"
-        rows.append((place, f'{name}="{value}"'))
-    return rows
+        yield place, f'{name}="{value}"'
 
 
 def _names(copying: Copying, table: str) -> Iterable[tuple[int, str]]:
@@ -104,15 +101,13 @@ def _names(copying: Copying, table: str) -> Iterable[tuple[int, str]]:
     return zip(found["row"].to_pylist(), found["name"].to_pylist(), strict=True)
 
 
-def _model_names(copying: Copying, table: str) -> list[tuple[int, str]]:
-    """Return each GPU's model by row; names of another form become marks, so that two models stay two."""
+def _model_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
+    """Yield each GPU's model by row; names of another form become marks, so that two models stay two."""
     marks: dict[str, str] = {}
-    rows = []
     for row, name in _names(copying, table):
         is_model = not name or _MODEL.fullmatch(name) is not None
         copying.removed.add(_FORM, f"{table}.name", not is_model, "values")
-        rows.append((row, name if is_model else marks.setdefault(name, f"unknown model {len(marks)}")))
-    return rows
+        yield row, name if is_model else marks.setdefault(name, f"unknown model {len(marks)}")
 
 
 # NCCL's payloads, packed anew: the numbers that analysis reads, and nothing between or behind them.
@@ -147,21 +142,17 @@ def copy_layouts(copying: Copying) -> None:
         copying.copy(table, {"name": Checked("TEXT", _entry_names(copying, table))})
 
 
-def _entry_names(copying: Copying, table: str) -> list[tuple[int, str]]:
-    """Return each entry's name by row; equal ones stay so, also but for case and punctuation: their places depend on it."""
+def _entry_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
+    """Yield each entry's name by row; equal ones stay so, also but for case and punctuation: their places depend on it."""
     spellings: dict[str, dict[str, int]] = {}
     numbers: dict[str, int] = {}
-    rows = []
-    for row, name in _names(copying, table):
-        if not name:
-            continue
+    for row, name in filter(itemgetter(1), _names(copying, table)):
         bare = bare_name(name)
         mine = spellings.setdefault(bare, {})
         is_read = names_in(Layout(0, is_exact=True, fields={bare: ("<u8", 0)}))
         known = bare if is_read else f"field{numbers.setdefault(bare, len(numbers))}"
-        rows.append((row, known + "_" * mine.setdefault(name, len(mine))))
         copying.removed.add(PAYLOADS, f"{table}.name", int(known != bare), "values")
-    return rows
+        yield row, known + "_" * mine.setdefault(name, len(mine))
 
 
 # NVTX rows: of names only those that are read.

@@ -11,7 +11,7 @@ from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import CATALOGUE, Problem, problem
 from nsyspipe.nsys.find_reports import display_names, source_of, words_of_runs
 from nsyspipe.reader.metadata import read_counts
-from nsyspipe.reader.report import is_newer_than_tested
+from nsyspipe.reader.report import NEWEST_TESTED, version_numbers
 from nsyspipe.reader.sidecar import read_beside, read_sidecars
 from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
 from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
@@ -88,7 +88,7 @@ def examine(
     if beside.rank_map is not None:
         own += number_ranks(digests, ranks_or_hosts(digests), beside.rank_map, sidecars)[2]
     for report, name in zip(reports, names, strict=True):
-        if is_newer_than_tested(version := report.digest.facts.schema_version):
+        if version_numbers(version := report.digest.facts.schema_version) > NEWEST_TESTED:
             own.append(problem("untested-version", version=version).at(report=name))
         if not (report.digest.processes or report.was_left_out):
             own.append(problem("no-gpu-activity", what=name).at(report=name))

@@ -22,7 +22,6 @@ from nsyspipe.model.problems import Problem
 from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import ReportFacts, read_capture
-from nsyspipe.reader.payload import CommRank
 from nsyspipe.reader.report import Zones
 from nsyspipe.reader.sidecar import FoundSidecars
 from nsyspipe.reader.tables import release_memory
@@ -42,7 +41,7 @@ class ReportDigest:
     path: str
     facts: ReportFacts
     mpi_ranks: dict[int, int]  # rank by process, from MPI's thread names
-    comm_ranks: dict[int, CommRank]  # the same from NCCL's payload
+    comm_ranks: dict[int, tuple[int, int]]  # the same from NCCL's payload, with the communicator's size
     comm_sizes: dict[int, int]  # number of ranks by communicator, also from that
     processes: tuple[ProcessDigest, ...]
     hosts: tuple[HostDigest, ...]  # in a report without device activity the processes with ranges of their own

@@ -221,7 +221,7 @@ def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, lis
     yield "sidecar", [entry.rank if entry else None for entry in entries]
     yield from map(captured, LAUNCHER_SIZES)
     comm_ranks = [rank.report.comm_ranks.get(rank.process.process_id) for rank in ranks]
-    yield "nccl_payload", [comm.rank if comm else None for comm in comm_ranks]
+    yield "nccl_payload", [comm[0] if comm else None for comm in comm_ranks]
     yield "nvtx_mpi", [rank.report.mpi_ranks.get(rank.process.process_id) for rank in ranks]
     yield "file_name", [stem_rank(rank.report.path) if rank.is_alone else None for rank in ranks]
 
@@ -261,7 +261,7 @@ def world_size(
     launched: int | None = None,
 ) -> int | None:
     """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, if any says."""
-    sizes = [comm.n_ranks for digest in digests for comm in digest.comm_ranks.values()]
+    sizes = [n_ranks for digest in digests for _, n_ranks in digest.comm_ranks.values()]
     largest = max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
     known = told_world_size(digests, sidecars), launched, largest
     return next((size for size in known if size is not None), None)

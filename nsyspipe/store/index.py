@@ -5,7 +5,6 @@ file itself. So a store reads the same without it, as a copy may be, only slower
 """
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.names import printable, table_of_store
+from nsyspipe.model.options import OnProgress
 from nsyspipe.model.schema import RUNS
 from nsyspipe.model.table import TEXT, Column, TableSchema
 from nsyspipe.nsys.files import OUTPUTS
@@ -44,7 +44,7 @@ class StoredRuns:
     unreadable: tuple[Unreadable, ...]  # in order of run id
 
 
-def listed_runs(store: Path, on_progress: Callable[[int, int], None] | None = None) -> StoredRuns:
+def listed_runs(store: Path, on_progress: OnProgress | None = None) -> StoredRuns:
     """Read what identifies each run of a store, its figures, and its first finding; nothing where there is no store.
 
     A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`.
@@ -74,7 +74,7 @@ def listed_runs(store: Path, on_progress: Callable[[int, int], None] | None = No
     return StoredRuns(nulls_first(rows, ["captured_at_utc", "run_id"]), tuple(unreadable))
 
 
-def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None = None) -> StoredRuns:
+def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> StoredRuns:
     """Return `listed_runs` of a store; a `DatasetError` if it has none, or none that can be read."""
     found = listed_runs(store, on_progress)
     if found.runs.num_rows:

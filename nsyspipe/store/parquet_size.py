@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.errors import require
+
 _Struct = dict[str, Any]
 _Fields = Mapping[int, Any]
 
@@ -102,12 +104,6 @@ def check_rows(n_rows: int, n_columns: int, n_file: int) -> None:
     """Refuse a table that is larger than a file of that size has."""
     is_possible = n_rows * n_columns * _BYTES_PER_VALUE <= max(_SMALL_ROWS, _LARGEST_RATIO * n_file)
     require(is_possible, f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has")
-
-
-def require(is_so: object, problem: str) -> None:
-    """Raise a ValueError unless something is so."""
-    if not is_so:
-        raise ValueError(problem)
 
 
 def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nsyspipe.errors import DatasetError
+from nsyspipe.errors import DatasetError, require
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, RUNS
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, TableSchema
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError
-from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size, require
+from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
 
 AGAIN = "analyze the reports again with --out"
 # Read again when another save took its place meanwhile; it takes a save longer than a reader.
@@ -37,6 +37,7 @@ _SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))
 # As objects it takes some twenty times as much memory; a run of 10 000 processes has some millions.
 _LONGEST_JSON = 16 * 2**20
 _LIMITS = dict.fromkeys(("count", "bytes", "bytes/s"), (0, LARGEST)) | {"time": (-(2**61) // 1000, 2**61 // 1000)}
+_LONGEST_LABEL = 500  # as in a sidecar: a terminal takes minutes to lay out millions of characters
 _OF_ONE_ROW_PER_KEY = ("ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary")
 
 
@@ -267,6 +268,7 @@ def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) ->
         if pa.types.is_dictionary(column.type) and one.type == TEXT:
             # A text of all ranks of a communicator, for each that uses one.
             column = as_plain_text(column, n_file, may_be_shared=one.name == "ranks")
+            column = pc.utf8_slice_codeunits(column, 0, _LONGEST_LABEL) if one.name == "label" else column
         columns.append(column)
     return pa.table(columns, names=wanted.names).cast(wanted.arrow)
 
@@ -286,15 +288,11 @@ def _check_values(table: pa.Table, wanted: TableSchema) -> None:
         elif column.unit == "json" and wanted is not RUNS:  # whose details are checked field by field
             for text in pc.unique(values).to_pylist():
                 parsed_object(text)
-    _check_rows(table, wanted)
-
-
-def _check_rows(table: pa.Table, wanted: TableSchema) -> None:
     # Two steps of no length may begin at once: they are sorted by that, and told apart by their numbers.
     name = wanted.name
     key = ["rank", "step"] if name == "steps" else [one for one in wanted.key if one != "run_id"]
-    if name in _OF_ONE_ROW_PER_KEY and len(table.group_by(key, use_threads=False).aggregate([])) != len(table):
-        raise ValueError(f"it has rows of the same {', '.join(key)}")
+    is_once = name not in _OF_ONE_ROW_PER_KEY or len(table.group_by(key, use_threads=False).aggregate([])) == len(table)
+    require(is_once, f"it has rows of the same {', '.join(key)}")
     for start, end in _SPANS:
         is_before = start in table.column_names and pc.any(pc.less(table[end], table[start])).as_py()
         require(not is_before, f"{end} lies before {start}")

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.analysis.operations import overlapping_rows
 from nsyspipe.analysis.steps import check_steps
-from nsyspipe.errors import DatasetError
+from nsyspipe.errors import DatasetError, require
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
 from nsyspipe.model.schema import EVENT_TABLES
@@ -26,7 +26,6 @@ from nsyspipe.model.table import conform
 from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
 from nsyspipe.run.run import Run, RunHeader, steps_source
 from nsyspipe.store.layout import file_name, find_saved, published
-from nsyspipe.store.parquet_size import require
 from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
 
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
@@ -84,7 +83,7 @@ class SavedRun(Run):
     def header(self) -> RunHeader:
         header = self._details.header
         found = header.steps_from or steps_source(header.n_ranks, self._details.n_host_steps or 0, self.step_family)
-        return replace(header, run_id=self.run_id, label=self.given_label or header.label, steps_from=found)
+        return replace(header, run_id=self.run_id, label=self.given_label or self._row["label"], steps_from=found)
 
     @property
     def step_family(self) -> str | None:

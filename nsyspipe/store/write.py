@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from itertools import pairwise
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.model import schema
+from nsyspipe.model.options import OnProgress
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RUNS
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT
 from nsyspipe.run.run import Run
@@ -23,12 +24,13 @@ from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.index import index_row, read_index, read_index_row
 from nsyspipe.store.layout import INDEX_FILE, RUN_ID, RUNS_FILE, check_run_id, file_name, run_ids, table_of_file
 from nsyspipe.store.read import content_of, digest_of, nulls_first
-from nsyspipe.store.saved_run import SavedRun
+from nsyspipe.store.saved_run import Details, SavedRun
 from nsyspipe.version import __version__
 
 # Of a step, these say where it lies; they are no figures.
 _PLACES = ("rank", "step", "start_ns", "end_ns")
 _ROWS_PER_GROUP = 1_000_000
+_FORMAT = {"compression": "zstd", "compression_level": 1, "write_page_checksum": True}
 # What operations and ranges are counted and summed up in: who reads them otherwise gets other figures here.
 _DECIDING = ("steps", "phases", "kernels", "collectives", "timeline")
 _OF_PROCESS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
@@ -38,16 +40,8 @@ _MOST_ADDED = 100
 
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
     """Return the table `runs`: the run's row, with the digests of all other files that are saved with it, by name."""
-    header = asdict(run.header)
-    captured = header["captured_at_utc"]
-    details = {
-        "header": header,
-        "skipped_steps": run.skipped_steps,
-        "nccl": None if run.nccl is None else asdict(run.nccl),
-        "link": None if run.link is None else asdict(run.link),
-        "n_host_steps": run.host_steps().num_rows,
-        "files": dict(sorted(files.items())),
-    }
+    details = asdict(Details(run.header, run.skipped_steps, run.nccl, run.link, run.host_steps().num_rows))
+    header, captured = details["header"], run.header.captured_at_utc
     known = run.link.slowest if run.link else None
     findings = run.findings()
     first = (findings.slice(0, 1).to_pylist() or [dict.fromkeys(findings.column_names)])[0]
@@ -64,7 +58,7 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         "first_saving_ns_per_step": first["saving_ns_per_step"],
         "tool_version": __version__,
         "schema_version": SCHEMA_VERSION,
-        "details": json.dumps(details),
+        "details": json.dumps(details | {"files": dict(sorted(files.items()))}),
     }
     return RUNS.from_rows([row])
 
@@ -84,12 +78,7 @@ def _metrics(run: Run) -> pa.Table:
 
 
 def save(
-    run: Run,
-    store: Path,
-    *,
-    events: bool = False,
-    force: bool = False,
-    on_progress: Callable[[int, int], None] | None = None,
+    run: Run, store: Path, *, events: bool = False, force: bool = False, on_progress: OnProgress | None = None
 ) -> None:
     """Write a run's tables; they replace what the store has of the same run id, and nothing else.
 
@@ -197,16 +186,8 @@ def _encoded(table: pa.Table) -> pa.Buffer:
     """Return a table as a file: small times by their differences, texts by dictionary, the rest as it is."""
     texts = [one.name for one in table.schema if one.type == TEXT or one.name == "run_id"]
     times = [one.name for one in table.schema if one.type == INT and one.name.endswith("_ns")]
-    written = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        written,
-        table.schema,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=texts,
-        column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
-        write_page_checksum=True,
-    ) as writer:
+    written, encodings = pa.BufferOutputStream(), dict.fromkeys(times, "DELTA_BINARY_PACKED")
+    with pq.ParquetWriter(written, table.schema, use_dictionary=texts, column_encoding=encodings, **_FORMAT) as writer:
         cuts = _cuts(table)
         for start, end in pairwise([*cuts, table.num_rows]):
             writer.write_table(table.slice(start, end - start), _ROWS_PER_GROUP)

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.errors import InputError, NsyspipeError
 from nsyspipe.model.side_files import CommMember, Communicator, Edge, NcclLog
-from nsyspipe.reader.fabric import Connected, Line, parse_line, read_nccl_logs
+from nsyspipe.reader.fabric import Connected, parse_line, read_nccl_logs
 from tests.conftest import examples
 
 REAL = Path(__file__).parent.parent / "real" / "logs"
@@ -193,7 +193,7 @@ CONNECTIONS = {
 
 def test_connections_as_releases_write_them():
     for line, expected in CONNECTIONS.items():
-        fact = parse_line(said(line)).fact
+        fact = parse_line(said(line))[2]
         assert isinstance(fact, Connected)
         assert (fact.channel, fact.connection, fact.from_rank, fact.to_rank, fact.transport) == expected
 
@@ -303,7 +303,7 @@ def test_a_file_without_nccl_is_refused_as_it_was_named_with_a_way_out(tmp_path,
 
 
 def test_a_host_name_cannot_drive_a_terminal():
-    assert parse_line("a\x07b:1:2 [0] NCCL INFO x") == Line(("a\N{REPLACEMENT CHARACTER}b", 1), 2, None)
+    assert parse_line("a\x07b:1:2 [0] NCCL INFO x") == (("a\N{REPLACEMENT CHARACTER}b", 1), 2, None)
 
 
 @pytest.mark.parametrize(("name", "n_ranks", "n_channels", "transport"), [

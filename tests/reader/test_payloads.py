@@ -9,7 +9,7 @@ import pytest
 import nsyspipe
 from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
 from nsyspipe.reader.calls import read_strings
-from nsyspipe.reader.payload import CommRank, read_payloads
+from nsyspipe.reader.payload import read_payloads
 from nsyspipe.reader.report import open_report
 from tests.build import nccl_layouts as nccl
 from tests.build.nccl_layouts import BYTES, COMM, INT, SIZE, UINT64, Entry, PayloadLayout
@@ -116,15 +116,15 @@ def test_communicators_have_sizes_by_process(tmp_path):
     found = read(tmp_path, built)
     assert found.comm_sizes.schema.equals(COMM_SIZES.arrow)
     assert [tuple(row.values()) for row in found.comm_sizes.to_pylist()] == [(there, 8, 4), (here, 8, 4), (here, 9, 2)]
-    assert found.comm_ranks == {here: CommRank(7, 8), there: CommRank(2, 4)}
+    assert found.comm_ranks == {here: (7, 8), there: (2, 4)}
 
 
 def test_a_communicator_of_two_sizes_has_none_and_another_release_says_it_elsewhere(tmp_path):
     found = read(tmp_path, created(created(builder(), 1, 8, 4, 3), 2, 8, 2, 1))
     assert found.comm_sizes.num_rows == 0
-    assert found.comm_ranks == {builder().global_pid(): CommRank(3, 4)}
+    assert found.comm_ranks == {builder().global_pid(): (3, 4)}
     found = read(tmp_path, steady_rank(0, version=NEW).comm_payload(10, n_ranks=4, rank=3, swap=True))
-    assert (found.comm_ranks, found.n_undecoded) == ({builder().global_pid(): CommRank(3, 4)}, 0)
+    assert (found.comm_ranks, found.n_undecoded) == ({builder().global_pid(): (3, 4)}, 0)
 
 
 # One version of each kind: whether ranges have payloads, and whether these are described.

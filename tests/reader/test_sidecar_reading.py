@@ -14,7 +14,7 @@ from nsyspipe.model.side_files import CapturedRank, RunCapture, Topology
 from nsyspipe.nsys.machine import Gpu
 from nsyspipe.nsys.secrets import HashKey
 from nsyspipe.reader.fabric import read_topology
-from nsyspipe.reader.sidecar import UnusableError, family_of_pattern, parse_sidecar, read_beside, read_sidecars
+from nsyspipe.reader.sidecar import family_of_pattern, parse_sidecar, read_beside, read_sidecars
 from tests.build.programs import TOPOLOGY
 from tests.conftest import REAL, examples
 
@@ -222,7 +222,7 @@ def test_a_pattern_means_a_family_if_it_is_a_text_with_numbers_and_is_never_run(
     for pattern, family in (FAMILIES | dict.fromkeys(NO_FAMILIES)).items():
         assert family_of_pattern(pattern) == family, pattern
         assert parse_sidecar(json.dumps({"step_pattern": pattern}).encode(), tmp_path).family == family
-    with pytest.raises(UnusableError, match="more than 500 characters"):
+    with pytest.raises(ValueError, match="more than 500 characters"):
         parse_sidecar(json.dumps({"step_pattern": "(" * 501}).encode(), tmp_path)
 
 

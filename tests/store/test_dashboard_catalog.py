@@ -108,6 +108,17 @@ def test_a_store_reads_the_same_without_an_index_that_can_be_used(indexed, damag
     assert [*labels_by_time(indexed).values()] == ["of the file"] * 3
 
 
+def test_a_label_of_millions_of_characters_is_cut_in_the_index_and_in_the_run(indexed):
+    index, cut = indexed / ".nsyspipe" / "index", "x" * 500
+    rewritten(lambda table: table.set_column(2, "label", pa.array(["x" * 5_000_000] * 3)))(index)
+    assert labels_by_time(indexed) == dict.fromkeys("abc", cut)
+    rewritten(lambda table: table.set_column(1, "label", pa.array(["x" * 5_000_000])))(file_of(indexed, "runs", "a"))
+    assert labels_by_time(indexed) == {"a": cut, "b": cut, "c": cut}
+    index.unlink()
+    assert labels_by_time(indexed) == {"a": cut, "b": "of the file", "c": "of the file"}
+    assert nsyspipe.load(indexed, run_id="a").label == cut
+
+
 def test_who_saves_brings_the_index_up_to_date(steady, indexed, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(indexed / "runs", copy / "runs")
