@@ -75,6 +75,7 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
                 (row["label"], row["mean_step_time_ns"], [row[one.column] for one in STEP_PARTS]) for row in rows
             ])  # fmt: skip
             for one in of_scoreboard.scoreboard_blocks(shown):
+                yield from _troubles(one)
                 if isinstance(one, Facts | Heading) or (
                     isinstance(one, Table) and one.caption == of_scoreboard.RESULTS
                 ):
@@ -103,10 +104,14 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
     blocks = of_difference.difference_blocks(change)
     yield from _drawn([(side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides])
     for one in blocks:
-        if isinstance(one, Troubles):
-            yield from (Heading(printable(f"{severity}: {message}")) for severity, message, *_ in one.rows)
-        elif isinstance(one, Table) and one.caption == of_difference.METRICS:
+        yield from _troubles(one)
+        if isinstance(one, Table) and one.caption == of_difference.METRICS:
             yield one
+
+
+def _troubles(block: Block) -> Iterator[Heading]:
+    if isinstance(block, Troubles):
+        yield from (Heading(printable(f"{severity}: {message}")) for severity, message, *_ in block.rows)
 
 
 def _run_blocks(run: Run) -> Iterator[Block | Bars]:
@@ -123,11 +128,14 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
         for name, wall, row in drawn
     ])  # fmt: skip
     yield of_run.rank_table(run, _MOST_RANKS)
-    findings, extent = findings_of(run), of_run.Extent((), _MOST_RANKS, _MOST_LINES, is_brief=True)
+    findings = findings_of(run)
+    # One that rests on what was not recorded stands last, and may bring most.
+    shown = [one for at, one in enumerate(findings) if at < _MOST_LINES or (one.is_conditional and one.share)]
+    extent = of_run.Extent((), _MOST_RANKS, len(shown), is_brief=True)
     step_ns = mean_step_ns(run.summary().to_pylist()[0])
-    yield from (one for one in of_run.change_blocks(findings, extent, step_ns) if isinstance(one, Table))
-    if len(findings) > _MOST_LINES:
-        yield Heading(f"and {len(findings) - _MOST_LINES} more: .findings()")
+    yield from (one for one in of_run.change_blocks(shown, extent, step_ns) if isinstance(one, Table))
+    if rest := [one.id for one in findings if one not in shown]:
+        yield Heading(f"and {', '.join(rest)}: .findings()")
     yield from _problems(run.problems.to_pylist())
 
 
