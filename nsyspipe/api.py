@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +214,7 @@ def diff(
     from nsyspipe.comparison.difference import RunDifference  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import DEFAULT_METRIC  # noqa: PLC0415 - one run needs none
 
+    check_kind("force", force, bool, "True or False", "force=True")
     least = gate.effect_ratio(min_effect_pct)
     gate.check_confidence(confidence)
     given = (metrics,) if isinstance(metrics, str) else metrics
@@ -225,7 +226,10 @@ def diff(
         candidate = others[0] if others else candidate
     if candidate is None:
         raise OptionError("diff", "compares two runs, and one is named", fix="diff(BASELINE, CANDIDATE)")
-    return RunDifference(_as_side(baseline), _as_side(candidate), least, confidence, judged, force)
+    before, after = _as_side(baseline), _as_side(candidate)
+    if before.name == after.name:
+        after = replace(after, label=f"{after.label} (2)", shown_as=None)
+    return RunDifference(before, after, least, confidence, judged, force)
 
 
 def compare(
@@ -277,6 +281,7 @@ def compare(
     from nsyspipe.comparison.metrics import Rules  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.scoreboard import Scoreboard, check_sort  # noqa: PLC0415 - one run needs none
 
+    check_kind("force", force, bool, "True or False", "force=True")
     least = gate.effect_ratio(min_effect_pct)
     gate.check_confidence(confidence)
     if sort is not None:

@@ -166,7 +166,9 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
     rows = rows[np.lexsort((operations.launch[rows], operations.start[rows]))]
     times = (operations.start, rank.comm_starts), (operations.end, rank.comm_ends)
     if not all(np.array_equal(column[rows], first_read) for column, first_read in times):
-        raise DamagedReportError(path, "has changed since it was first read", fix="leave it alone, and run this again")
+        raise DamagedReportError(
+            path, "has changed since it was first read", fix="leave it alone, and start again; in Python, load it again"
+        )
     seqs = np.full(len(operations), NO_SEQ)
     seqs[rows] = rank.seqs
     return seqs

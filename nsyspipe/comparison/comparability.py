@@ -75,7 +75,7 @@ _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own wor
 # Compute of a step that is so many times as long may be of another model, batch or precision; of the same kernels.
 FAR_APART, _FAR_APART_OF_SAME = 3.0, 2.0
 _FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of one in another precision it may be less
-OTHER_WORK = "other-work"
+OTHER_WORK, UNKNOWN_WORK = "other-work", "unknown-work"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
 
@@ -210,7 +210,7 @@ def _other_work(sides: Sides) -> Iterator[Check]:
         if all(map(n_steps, _runs(sides))):
             texts = ["compute is not known" if time is None else "compute is known" for time in computes]
             after = "; what is not seen may be of another model, batch or precision"
-            yield _check("unknown-work", "whether steps do the same work is not known", texts, after=after)
+            yield _check(UNKNOWN_WORK, "whether steps do the same work is not known", texts, after=after)
         return
     families = [{run.step_family for run in side.runs} for side in sides]
     ratio = max(times) / min(times) if all(times) else 0.0

@@ -100,6 +100,8 @@ _KINDS = """
     sidecar-file-unusable (warning): {file}, which the capture's sidecar names, is not used: {reason} -> name the files with --nccl-log and --topology
     step-pattern-ignored (info): the capture's sidecar says that the steps match {pattern}, but {why}: they were detected by their names
         -> --step REGEX, if they are not the ones that you mean
+    phase-pattern-unmatched (warning): no NVTX range is named as {option} {pattern} asks for, so there is no {phase} phase; the longest: {families}
+        -> leave {option} out, or name ranges that are there
     no-gpu-name (info): the report does not say which GPU model rank {rank} ran on
     untested-version (info): export schema {version} is newer than any nsyspipe was tested on: compare with nsys stats
     no-message-size (info): message sizes were not recorded ({why}): no bytes and bandwidths -> {how}

@@ -50,6 +50,9 @@ _OF_GRADIENTS = {"gradient_dtype", "bucket_mb", "no_grad_copy", "no_sync"}
 _MOST_SLOWER = 1.5  # kernels may be slower beside communication, but hardly so much
 
 
+_FLAGS = ("no_wait", "no_grad_copy", "no_sync", "prefetch", "perfect_overlap")
+
+
 @dataclass(frozen=True)
 class Knobs:
     """A combination of changes, as `answer.whatif` describes them; what is None or false stays as it is."""
@@ -79,6 +82,8 @@ class Knobs:
             raise OptionError.no_such_name(option, "is not known", str(self.gradient_dtype), DTYPES)
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
+        for name in _FLAGS:
+            check_kind(name, getattr(self, name), bool, "True or False", f"{name}=True")
         if (self.bucket_mb or 0) > _LARGEST_BUCKET_MB:
             fix = "MiB, as bucket_cap_mb takes them, not bytes: --bucket-mb 25"
             raise OptionError(f"--bucket-mb {self.bucket_mb:.0f}", "is more than a GPU holds", fix=fix)
@@ -104,8 +109,8 @@ class Knobs:
 
 def _check_positive(option: str, value: float | None) -> None:
     name = option[2:].replace("-", "_")
-    is_number = re.fullmatch(r"[0-9]*\.?[0-9]+", str(value))  # as text
-    check_kind(name, value, Real, "one number", f"{name}={value}" if is_number else "one whatif for each number")
+    number = re.match(r"[0-9]*\.?[0-9]+", str(value))  # as text, with a unit maybe
+    check_kind(name, value, Real, "one number", f"{name}={number[0]}" if number else "one whatif for each number")
     if value is not None and not 0 < value < float("inf"):
         raise OptionError(f"{option} {value:g}", "is not a positive number", fix="a number above 0")
 

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nsyspipe.comparison.comparability import OTHER_WORK
+from nsyspipe.comparison.comparability import OTHER_WORK, UNKNOWN_WORK
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import shown
@@ -134,7 +134,13 @@ def headlines(board: Scoreboard) -> list[str]:
         differ = "seem to differ" if OTHER_WORK in checks.values() else "differ"
         why = f"they {differ} in {_listed([*checks])}" if checks else "which of them are alike is not known"
         return [f"No two of {len(board.sides)} runs can be compared: {why}."]
-    return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several]
+    unknown = [row for row in board.checks.to_pylist() if row["check"] == UNKNOWN_WORK]
+    unseen = {row[side] for row in unknown for side in ("label", "against")}
+    lines = []
+    for one in several:
+        caution = " Whether they do the same work is not known." * any(row["label"] in unseen for row in one[1])
+        lines.append(f"{_headline(board, *one, of_kind=len(kinds) > 1)}{caution}")
+    return lines
 
 
 def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool) -> str:

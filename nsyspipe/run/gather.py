@@ -3,11 +3,11 @@
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +16,9 @@ from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import is_part_of_step, is_step_name
+from nsyspipe.model.names import PHASE_PATTERNS, is_part_of_step, is_step_name
 from nsyspipe.model.options import Reading
-from nsyspipe.model.problems import Problem
+from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import ReportFacts, read_capture
@@ -98,6 +98,7 @@ def digest_report(
     capture = replace(capture, calls=replace(capture.calls, all=None))  # most of what is left
     shares = zip(events, steps, between, strict=True)
     digested = [digest_process(*share, capture, codes, is_one_window=family is None) for share in shares]
+    longest = largest_families(others, named, _MOST_FAMILIES)
     sizes = (capture.payloads.comm_sizes[name].to_pylist() for name in ("comm_id", "n_ranks"))
     gap = capture.payloads.size_gap
     return ReportDigest(
@@ -109,7 +110,7 @@ def digest_report(
         processes=tuple(digest for digest, _ in digested),
         hosts=digest_hosts(hosts, families, codes, family, capture.ranges.open_end_ns),
         family=family,
-        families=largest_families(others, named, _MOST_FAMILIES),
+        families=longest,
         n_named_steps=n_named,
         name_column=capture.operations.name_column,
         open_end_ns=capture.ranges.open_end_ns,
@@ -119,8 +120,27 @@ def digest_report(
         n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
         has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digested),
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
-        problems=(*capture.problems, *(one for _, problems in digested for one in problems)),
+        problems=(
+            *capture.problems,
+            *_unmatched(reading, codes, longest),
+            *(one for _, problems in digested for one in problems),
+        ),
     )
+
+
+def _unmatched(reading: Reading, codes: Int64, families: Sequence[tuple[str, int]]) -> Iterator[Problem]:
+    """State the phases whose pattern was asked for, and is that of no range."""
+    names = ", ".join(repr(name) for name, _ in families[:_NAMED_FAMILIES])
+    for code, (phase, usual) in enumerate(PHASE_PATTERNS.items()):
+        pattern = reading.phases[phase].pattern
+        if names and pattern != usual and code not in codes:
+            facts: dict[str, Any] = {
+                "option": f"--{phase}",
+                "pattern": repr(pattern),
+                "phase": phase,
+                "families": names,
+            }
+            yield problem("phase-pattern-unmatched", **facts)
 
 
 @dataclass(frozen=True)

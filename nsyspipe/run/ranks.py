@@ -24,9 +24,9 @@ from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.sidecars import RunSidecars
 
 Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
-_ONE_RUN_NS, _ONE_HOST_NS, _TOGETHER_NS = 60 * 10**9, 10 * 10**9, 5 * 10**9
+_ONE_RUN_NS, _ONE_HOST_NS, _TOGETHER_NS, _LONG_NS = 60 * 10**9, 10 * 10**9, 5 * 10**9, 600 * 10**9
 _SHOWN = 4
-_TWICE, _DIFFERENT = "the same report twice", "{}: reports of different runs"
+_TWICE, _DIFFERENT, _ACTIVE = "the same report twice", "{}: reports of different runs", "active"
 # What tells runs apart: report, key, the value that all reports have alike, and words if they do not.
 _Identity: TypeAlias = tuple[ReportDigest, object, object, str]
 _ENVIRONMENT = "env:"
@@ -49,7 +49,8 @@ def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSi
     for latest, rank in zip(last_to_end, in_order[1:], strict=False):
         gap_ns = rank.span[0] - latest.span[1]
         if gap_ns > (_ONE_RUN_NS if is_told else _most_apart_ns(latest.report, rank.report)):
-            what = f"active {gap_ns / 1e9:.3g} s apart"
+            apart = f"{gap_ns / 1e9:.3g} s" if gap_ns < _LONG_NS else f"{gap_ns / 60e9:.0f} min"
+            what = f"{_ACTIVE} {apart} apart"
             raise _conflict(digests, latest.report, rank.report, _DIFFERENT.format(what))
 
 
@@ -102,7 +103,8 @@ def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportD
     if what != _TWICE and len(groups) > 1 and has_ranks:
         more = f" or {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
         return RankConflictError(names, what, fix=f"{fix}: {' or '.join([*groups][:_SHOWN])}{more}")
-    return RankConflictError(names, what, fix=f"{fix}, or number them yourself with --rank-map")
+    numbered = "" if what.startswith(_ACTIVE) else ", or number them yourself with --rank-map"
+    return RankConflictError(names, what, fix=f"{fix}{numbered}")
 
 
 def check_several_runs(arguments: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION
 from nsyspipe.analysis.summary import Evenness, evenness, step_times
-from nsyspipe.errors import OptionError, short_repr
+from nsyspipe.errors import NsyspipeError, OptionError, short_repr
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model.names import ranges
 from nsyspipe.model.options import check_whole
@@ -303,7 +303,10 @@ class Run(ShownInNotebooks, ABC):
         return sorted(wanted)
 
     def __repr__(self) -> str:
-        figures = self.summary().to_pylist()[0]
+        try:
+            figures = self.summary().to_pylist()[0]
+        except NsyspipeError as error:
+            return f"<Run that cannot be read: {str(error).splitlines()[0]}>"
         steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} in the figures"
         steps = "a capture without steps" if self.is_capture else steps
         return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}>"

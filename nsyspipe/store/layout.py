@@ -239,10 +239,11 @@ def is_one_run(path: Path) -> bool:
     return _run_of(path) is not None or _name_in_store(path) is not None
 
 
-def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
+def find_saved(path: Path, run_id: str | None = None, label: str | None = None) -> tuple[Path, str]:
     """Return store and id of the one run that is meant; an `OptionError` of several if none is named, or not one of them.
 
-    A path may end in ``:NAME``, the id of a run or a label: of several runs of that label the latest is meant.
+    A path may end in ``:NAME``, the id of a run or a label: of several runs of that label the latest is meant, as where
+    a `label` is given and no name.
     """
     store, named = _run_of(path) or _name_in_store(path) or (path, None)
     if named and not has_run(store, named):  # those that cannot be read have the label ""
@@ -254,8 +255,8 @@ def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
     if named is not None and has_run(store, named):
         labels = {named: labels.get(named, "")}
     ids = [*labels]
-    if wanted is None and len(ids) == 1:
-        return store, ids[0]
+    if wanted is None and (chosen := ids if len(ids) == 1 else [one for one in ids if label and labels[one] == label]):
+        return store, chosen[-1]
     # The last runs, each with its label, which tells more than an id.
     named_so = [one if label in ("", one) else f"{one} ({label})" for one, label in [*labels.items()][-_SHOWN:]]
     shown = ", ".join(named_so) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")

@@ -133,7 +133,7 @@ def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
 
 def open_saved(store: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
     """Open a run of a store, as `layout.find_saved` finds it; to be called by another name if one is given."""
-    return SavedRun(store, *find_saved(store, run_id), label)
+    return SavedRun(store, *find_saved(store, run_id, label), label)
 
 
 # --- what no column of a run holds, as JSON in its row ---

@@ -22,7 +22,7 @@ def test_a_side_is_a_side_a_run_or_a_path(run):
     folder = run.inputs[0].parent
     for given in (Side("x", (run,)), run, folder, str(folder / "run_*.sqlite")):
         assert diff(given, run, force=True).verdict == "no change"
-    assert repr(diff(run, run)) == "<RunDifference 'run' -> 'run': inconclusive>"
+    assert repr(diff(run, run)) == "<RunDifference 'run' -> 'run (2)': inconclusive>"
     # It is shown by its label or what tells it from the other.
     assert (Side("x", (run,)).name, Side("x", (run,), "runs/x").name) == ("x", "runs/x")
     assert "'runs/x' -> 'x'" in repr(diff(Side("x", (run,), "runs/x"), Side("x", (run,))))

@@ -130,9 +130,8 @@ def test_the_order_of_runs_does_not_change_who_is_compared_with_whom(apart, name
 @pytest.mark.parametrize(("names", "known"), [(("a", "dark"), ""), (("dark", "dark2"), "not ")])
 def test_of_unknown_compute_it_is_said_that_the_work_may_be_another_and_the_rest_is_compared(apart, names, known):
     board = compare([Side(name, (apart[name],)) for name in names])
-    assert headlines(board) == [
-        f"{names[0]} is the fastest of 2 runs, level with {names[1]} in step time (no change that counts)."
-    ]
+    level = f"{names[0]} is the fastest of 2 runs, level with {names[1]} in step time (no change that counts)."
+    assert headlines(board) == [f"{level} Whether they do the same work is not known."]
     message = f"whether steps do the same work is not known: {names[0]} compute is {known}known, {names[1]} compute is not known"
     assert [(row["blocks"], row["message"]) for row in board.checks.to_pylist()] == [(False, message)]
     assert board.table["verdict"].to_pylist() == ["reference", "no change"]

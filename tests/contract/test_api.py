@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import shutil
 import string
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import nsyspipe
 from nsyspipe.errors import OptionError, OutputError, ReportNotFoundError
 from nsyspipe.model import schema
 from nsyspipe.model.problems import CATALOGUE, SEVERITIES
+from tests.build.trace import steady_rank
 
 TABLES = schema.RUN_TABLES | {"breakdown": schema.STEPS}
 # Keys of tables whose largest rows come first, or whose nulls come last.
@@ -227,3 +229,30 @@ def test_import_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_path):
+    for call in (
+        lambda: nsyspipe.diff(steady_run, steady_run, force="no"),
+        lambda: nsyspipe.whatif(steady_run, no_wait="no"),
+    ):
+        with pytest.raises(OptionError, match="is a str, where True or False was needed"):
+            call()
+    with pytest.raises(OptionError, match="bucket_mb=100"):
+        nsyspipe.whatif(steady_run, bucket_mb="100MB")
+    for reports in (steady_run.steps().to_pandas(), {"a": "b.sqlite"}):
+        with pytest.raises(OptionError, match="where a path was needed"):
+            nsyspipe.load(reports)
+    path = steady_rank(0, world_size=1).write(tmp_path / "a.sqlite")
+    problems = nsyspipe.load(path, backward="bwd|backwards").problems.to_pylist()
+    (told,) = [row["message"] for row in problems if row["code"] == "phase-pattern-unmatched"]
+    assert told.startswith(
+        "no NVTX range is named as --backward 'bwd|backwards' asks for, so there is no backward phase; "
+    )
+    two = nsyspipe.load(path, label="two")
+    for run in (steady_run, two):
+        nsyspipe.export.parquet(run, tmp_path / "store")
+    assert nsyspipe.load(tmp_path / "store", label="two").header.run_id == two.header.run_id
+    saved = nsyspipe.load(tmp_path / "store:two")
+    shutil.rmtree(tmp_path / "store")
+    assert repr(saved).startswith("<Run that cannot be read: ")

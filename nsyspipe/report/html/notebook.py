@@ -74,6 +74,7 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
             bars = [(row["label"], row["mean_step_time_ns"], [row[one.column] for one in STEP_PARTS]) for row in rows]
             yield from _drawn(bars)
             for one in of_scoreboard.scoreboard_blocks(shown):
+                yield from _troubles(one)
                 if isinstance(one, Facts | Heading) or getattr(one, "caption", None) == of_scoreboard.RESULTS:
                     yield one
         case WhatIf():
@@ -99,10 +100,14 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
     sides = zip(of_difference.SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
     yield from _drawn((side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides)
     for one in of_difference.difference_blocks(change):
-        if isinstance(one, Troubles):
-            yield from (Heading(printable(f"{severity}: {message}")) for severity, message, *_ in one.rows)
-        elif getattr(one, "caption", None) == of_difference.METRICS:
+        yield from _troubles(one)
+        if getattr(one, "caption", None) == of_difference.METRICS:
             yield one
+
+
+def _troubles(block: Block) -> Iterator[Heading]:
+    if isinstance(block, Troubles):
+        yield from (Heading(printable(f"{severity}: {message}")) for severity, message, *_ in block.rows)
 
 
 def _run_blocks(run: Run) -> Iterator[Block | Bars]:
@@ -117,11 +122,14 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     parts = [[ns and (row[f"{one.name}_share"] or 0) * ns for one in STEP_PARTS] for row, ns in drawn]
     yield from _drawn((f"rank {row['rank']}", ns, own) for (row, ns), own in zip(drawn, parts, strict=True))
     yield of_run.rank_table(run, _MOST_RANKS)
-    findings, extent = findings_of(run), of_run.Extent((), _MOST_RANKS, _MOST_LINES, is_brief=True)
+    findings = findings_of(run)
+    # One that rests on what was not recorded stands last, and may bring most.
+    shown = [one for at, one in enumerate(findings) if at < _MOST_LINES or (one.is_conditional and one.share)]
+    extent = of_run.Extent((), _MOST_RANKS, len(shown), is_brief=True)
     step_ns = mean_step_ns(run.summary().to_pylist()[0])
-    yield from (one for one in of_run.change_blocks(findings, extent, step_ns) if isinstance(one, Table))
-    if len(findings) > _MOST_LINES:
-        yield Heading(f"and {len(findings) - _MOST_LINES} more: .findings()")
+    yield from (one for one in of_run.change_blocks(shown, extent, step_ns) if isinstance(one, Table))
+    if rest := [one.id for one in findings if one not in shown]:
+        yield Heading(f"and {', '.join(rest)}: .findings()")
     yield from _problems(run.problems.to_pylist())
 
 
