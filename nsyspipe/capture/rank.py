@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from nsyspipe.capture import supervision
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, write_record
@@ -180,13 +179,6 @@ def _number(path: Path) -> int | None:
     return None
 
 
-class Captured(NamedTuple):
-    """What came of a capture: the path of its report without suffix, or what is wrong."""
-
-    report: str | None = None
-    problem: str | None = None
-
-
 def output_of(nsys: Sequence[str]) -> str | None:
     """Return what the words of an nsys name as its output, variables filled in."""
     named = next((word.partition("=")[2] for word in nsys if word.startswith("--output=")), None)
@@ -236,20 +228,20 @@ class NsysOutput:
     def _left(self, suffix: str) -> list[Path]:
         return sorted(path for path in self.temporary.rglob(f"*{suffix}") if path.is_file() and path.stat().st_size)
 
-    def captured(self) -> Captured:
-        """Return what an nsys that has ended left; a capture that lies in its temporary directory is moved to safety."""
+    def captured(self) -> tuple[str | None, str | None]:
+        """Return the report of an nsys that has ended, or what is wrong; a capture in its temporary directory is moved to safety."""
         there = report_there(self.output)
         is_new = there not in (None, self.earlier) and there[1] >= self.started_ns - _CLOCK_SLACK_NS
         # Nsys moves its report to its place, so one that is left says that the file there is somebody else's.
         if is_new and not self._has_others():
-            return Captured(report=self.output)
+            return self.output, None
         said = last_words(self.log, self.command)
         if reports := self._left(".nsys-rep"):
-            return Captured(problem=f"nsys could not write its report{_kept(reports, self.output)}{said}")
+            return None, f"nsys could not write its report{_kept(reports, self.output)}{said}"
         if streams := self._left(".qdstrm"):
-            return Captured(problem=f"nsys did not make a report of its capture{_kept(streams, self.output)}")
+            return None, f"nsys did not make a report of its capture{_kept(streams, self.output)}"
         is_empty = any(self.temporary.rglob("*.nsys-rep"))
-        return Captured(problem=f"nsys could not write its report{said}" if is_empty else NOTHING)
+        return None, f"nsys could not write its report{said}" if is_empty else NOTHING
 
 
 def last_words(log: Path, command: Sequence[str] = ()) -> str:

@@ -38,11 +38,11 @@ _NO_SETTING, _MOST_CHANGES = re.compile(r"[=\n\ufffd]"), 1000
 TOPOLOGY_SUFFIX, _LONGEST_TEXT, _MOST_LOGS = ".topo.txt", 500, 4096
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=", re.ASCII)
 _EPOCHS = "(?: in one epoch| in epochs of [0-9]+)?"
-CUT_SHORT = rf"[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps?{_EPOCHS}, the warm-up is [0-9]+"
 # Sentences of ours that a sidecar may say of a rank; what nsys said besides may quote the command, and is left out.
 _PROBLEMS = re.compile(
     rf"{NOTHING}|nsys failed before it started the program|nsys could not write its report"
-    rf"|nsys did not make a report of its capture|nsys had not ended [0-9]{{1,9}} s after the program: ended it|{CUT_SHORT}"
+    r"|nsys did not make a report of its capture|nsys had not ended [0-9]{1,9} s after the program: ended it"
+    rf"|[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps?{_EPOCHS}, the warm-up is [0-9]+"
 )
 # Names of phases that say nothing of anybody; others are the program's own words, and stand in the report alone.
 _PHASES = (

@@ -102,17 +102,14 @@ def adopt_orphans() -> None:
 def end_adopted(*, is_any_of_nsys: bool) -> None:
     """End what nsys left running, its own programs only (or `is_any_of_nsys`): an agent keeps the terminal's pipe."""
 
-    def is_of_nsys(pid: int) -> bool:
-        with contextlib.suppress(OSError):
-            return Path(f"/proc/{pid}/exe").readlink().name.startswith(_OF_NSYS)
-        return False
-
-    def adopted() -> list[int]:
+    def adopted() -> Iterator[int]:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:  # those that have ended
                 pass
-        children = [pid for pid, state, parent, _ in _processes() if parent == os.getpid() and state != "Z"]
-        return [pid for pid in children if is_any_of_nsys or is_of_nsys(pid)]
+        for pid in [pid for pid, state, parent, _ in _processes() if parent == os.getpid() and state != "Z"]:
+            with contextlib.suppress(OSError):
+                if is_any_of_nsys or Path(f"/proc/{pid}/exe").readlink().name.startswith(_OF_NSYS):
+                    yield pid
 
     # To end by themselves; after a polite signal; after the last one.
     _end(adopted, os.kill, (0, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))

@@ -79,8 +79,6 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
 
 def without_exported(paths: Sequence[Path]) -> list[Path]:
     """Return the reports without those whose export is among them."""
-    if not any(path.suffix in RAW_SUFFIXES for path in paths):
-        return [*paths]
     exported = {path.with_suffix("") for path in paths if path.suffix == EXPORT_SUFFIX}
     return [path for path in paths if path.suffix not in RAW_SUFFIXES or path.with_suffix("") not in exported]
 
@@ -154,9 +152,7 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             raise ReportNotFoundError("an empty argument", "names no report", fix="pass a path")
         path = Path(argument)
         with readable(path):
-            if path.is_file():  # most are, and each question costs
-                found = [path]
-            elif path.is_dir():
+            if path.is_dir():
                 found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
                 problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
                 if not found and (inside := table_of_store(path)):

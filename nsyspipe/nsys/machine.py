@@ -24,6 +24,7 @@ _BOTH = f"{CONVERT}, {CAPTURE}"
 # What a probe found: its status, what it says, and what would mend it.
 _Found: TypeAlias = tuple[str, str, str | None]
 
+_WOULD_TELL = "missing", "nsys would tell", GET_NSYS
 _LONGEST_NAME, _MOST_PARANOID = 64, 2
 _LITTLE_SPACE_BYTES = 5_000_000_000
 _SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
@@ -92,8 +93,8 @@ def check_machine(
         ("nsyspipe", ANALYZE, ("ok", f"{__version__} on Python {platform.python_version()}", None)),
         ("disk_space", "writing reports", _disk_space(free)),
         ("nsys", _BOTH, _nsys(nsys, version, answer)),
-        ("importer", _BOTH, _importer(nsys, root)),
-        ("trace_values", "choosing --trace", _trace_values(patience, nsys)),
+        ("importer", _BOTH, _importer(nsys, root) if nsys else ("missing", "comes with nsys", GET_NSYS)),
+        ("trace_values", "choosing --trace", _trace_values(patience, nsys) if nsys else _WOULD_TELL),
         ("cpu_sampling", "CPU samples (not needed)", _cpu_sampling(patience, nsys, root)),
         ("cuda_driver", CAPTURE, _driver(patience, root)),
         ("topology", "naming slow links", _topology(patience, search_path)),
@@ -129,17 +130,13 @@ def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> _
     return "ok", f"{version} {where}", None
 
 
-def _importer(nsys: Program | None, root: Path) -> _Found:
-    if nsys is None:
-        return "missing", "comes with nsys", GET_NSYS
+def _importer(nsys: Program, root: Path) -> _Found:
     if programs.find_importer(nsys, root):
         return "ok", "QdstrmImporter is there", None
     return "unknown", "no QdstrmImporter beside nsys", f"{GET_NSYS}, not only its target package"
 
 
-def _trace_values(patience: Patience, nsys: Program | None) -> _Found:
-    if nsys is None:
-        return "missing", "nsys would tell", GET_NSYS
+def _trace_values(patience: Patience, nsys: Program) -> _Found:
     values = programs.trace_values_in(patience.answer(str(nsys.path), "profile", "--help"))
     if not values:
         return "unknown", "nsys profile --help does not tell", _SAFE_TRACE

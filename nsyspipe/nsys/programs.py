@@ -42,8 +42,7 @@ _IMPORTER_PLACES = (
 _MOST_BYTES, _CHUNK, _POLL_S, _PROGRAM_S = 1 << 20, 1 << 16, 0.02, 3.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 _TELLING = re.compile(
-    r"error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception|end of file|lost",
-    re.IGNORECASE,
+    r"(?i)error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception|end of file|lost"
 )
 _PROGRESS = re.compile(r"\[[= ]*\d+ ?%|^\[\d+/\d+\]")
 _LONGEST_LINE = 200
@@ -126,13 +125,10 @@ def printed(
     Its process group is ended with it, when time is up, or when `is_stopped` says so; its errors are left out, but in a `folder`.
     """
     received, is_open = bytearray(), True
+    errors = subprocess.STDOUT if folder else subprocess.DEVNULL
+    # Its own group: Ctrl-C reaches us, and we end it with all that it started.
     with subprocess.Popen(  # noqa: S603 - a list, no shell
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if folder else subprocess.DEVNULL,
-        cwd=folder,
-        start_new_session=True,  # its own group: Ctrl-C reaches us, and we end it with all that it started
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=folder, start_new_session=True
     ) as process:
         source, deadline = process.stdout, time.monotonic() + timeout_s
         assert source is not None  # noqa: S101 - a pipe

@@ -8,7 +8,7 @@ import pytest
 
 from nsyspipe.capture.outcome import End, judge
 from nsyspipe.capture.plan import parse_job
-from nsyspipe.capture.rank import MISSED_AGENT, NOTHING, Captured, NsysOutput, last_words, output_of, report_there
+from nsyspipe.capture.rank import MISSED_AGENT, NOTHING, NsysOutput, last_words, output_of, report_there
 from nsyspipe.capture.status import Program, RankRecord
 
 WELL = End(0)
@@ -99,7 +99,7 @@ def test_a_file_that_was_there_or_is_older_than_this_nsys_is_not(place, is_noted
     if not is_noted:  # moved there meanwhile
         os.utime(path, ns=(0, time.time_ns() - 3600 * 10**9))
     earlier = report_there(str(place / "run_0")) if is_noted else None
-    assert came_of(place, earlier=earlier) == Captured(problem=NOTHING)
+    assert came_of(place, earlier=earlier) == (None, NOTHING)
 
 
 SAID = "Failed to create 'run_0.nsys-rep': File exists"
@@ -121,10 +121,10 @@ def test_a_new_file_is_the_report_and_what_is_left_is_kept_beside_it(place, ther
         (place / "run_0.nsys-rep").write_text(there)
     for name, text in left.items():
         (place / "tmp" / "nvidia" / name).write_text(text)
-    came = came_of(place)
+    report, came = came_of(place)
     mark = f"kept-{os.getpid()}"
-    assert came.report == (None if problem else str(place / "run_0"))
-    assert (came.problem or "").replace(mark, "kept-P") == (problem or "")
+    assert report == (None if problem else str(place / "run_0"))
+    assert (came or "").replace(mark, "kept-P") == (problem or "")
     names = {path.name.replace(mark, "kept-P"): path.read_text() for path in place.glob("run*")}
     assert names == kept | ({"run_0.nsys-rep": there} if there else {})
 
@@ -133,11 +133,11 @@ def test_a_name_that_is_taken_is_not_and_a_capture_that_cannot_be_moved_stays_an
     (place / "run_0.qdstrm").write_text("first")
     left = place / "tmp" / "nvidia" / "x.qdstrm"
     left.write_text("second")
-    assert came_of(place).problem.endswith(f"which is kept: run.kept-{os.getpid()}_0.qdstrm")
+    assert came_of(place)[1].endswith(f"which is kept: run.kept-{os.getpid()}_0.qdstrm")
     assert (place / "run_0.qdstrm").read_text() == "first"
     left.write_text("mine")
-    came = NsysOutput(str(place / "no" / "run_0"), place / "tmp", place / "log").captured()
-    assert f"it is still in {left.parent}" in came.problem
+    _, came = NsysOutput(str(place / "no" / "run_0"), place / "tmp", place / "log").captured()
+    assert f"it is still in {left.parent}" in came
     assert left.read_text() == "mine"
 
 
