@@ -39,8 +39,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         number = interrupt.args[0] if interrupt.args else signal.SIGINT
-        _say(interrupted(supervision.SIGNALLED + number))
-        _say("  fix: nsyspipe convert exports the reports that are there")
+        _say(
+            f"{interrupted(supervision.SIGNALLED + number)}\n  fix: nsyspipe convert exports the reports that are there"
+        )
         return supervision.SIGNALLED + number
 
 
@@ -115,8 +116,7 @@ class _Running:
             # Each rank's nsys has the same limit of its own, and is a little earlier.
             limits.append((self._since["ranks"], "command", job.exit_timeout_s + JOB_GRACE_S))
         else:
-            linger_s = LINGER_S if job.linger_s is None else job.linger_s
-            limits.append((self._since.get("loop", now), "exit", linger_s))
+            limits.append((self._since.get("loop", now), "exit", LINGER_S if job.linger_s is None else job.linger_s))
             limits.append((self._since.get("capture", now), "linger", job.linger_s or 0))
         return next((End(None, why, after_s) for since, why, after_s in limits if 0 < after_s < now - since), None)
 

@@ -158,9 +158,8 @@ def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
 
 def _of_failure(failed: RankRecord, found: str, job: Job, *, has_reports: bool) -> tuple[int, list[str]]:
     if failed.pid is None and failed.nsys_group is not None and failed.problem:
-        what = f"error: rank {failed.rank}: {failed.problem}"
         fix = _AGENT_FIX if MISSED_AGENT.search(failed.problem) else _NSYS_FIX
-        return _NOT_STARTED, [what, found, fix]
+        return _NOT_STARTED, [f"error: rank {failed.rank}: {failed.problem}", found, fix]
     status = failed.status or 1
     how = f"ended with status {status}; its own message stands above"
     if status > _SIGNALLED:

@@ -77,8 +77,7 @@ class Job:
         """Return the ranks of this node that are to be captured, given those that have started."""
         if self.nsys is None:
             return ()
-        ranks = self.local_ranks or started
-        return tuple(one for one in ranks if self.chosen is None or one in self.chosen)
+        return tuple(one for one in self.local_ranks or started if self.chosen is None or one in self.chosen)
 
     def beside(self, ending: str) -> Path:
         """Return a file of this job."""

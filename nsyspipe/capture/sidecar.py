@@ -106,8 +106,7 @@ def _commit(patience: Patience, directory: Path) -> tuple[str | None, bool | Non
         return commit, None
     for one in sorted(filters):
         settings += [word for what in _NO_FILTER for word in ("-c", f"{one}.{what}")]
-    there = ("git", "-C", top, "--no-optional-locks", *settings)
-    return commit, _is_dirty(patience, there, has_filters=bool(filters))
+    return commit, _is_dirty(patience, ("git", "-C", top, "--no-optional-locks", *settings), has_filters=bool(filters))
 
 
 def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) -> bool | None:
@@ -193,11 +192,11 @@ def _ranks(by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program])
     for rank in sorted({*by_rank, *programs}):
         row, said = by_rank.get(rank, CapturedRank(rank)), programs.get(rank, Program())
         own_problems = "; ".join(dict.fromkeys(_PROBLEMS.findall(row.problem or "")))
+        pid = row.pid if said.pid is None else said.pid
         local_rank = said.local_rank if row.local_rank is None else row.local_rank
-        row = replace(row, pid=row.pid if said.pid is None else said.pid, local_rank=local_rank)
         gpu_name, report = _text(row.gpu_name or said.gpu_name) or None, _text(PurePath(row.report or "").name) or None
         problem = (own_problems or "its capture failed") if row.problem else None
-        rows.append(replace(row, gpu_name=gpu_name, report=report, problem=problem))
+        rows.append(replace(row, pid=pid, local_rank=local_rank, gpu_name=gpu_name, report=report, problem=problem))
     return rows
 
 
@@ -239,8 +238,7 @@ def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[
     by_pid: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            match = named.fullmatch(path.name)
-            if match and short in (None, match[1].partition(".")[0]):
+            if (match := named.fullmatch(path.name)) and short in (None, match[1].partition(".")[0]):
                 by_pid[decoded(path.name)] = int(match[2])
     pids = {row.pid for row in rows}
     own = [log for log, pid in by_pid.items() if pid in pids]

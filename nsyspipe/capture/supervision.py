@@ -72,8 +72,7 @@ def _remove_abandoned(parent: Path) -> None:
     with contextlib.suppress(OSError):
         for path in parent.glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):
-                is_ours = _OURS.fullmatch(path.name) and is_as_made(path)
-                if is_ours and time.time() - claimed_at(path) > YOUNG_S:
+                if _OURS.fullmatch(path.name) and is_as_made(path) and time.time() - claimed_at(path) > YOUNG_S:
                     inner = [one for one in path.glob(f"{_PREFIX}*") if one.is_dir() and not one.is_symlink()]
                     if not any(map(is_claimed, [path, *inner])):
                         _remove(path)
