@@ -38,11 +38,9 @@ def main(words: Sequence[str] | None = None) -> int:
         _say("error: " + "\n".join(error.lines()))
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        number = interrupt.args[0] if interrupt.args else signal.SIGINT
-        _say(
-            f"{interrupted(supervision.SIGNALLED + number)}\n  fix: nsyspipe convert exports the reports that are there"
-        )
-        return supervision.SIGNALLED + number
+        status: int = supervision.SIGNALLED + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+        _say(f"{interrupted(status)}\n  fix: nsyspipe convert exports the reports that are there")
+        return status
 
 
 def _captured_job(job: Job, room: SimpleNamespace) -> int:

@@ -241,10 +241,7 @@ def _tell_nsys(options: argparse.Namespace) -> int:
 
 
 def usable_tracing(found: Nsys, trace: Sequence[str], graphs: str) -> tuple[list[str], str, list[str]]:
-    """Return the trace values that this nsys takes, how it traces CUDA graphs (empty: its own way), and notes on what differs.
-
-    OptionError if a value has no substitute.
-    """
+    """Return what this nsys takes of trace values and for CUDA graphs (empty: its own way), and notes; OptionError without a substitute."""
     known, says, notes = found.trace_values(), f"nsys {found.version_text} does not know", []
     refused = [value for value in trace if known and value not in known]
     if others := ", ".join(value for value in refused if value != "nccl"):

@@ -159,23 +159,21 @@ def sidecar_document(
     key, programs = key or hash_key(), programs or {}
     around = {name: fact for name, fact in asdict(surroundings).items() if name != "topology"}
     # What the training program saw goes before what this process finds installed.
-    versions = ("cuda_version", "torch_version", "nccl_version")
-    seen = {name: said for name in versions if (said := _common(programs, name))}
+    versions = {name: _common(programs, name) for name in ("cuda_version", "torch_version", "nccl_version")}
     rows = _ranks({one.rank: one for one in ranks}, programs)
     topology_file = place.file(TOPOLOGY_SUFFIX)
-    moment = (captured_at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
     phases = [_text(one) for said in programs.values() for one in said.phase_names]
     pattern = _common(programs, "step_pattern")
     return {
         "capture_version": CAPTURE_VERSION,
         "tool_version": __version__,
         "name": _text(Path(place.name).name),
-        "captured_at_utc": moment.isoformat().replace("+00:00", "Z"),
+        "captured_at_utc": f"{(captured_at or datetime.now(UTC)).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "command": _command([decoded(word) for word in command], key),
         "hash_key": key.key_id,
         "node_rank": place.node_rank,
         "n_nodes": place.n_nodes,
-        **(around | seen | facts),
+        **(around | {name: said for name, said in versions.items() if said} | facts),
         "ranks": [asdict(row) for row in rows],
         "trace": recorded_command(["--trace", *facts.get("trace", ())], key)[1:],
         "topology_file": decoded(topology_file.name) if topology_file.is_file() else None,

@@ -119,9 +119,7 @@ _COUNTING = _words(
 _FLAGS = _words("use no with without enable disable is has allow skip")
 _BYTES = r"\d{1,7}|\d{1,4}[kmg]|" + "|".join(str(2**power) for power in range(20, 34))
 # As Linux and Slurm clusters call them; a list of some, or of all others (^), or exactly so (=).
-_INTERFACE = (
-    r"(?:lo|eth|en[opsx]|ib|ibs|ibp|bond|docker|br|hsn|rdma|roce|rocep|mlx5_|mlx5_bond_|bnxt_re|irdma|efa_|rdmap)"
-)
+_INTERFACE = r"(?:lo|eth|en[opsx]|ib[sp]?|bond|docker|br|hsn|rdmap?|rocep?|mlx5_(?:bond_)?|bnxt_re|irdma|efa_)"
 _INTERFACES = rf"\^?=?(?:{_INTERFACE}(?:\d{{1,4}}(?:[sfdnp]\d{{1,4}}){{0,4}}(?:np?\d{{1,2}})?)?(?::\d)?(?:,|\Z))+"
 _ALLOCATOR = (
     r"(?:(?:expandable_segments:(?:true|false)|backend:(?:native|cudaMallocAsync)|max_split_size_mb:\d{1,7}"

@@ -16,18 +16,11 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from nsyspipe.errors import (
-    InputError,
-    NotAReportError,
-    NsysNotFoundError,
-    OptionError,
-    OutputError,
-    ReportNotFoundError,
-)
+from nsyspipe.errors import InputError, NotAReportError, OptionError, OutputError, ReportNotFoundError
 from nsyspipe.model.names import decoded, printable, table_of_store
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
 from nsyspipe.nsys.files import OUTPUTS, claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
-from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find
+from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find, find_nsys
 
 _MAGIC = b"SQLite format 3"
 EXPORT_SUFFIX, RAW_SUFFIXES = ".sqlite", (".nsys-rep", ".qdrep")
@@ -210,11 +203,9 @@ def exported_reports(
     if not (limit.isascii() and limit.isdigit()):
         raise OptionError(f"{_BYTES}={limit}", "is no number of bytes", fix=f"{_BYTES}=20000000000")
     folder = cache_directory() / "exports"
-    try:
-        nsys = find()
+    nsys = find() if find_nsys() else None  # what is there already will do
+    if nsys is not None:
         _make_private(folder)
-    except NsysNotFoundError:
-        nsys = None  # what is there already will do
     targets = {source: _target(folder, source, nsys, list(sources)) for source in sources}
     for target in targets.values():
         # Keeps others from making room where this process reads, and renews the time of its use.
