@@ -115,8 +115,7 @@ def _loop(said: Program) -> str:
 
 def _some(names: Sequence[str]) -> list[str]:
     """Return the first names, and how many more there are."""
-    n_more = len(names) - _MOST_NAMED
-    return [*names[:_MOST_NAMED], *([f"… {n_more} more"] if n_more > 0 else [])]
+    return [*names[:_MOST_NAMED], *[f"… {len(names) - _MOST_NAMED} more"] * (len(names) > _MOST_NAMED)]
 
 
 def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[int]) -> list[str]:

@@ -300,7 +300,6 @@ class MarkedSteps:
         if warmup < n_begun or steps < 1:
             raise ValueError(f"needs warmup >= {n_begun} and steps >= 1, got warmup={warmup}, steps={steps}")
         self._window, self._n_begun, self._is_alone = range(warmup, warmup + steps), n_begun, is_alone
-        self._step: Any = None
         self._phase: Any = None
         self.is_in_step = self.is_over = False
 

@@ -247,8 +247,7 @@ def _long_option(word: str, mask: Mask) -> tuple[str, _Owner]:
     is_secret = _hints_at_secret(name)
     if sign:
         return f"--{name}{sign}{_nested(value, _Owner(name, is_secret), mask)}", _Owner(name, is_secret)
-    may_be_flag = bool(_parts(name) & _FLAGS) or _is_count(name)
-    return word, _Owner(name, is_secret, takes_next=is_secret and not may_be_flag)
+    return word, _Owner(name, is_secret, takes_next=is_secret and not (_parts(name) & _FLAGS or _is_count(name)))
 
 
 def _short_option(word: str, mask: Mask) -> tuple[str, _Owner]:

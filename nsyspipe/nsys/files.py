@@ -123,8 +123,7 @@ def remove_abandoned(parent: Path) -> None:
 
 def _remove_if_abandoned(path: Path) -> None:
     status = path.lstat()
-    is_young = time.time() - status.st_mtime <= YOUNG_S
-    if is_young or status.st_uid != os.geteuid() or not _OURS.fullmatch(path.name):
+    if time.time() - status.st_mtime <= YOUNG_S or status.st_uid != os.geteuid() or not _OURS.fullmatch(path.name):
         return
     if holds_exports_only(path):
         if not is_claimed(path):

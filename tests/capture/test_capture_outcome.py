@@ -1,15 +1,18 @@
 """What is said of a job that has ended, and its status: every case in one golden text."""
 
+import json
 import os
 import time
 from dataclasses import replace
 
 import pytest
 
-from nsyspipe.capture.outcome import End, judge
+from nsyspipe.capture.outcome import End, finish, judge
 from nsyspipe.capture.plan import parse_job
 from nsyspipe.capture.rank import MISSED_AGENT, NOTHING, NsysOutput, last_words, output_of, report_there
 from nsyspipe.capture.status import Program, RankRecord
+from tests.build.fake_nsys import fake_nsys
+from tests.build.programs import TOPOLOGY, printing, program
 
 WELL = End(0)
 
@@ -78,6 +81,24 @@ def test_the_status_is_the_programs_or_says_whose_fault_it_is_and_the_words_are_
     assert {name: found for name, (_, (found, _)) in CASES.items()} == {name: one for name, (one, _) in CASES.items()}
     text = "".join(f"== {name}\n" + "".join(f"{line}\n" for line in lines) for name, (_, (_, lines)) in CASES.items())
     pinned("launchers/verdicts.txt", text)
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_how_the_gpus_are_linked_is_written_beside_the_sidecar_which_names_it(tmp_path, monkeypatch, has_links):
+    gpus = {"querygpu=index,name,driver_version": "0, NVIDIA H200, 580.159.04\n1, NVIDIA H200, 580.159.04"}
+    program(tmp_path / "bin", "nvidia-smi", printing(**gpus, topo=TOPOLOGY if has_links else "failed"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    words = [f"--name={tmp_path}/run", "--program=train.py", f"--nsys={fake_nsys(tmp_path / 'nsys')}", "--no-export"]
+    records = [replace(rank(), report=f"{tmp_path}/run_0")]
+    written, failed, analysis = finish(parse_job([*words, "--", "run"]), records, {}, 0.0, None)
+    assert (written, failed) == ([f"1 report written: {tmp_path}/run_0.nsys-rep"], [])
+    assert analysis == f"nsyspipe analyze {tmp_path}/run_0.nsys-rep"
+    named = json.loads((tmp_path / "run.capture.json").read_text())["topology_file"]
+    assert named == ("run.topo.txt" if has_links else None)
+    assert [path.read_text().rstrip("\n") for path in tmp_path.glob("*.topo.txt")] == [
+        TOPOLOGY.rstrip("\n")
+    ] * has_links
 
 
 # --- what an nsys has left ------------------------------------------------------------------------
