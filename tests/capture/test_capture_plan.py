@@ -202,6 +202,9 @@ def test_the_first_thing_that_is_missing_ends_a_run_but_a_dry_one_says_all_and_g
     assert told.out == "/no/nsys\nnvtx\n\n"
     assert "note: /no/train.py: no such training program" in told.err
     assert "note: /no/nsys: is no nsys that can be run" in told.err
+    # Where CUDA is traced, so are its graphs.
+    assert ready.main([*words[:-1], "--trace=cuda-sw", "--cuda-graph-trace=graph", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "/no/nsys\ncuda-sw\ngraph\n"
     assert ready.main(words) == 2
     told = capsys.readouterr()
     assert (told.out, told.err.count("error:")) == ("", 1)
