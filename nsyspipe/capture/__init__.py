@@ -9,8 +9,6 @@ In a training loop, three lines::
             loss = model(batch)
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING
 
@@ -26,7 +24,6 @@ _CALLBACKS = {"LightningCapture": "lightning", "TrainerCapture": "trainer"}
 
 def __getattr__(name: str) -> object:
     if name not in (*__all__, *_CALLBACKS):
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Imported on first use: what supervises a rank needs none of it.
     return getattr(importlib.import_module(f"nsyspipe.capture.{_CALLBACKS.get(name, 'ranges')}"), name)

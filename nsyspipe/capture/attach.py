@@ -39,8 +39,7 @@ class _Hook:
             return
         try:
             if self._counted is None and facts.steps_asked:
-                message = "it captures its own steps, and --attach-steps is left out"
-                raise RuntimeError(message)  # noqa: TRY301 - told as any other reason
+                raise RuntimeError("it captures its own steps, and --attach-steps is left out")  # noqa: TRY301 - told as any other reason
             if self._is_counted(optimizer):
                 self._steps.end()
                 if not self._steps.is_over:

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from nsyspipe.capture import supervision
 from nsyspipe.capture.outcome import INCOMPLETE, End, finish, interrupted, judge
 from nsyspipe.capture.plan import LINGER_S, Job, parse_job, room_for
-from nsyspipe.capture.rank import Captured, NsysOutput, report_there
+from nsyspipe.capture.rank import NsysOutput, report_there
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, read_programs, read_records
 from nsyspipe.errors import CaptureError, NsyspipeError
 
@@ -38,10 +38,9 @@ def main(words: Sequence[str] | None = None) -> int:
         _say("error: " + "\n".join(error.lines()))
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        number = interrupt.args[0] if interrupt.args else signal.SIGINT
-        _say(interrupted(supervision.SIGNALLED + number))
-        _say("  fix: nsyspipe convert exports the reports that are there")
-        return supervision.SIGNALLED + number
+        status: int = supervision.SIGNALLED + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+        _say(f"{interrupted(status)}\n  fix: nsyspipe convert exports the reports that are there")
+        return status
 
 
 def _captured_job(job: Job, room: SimpleNamespace) -> int:
@@ -115,8 +114,7 @@ class _Running:
             # Each rank's nsys has the same limit of its own, and is a little earlier.
             limits.append((self._since["ranks"], "command", job.exit_timeout_s + JOB_GRACE_S))
         else:
-            linger_s = LINGER_S if job.linger_s is None else job.linger_s
-            limits.append((self._since.get("loop", now), "exit", linger_s))
+            limits.append((self._since.get("loop", now), "exit", LINGER_S if job.linger_s is None else job.linger_s))
             limits.append((self._since.get("capture", now), "linger", job.linger_s or 0))
         return next((End(None, why, after_s) for since, why, after_s in limits if 0 < after_s < now - since), None)
 
@@ -168,14 +166,11 @@ class _Running:
     def conclude(self, records: Sequence[RankRecord], end: End) -> int:
         """Say how it went, put its reports and sidecar in their places, and return the launcher's exit status."""
         job, programs = self._job, read_programs(self._directory)
-        written: list[str] = []
-        failed: list[str] = []
-        analysis = None
         if job.nsys is not None:
             of_node = None if self._of_node is None else self._of_node.captured()
             records = [self._came(one, of_node) for one in records]
-            ended_by = end.why if end.why != "command" else None
-            written, failed, analysis = finish(job, records, programs, self._started_ns / 1e9, ended_by)
+        ended_by = end.why if end.why != "command" else None
+        written, failed, analysis = finish(job, records, programs, self._started_ns / 1e9, ended_by)
         status, lines = judge(job, records, programs, end)
         for line in (*written, *failed, *lines):
             _say(line)
@@ -183,15 +178,17 @@ class _Running:
             _say(f"what was captured: {analysis}" if status or failed else f"next: {analysis}")
         return status or (INCOMPLETE if failed else 0)
 
-    def _came(self, record: RankRecord, of_node: Captured | None) -> RankRecord:
+    def _came(self, record: RankRecord, of_node: tuple[str | None, str | None] | None) -> RankRecord:
         """Return a record with what a node's nsys captured, or that of a rank whose supervisor was killed before."""
         if of_node is not None:
-            return replace(record, **of_node._asdict(), report_at=self._node_report_at)  # it holds all ranks
+            report, problem = of_node  # it holds all ranks
+            return replace(record, report=report, problem=problem, report_at=self._node_report_at)
         was_left = record.nsys_group is not None and record.report is None and record.problem is None
         output = self._output(self._job.beside(f"_{record.rank}"), str(record.rank))
         if not was_left or not output.temporary.is_dir():
             return record
-        return replace(record, **output.captured()._asdict())  # nothing of that name was there before the job
+        report, problem = output.captured()  # nothing of that name was there before the job
+        return replace(record, report=report, problem=problem)
 
 
 def _interrupt(stop: supervision.Stop) -> End:

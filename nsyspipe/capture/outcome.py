@@ -115,8 +115,7 @@ def _loop(said: Program) -> str:
 
 def _some(names: Sequence[str]) -> list[str]:
     """Return the first names, and how many more there are."""
-    n_more = len(names) - _MOST_NAMED
-    return [*names[:_MOST_NAMED], *([f"… {n_more} more"] if n_more > 0 else [])]
+    return [*names[:_MOST_NAMED], *[f"… {len(names) - _MOST_NAMED} more"] * (len(names) > _MOST_NAMED)]
 
 
 def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[int]) -> list[str]:
@@ -158,9 +157,8 @@ def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
 
 def _of_failure(failed: RankRecord, found: str, job: Job, *, has_reports: bool) -> tuple[int, list[str]]:
     if failed.pid is None and failed.nsys_group is not None and failed.problem:
-        what = f"error: rank {failed.rank}: {failed.problem}"
         fix = _AGENT_FIX if MISSED_AGENT.search(failed.problem) else _NSYS_FIX
-        return _NOT_STARTED, [what, found, fix]
+        return _NOT_STARTED, [f"error: rank {failed.rank}: {failed.problem}", found, fix]
     status = failed.status or 1
     how = f"ended with status {status}; its own message stands above"
     if status > _SIGNALLED:

@@ -77,8 +77,7 @@ class Job:
         """Return the ranks of this node that are to be captured, given those that have started."""
         if self.nsys is None:
             return ()
-        ranks = self.local_ranks or started
-        return tuple(one for one in ranks if self.chosen is None or one in self.chosen)
+        return tuple(one for one in self.local_ranks or started if self.chosen is None or one in self.chosen)
 
     def beside(self, ending: str) -> Path:
         """Return a file of this job."""
@@ -131,14 +130,6 @@ def parse_job(words: Sequence[str]) -> Job:
     parser.add_argument("--force", dest="is_forced", action="store_true")
     at = list(words).index("--")
     return Job(**vars(parser.parse_args(words[:at])), command=tuple(words[at + 1 :]))
-
-
-def check_ranks(chosen: frozenset[int] | None, world_size: int) -> None:
-    """Refuse (OptionError) ranks that a job does not have: nothing would be captured, and nobody would know why."""
-    unknown = min((one for one in chosen or () if one >= world_size), default=None)
-    if unknown is not None:
-        problem = f"there is no rank {unknown}: this job's are 0 to {world_size - 1}"
-        raise OptionError("--ranks", problem, fix=f"--ranks 0,{world_size - 1}" if world_size > 1 else "leave it out")
 
 
 @contextlib.contextmanager
@@ -205,8 +196,13 @@ def main(words: Sequence[str] | None = None) -> int:
         print(n_gpus() or 1)  # noqa: T201
         return 0
     try:
-        if options.ranks is not None and not options.no_profile:
-            check_ranks(parse_ranks(options.ranks), options.world_size or options.nproc)
+        chosen = parse_ranks(options.ranks) if options.ranks is not None and not options.no_profile else ()
+        # Of ranks that a job does not have nothing would be captured, and nobody would know why.
+        n_ranks = options.world_size or options.nproc
+        if (unknown := min((one for one in chosen if one >= n_ranks), default=None)) is not None:
+            fix = f"--ranks 0,{n_ranks - 1}" if n_ranks > 1 else "leave it out"
+            problem = f"there is no rank {unknown}: this job's are 0 to {n_ranks - 1}"
+            return _refused(OptionError("--ranks", problem, fix=fix))
     except OptionError as error:
         return _refused(error)
     there = None if options.cpu else n_gpus()
@@ -226,12 +222,13 @@ def _refused(error: NsyspipeError, *, is_noted: bool = False) -> int:
 
 
 def _tell_nsys(options: argparse.Namespace) -> int:
-    trace, graphs = tuple(options.trace.split(",")), options.cuda_graph_trace
+    trace = options.trace.split(",")
+    # Without CUDA there are no graphs, and nsys would complain of the option.
+    graphs = options.cuda_graph_trace if any(one.startswith("cuda") for one in trace) else ""
     try:
         found = nsys.find(options.nsys)
-        trace, of_trace = usable_trace(found, trace)
-        graphs, of_graphs = usable_graph_trace(found, graphs, trace)
-        for note in filter(None, (of_trace, of_graphs)):
+        trace, graphs, notes = usable_tracing(found, trace, graphs)
+        for note in notes:
             print(note, file=sys.stderr)  # noqa: T201
         name = str(found.path)
     except NsyspipeError as error:
@@ -239,34 +236,23 @@ def _tell_nsys(options: argparse.Namespace) -> int:
             return status
         there = nsys.find_nsys()
         name = options.nsys or (str(there.path) if there else "nsys")
-        graphs = graphs if _has_cuda(trace) else ""
     print(f"{name}\n{','.join(trace)}\n{graphs}")  # noqa: T201
     return 0
 
 
-def usable_trace(found: Nsys, wanted: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Return the trace values that this nsys takes, and a note if they differ; OptionError if one has no substitute."""
-    known, version = found.trace_values(), found.version_text
-    refused = [value for value in wanted if known and value not in known]
-    if not refused:
-        return tuple(wanted), None
+def usable_tracing(found: Nsys, trace: Sequence[str], graphs: str) -> tuple[list[str], str, list[str]]:
+    """Return what this nsys takes of trace values and for CUDA graphs (empty: its own way), and notes; OptionError without a substitute."""
+    known, says, notes = found.trace_values(), f"nsys {found.version_text} does not know", []
+    refused = [value for value in trace if known and value not in known]
     if others := ", ".join(value for value in refused if value != "nccl"):
-        subject, problem = f"--trace {','.join(wanted)}", f"nsys {version} does not know {others}"
-        raise OptionError(subject, problem, found=", ".join(known), fix="leave it out")
-    kept = dict.fromkeys([*(value for value in wanted if value != "nccl"), "nvtx"])
-    return tuple(kept), f"note: nsys {version} does not know --trace=nccl (2025.6 does); nvtx carries NCCL's ranges"
-
-
-def usable_graph_trace(found: Nsys, wanted: str, trace: Sequence[str]) -> tuple[str, str | None]:
-    """Return how this nsys is to trace CUDA graphs, empty for its own way, and what to say if that is not as wanted."""
-    if not _has_cuda(trace) or found.has("profile", "--cuda-graph-trace"):
-        return wanted if _has_cuda(trace) else "", None
-    unknown = f"nsys {found.version_text} does not know --cuda-graph-trace={wanted}"
-    return "", f"note: {unknown}: CUDA graphs are traced in its own way"
-
-
-def _has_cuda(trace: Sequence[str]) -> bool:
-    return any(one.startswith("cuda") for one in trace)
+        raise OptionError(f"--trace {','.join(trace)}", f"{says} {others}", found=", ".join(known), fix="leave it out")
+    if refused:
+        trace = list(dict.fromkeys([*(value for value in trace if value != "nccl"), "nvtx"]))
+        notes.append(f"note: {says} --trace=nccl (2025.6 does); nvtx carries NCCL's ranges")
+    if graphs and not found.has("profile", "--cuda-graph-trace"):
+        notes.append(f"note: {says} --cuda-graph-trace={graphs}: CUDA graphs are traced in its own way")
+        graphs = ""
+    return [*trace], graphs, notes
 
 
 def n_gpus() -> int | None:

@@ -182,11 +182,9 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
         import inspect  # noqa: PLC0415 - only decorators need it, and it takes a while
 
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            message = (
-                f"annotate({self.text!r}) cannot decorate the generator {function.__qualname__}: its "
-                "body runs in pieces. Put 'with annotate(...)' inside it, around what lies between yields"
-            )
-            raise TypeError(message)
+            fix = "Put 'with annotate(...)' inside it, around what lies between yields"
+            what = f"annotate({self.text!r}) cannot decorate the generator {function.__qualname__}"
+            raise TypeError(f"{what}: its body runs in pieces. {fix}")
 
         def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the function says
             with self:
@@ -245,8 +243,7 @@ def captured_steps(
     2
     """
     if warmup < 0 or steps < 1:
-        message = f"captured_steps needs warmup >= 0 and steps >= 1, got warmup={warmup}, steps={steps}"
-        raise ValueError(message)
+        raise ValueError(f"captured_steps needs warmup >= 0 and steps >= 1, got warmup={warmup}, steps={steps}")
     return _numbered(iterable, range(warmup, warmup + steps), is_last=stop, has_capture=capture)
 
 
@@ -301,10 +298,8 @@ class MarkedSteps:
 
     def __init__(self, warmup: int, steps: int, *, n_begun: int = 0, is_alone: bool = False) -> None:
         if warmup < n_begun or steps < 1:
-            message = f"needs warmup >= {n_begun} and steps >= 1, got warmup={warmup}, steps={steps}"
-            raise ValueError(message)
+            raise ValueError(f"needs warmup >= {n_begun} and steps >= 1, got warmup={warmup}, steps={steps}")
         self._window, self._n_begun, self._is_alone = range(warmup, warmup + steps), n_begun, is_alone
-        self._step: Any = None
         self._phase: Any = None
         self.is_in_step = self.is_over = False
 

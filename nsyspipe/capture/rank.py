@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from nsyspipe.capture import supervision
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, write_record
@@ -24,7 +23,6 @@ from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys.programs import telling_lines
 
 NOTHING = "nothing was captured"
-
 _LONGEST_LOG, _LOOK_S, _FIRST_OF_TWO_DIGITS = 4096, 1.0, 10
 # What nsys says when it and the agent that it starts have missed each other, which starting it again mends.
 MISSED_AGENT = re.compile(r"end of file|connection to agent lost", re.IGNORECASE)
@@ -73,7 +71,6 @@ class _Rank:
         self._ended = self._directory / f"program_{record.rank}.status"  # the program's exit status, once it has one
         self._log = self._directory / f"nsys_{record.rank}.log"
         self._temporary = self._directory / f"tmp_{record.rank}"
-        self._is_killed = False
         self._output: NsysOutput | None = None
 
     def run(self, nsys: Sequence[str], program: Sequence[str]) -> int:
@@ -84,7 +81,6 @@ class _Rank:
             self._output = NsysOutput(output, self._temporary, self._log, command, report_there(output))
         with supervision.catching_signals() as stop:
             problem, status = self._start(nsys, program, stop)
-            # Once more, where nsys has failed in a way that it does now and then.
             has_never_begun = self._program_pid() is None and not stop.n_asked
             if nsys and has_never_begun and MISSED_AGENT.search(last_words(self._log)):
                 problem, status = self._start(nsys, program, stop)
@@ -118,7 +114,7 @@ class _Rank:
 
     def _watch(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> str | None:
         """Wait until nsys has ended; it has a limited time for that once the program has."""
-        deadline, parent = None, os.getppid()
+        deadline, is_killed, parent = None, False, os.getppid()
         while process.poll() is None:
             if os.getppid() != parent and not stop.n_asked:
                 # Who started us was killed: nobody else would end the program.
@@ -130,7 +126,8 @@ class _Rank:
             awaited = self._output if is_running and self._record.report_at is None else None
             if awaited is not None and awaited.is_whole(time.monotonic()):
                 self._note(report_at=time.time())
-            if stop.n_asked and not self._is_killed:
+            if stop.n_asked and not is_killed:
+                is_killed = True
                 self._end_program(process, stop)
             if deadline is None and self._program_status() is not None:
                 self._note(status=self._program_status())
@@ -144,7 +141,6 @@ class _Rank:
 
     def _end_program(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> None:
         """Pass the signal on to the program alone: nsys then writes what it has captured."""
-        self._is_killed = True
         supervision.wait_until(lambda: self._program_pid() is not None or process.poll() is not None, _START_S)
         pid = self._program_pid()
         if pid is None and process.poll() is None:
@@ -178,13 +174,6 @@ def _number(path: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError):
         return int(path.read_text(encoding="ascii"))
     return None
-
-
-class Captured(NamedTuple):
-    """What came of a capture: the path of its report without suffix, or what is wrong."""
-
-    report: str | None = None
-    problem: str | None = None
 
 
 def output_of(nsys: Sequence[str]) -> str | None:
@@ -236,20 +225,19 @@ class NsysOutput:
     def _left(self, suffix: str) -> list[Path]:
         return sorted(path for path in self.temporary.rglob(f"*{suffix}") if path.is_file() and path.stat().st_size)
 
-    def captured(self) -> Captured:
-        """Return what an nsys that has ended left; a capture that lies in its temporary directory is moved to safety."""
+    def captured(self) -> tuple[str | None, str | None]:
+        """Return the report of an nsys that has ended, or what is wrong; a capture in its temporary directory is moved to safety."""
         there = report_there(self.output)
         is_new = there not in (None, self.earlier) and there[1] >= self.started_ns - _CLOCK_SLACK_NS
         # Nsys moves its report to its place, so one that is left says that the file there is somebody else's.
         if is_new and not self._has_others():
-            return Captured(report=self.output)
+            return self.output, None
         said = last_words(self.log, self.command)
         if reports := self._left(".nsys-rep"):
-            return Captured(problem=f"nsys could not write its report{_kept(reports, self.output)}{said}")
+            return None, f"nsys could not write its report{_kept(reports, self.output)}{said}"
         if streams := self._left(".qdstrm"):
-            return Captured(problem=f"nsys did not make a report of its capture{_kept(streams, self.output)}")
-        is_empty = any(self.temporary.rglob("*.nsys-rep"))
-        return Captured(problem=f"nsys could not write its report{said}" if is_empty else NOTHING)
+            return None, f"nsys did not make a report of its capture{_kept(streams, self.output)}"
+        return None, f"nsys could not write its report{said}" if any(self.temporary.rglob("*.nsys-rep")) else NOTHING
 
 
 def last_words(log: Path, command: Sequence[str] = ()) -> str:

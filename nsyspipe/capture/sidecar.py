@@ -38,11 +38,11 @@ _NO_SETTING, _MOST_CHANGES = re.compile(r"[=\n\ufffd]"), 1000
 TOPOLOGY_SUFFIX, _LONGEST_TEXT, _MOST_LOGS = ".topo.txt", 500, 4096
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=", re.ASCII)
 _EPOCHS = "(?: in one epoch| in epochs of [0-9]+)?"
-CUT_SHORT = rf"[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps?{_EPOCHS}, the warm-up is [0-9]+"
 # Sentences of ours that a sidecar may say of a rank; what nsys said besides may quote the command, and is left out.
 _PROBLEMS = re.compile(
     rf"{NOTHING}|nsys failed before it started the program|nsys could not write its report"
-    rf"|nsys did not make a report of its capture|nsys had not ended [0-9]{{1,9}} s after the program: ended it|{CUT_SHORT}"
+    r"|nsys did not make a report of its capture|nsys had not ended [0-9]{1,9} s after the program: ended it"
+    rf"|[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps?{_EPOCHS}, the warm-up is [0-9]+"
 )
 # Names of phases that say nothing of anybody; others are the program's own words, and stand in the report alone.
 _PHASES = (
@@ -106,8 +106,7 @@ def _commit(patience: Patience, directory: Path) -> tuple[str | None, bool | Non
         return commit, None
     for one in sorted(filters):
         settings += [word for what in _NO_FILTER for word in ("-c", f"{one}.{what}")]
-    there = ("git", "-C", top, "--no-optional-locks", *settings)
-    return commit, _is_dirty(patience, there, has_filters=bool(filters))
+    return commit, _is_dirty(patience, ("git", "-C", top, "--no-optional-locks", *settings), has_filters=bool(filters))
 
 
 def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) -> bool | None:
@@ -160,23 +159,21 @@ def sidecar_document(
     key, programs = key or hash_key(), programs or {}
     around = {name: fact for name, fact in asdict(surroundings).items() if name != "topology"}
     # What the training program saw goes before what this process finds installed.
-    versions = ("cuda_version", "torch_version", "nccl_version")
-    seen = {name: said for name in versions if (said := _common(programs, name))}
+    versions = {name: _common(programs, name) for name in ("cuda_version", "torch_version", "nccl_version")}
     rows = _ranks({one.rank: one for one in ranks}, programs)
     topology_file = place.file(TOPOLOGY_SUFFIX)
-    moment = (captured_at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
     phases = [_text(one) for said in programs.values() for one in said.phase_names]
     pattern = _common(programs, "step_pattern")
     return {
         "capture_version": CAPTURE_VERSION,
         "tool_version": __version__,
         "name": _text(Path(place.name).name),
-        "captured_at_utc": moment.isoformat().replace("+00:00", "Z"),
+        "captured_at_utc": f"{(captured_at or datetime.now(UTC)).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "command": _command([decoded(word) for word in command], key),
         "hash_key": key.key_id,
         "node_rank": place.node_rank,
         "n_nodes": place.n_nodes,
-        **(around | seen | facts),
+        **(around | {name: said for name, said in versions.items() if said} | facts),
         "ranks": [asdict(row) for row in rows],
         "trace": recorded_command(["--trace", *facts.get("trace", ())], key)[1:],
         "topology_file": decoded(topology_file.name) if topology_file.is_file() else None,
@@ -193,11 +190,11 @@ def _ranks(by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program])
     for rank in sorted({*by_rank, *programs}):
         row, said = by_rank.get(rank, CapturedRank(rank)), programs.get(rank, Program())
         own_problems = "; ".join(dict.fromkeys(_PROBLEMS.findall(row.problem or "")))
+        pid = row.pid if said.pid is None else said.pid
         local_rank = said.local_rank if row.local_rank is None else row.local_rank
-        row = replace(row, pid=row.pid if said.pid is None else said.pid, local_rank=local_rank)
         gpu_name, report = _text(row.gpu_name or said.gpu_name) or None, _text(PurePath(row.report or "").name) or None
         problem = (own_problems or "its capture failed") if row.problem else None
-        rows.append(replace(row, gpu_name=gpu_name, report=report, problem=problem))
+        rows.append(replace(row, pid=pid, local_rank=local_rank, gpu_name=gpu_name, report=report, problem=problem))
     return rows
 
 
@@ -239,8 +236,7 @@ def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[
     by_pid: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            match = named.fullmatch(path.name)
-            if match and short in (None, match[1].partition(".")[0]):
+            if (match := named.fullmatch(path.name)) and short in (None, match[1].partition(".")[0]):
                 by_pid[decoded(path.name)] = int(match[2])
     pids = {row.pid for row in rows}
     own = [log for log, pid in by_pid.items() if pid in pids]

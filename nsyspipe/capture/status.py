@@ -64,15 +64,12 @@ class Program:
             ranks = (os.environ.get(one, "") for one in ("RANK", "LOCAL_RANK"))
             self.rank, self.local_rank = (int(one) if one.isascii() and one.isdigit() else 0 for one in ranks)
             self.step_pattern = "^step [0-9]+$"
-            atexit.register(self._end)
+            atexit.register(self.write, is_over=True)
             self.write()
 
-    def _end(self) -> None:
-        self.loop_ended = True
-        self.write()
-
-    def write(self) -> None:
+    def write(self, *, is_over: bool = False) -> None:
         """Write the file, whole or not at all, if the launcher asks for it; a failure costs the file only."""
+        self.loop_ended |= is_over
         directory = os.environ.get(STATUS_DIR)
         if not directory or self.pid != os.getpid():  # a fork of the program is not the program
             return
@@ -90,7 +87,6 @@ class Program:
 
 
 facts = Program()
-
 _KINDS = {"int": int, "str": str, "bool": bool, "list[str]": list}
 _KIND_BY_FIELD = {one.name: _KINDS[str(one.type).partition(" |")[0]] for one in fields(Program)}
 

@@ -72,8 +72,7 @@ def _remove_abandoned(parent: Path) -> None:
     with contextlib.suppress(OSError):
         for path in parent.glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):
-                is_ours = _OURS.fullmatch(path.name) and is_as_made(path)
-                if is_ours and time.time() - claimed_at(path) > YOUNG_S:
+                if _OURS.fullmatch(path.name) and is_as_made(path) and time.time() - claimed_at(path) > YOUNG_S:
                     inner = [one for one in path.glob(f"{_PREFIX}*") if one.is_dir() and not one.is_symlink()]
                     if not any(map(is_claimed, [path, *inner])):
                         _remove(path)
@@ -102,17 +101,14 @@ def adopt_orphans() -> None:
 def end_adopted(*, is_any_of_nsys: bool) -> None:
     """End what nsys left running, its own programs only (or `is_any_of_nsys`): an agent keeps the terminal's pipe."""
 
-    def is_of_nsys(pid: int) -> bool:
-        with contextlib.suppress(OSError):
-            return Path(f"/proc/{pid}/exe").readlink().name.startswith(_OF_NSYS)
-        return False
-
-    def adopted() -> list[int]:
+    def adopted() -> Iterator[int]:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:  # those that have ended
                 pass
-        children = [pid for pid, state, parent, _ in _processes() if parent == os.getpid() and state != "Z"]
-        return [pid for pid in children if is_any_of_nsys or is_of_nsys(pid)]
+        for pid in [pid for pid, state, parent, _ in _processes() if parent == os.getpid() and state != "Z"]:
+            with contextlib.suppress(OSError):
+                if is_any_of_nsys or Path(f"/proc/{pid}/exe").readlink().name.startswith(_OF_NSYS):
+                    yield pid
 
     # To end by themselves; after a polite signal; after the last one.
     _end(adopted, os.kill, (0, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))

@@ -32,7 +32,7 @@ class TrainerCapture(TrainerCallback):  # type: ignore[misc]
             return
         self._hooks = [
             model.register_forward_pre_hook(
-                lambda module, _words: self._steps.phase("forward") if module.training else None
+                lambda module, _: self._steps.phase("forward") if module.training else None
             ),
             model.register_forward_hook(lambda *_: self._steps.phase(None), always_call=True),
         ]

@@ -64,7 +64,6 @@ _TOKEN = re.compile(
 )
 _WORD = r"(?:[A-Z]?[a-z]{1,20}\d{0,2}|\d{1,2}[a-z]{0,4})"
 _OF_WORDS = re.compile(rf"{_WORD}(?:[_.\-]{_WORD})*", re.ASCII)
-
 _NUMBER = re.compile(
     r"[+\-]?(0|[1-9]\d{0,2}(?:_\d{3})+|[1-9]\d*|(?=\.\d))(\.\d*)?(e[+\-]?\d{1,3})?"
     r"(?:[kmgtbsh%]|[kmgt]i?b|ms|us|ns|min)?",
@@ -77,7 +76,6 @@ _FEW_DIGITS, _MOST_DIGITS, _MOST_DIGITS_OF_LIST, _MOST_NUMBERS = 3, 7, 14, 16
 _LARGEST_ODD_PARTS = {_FEW_DIGITS: 16, _MOST_DIGITS: 1000}
 _LIST = re.compile(r"([^\[\]()]*)|\[([^\[\]()]*)\]|\(([^\[\]()]*)\)")
 _RANKS = re.compile(r"\d{1,3}-\d{1,3}", re.ASCII)
-
 _PART = (
     r"(?:(?:[A-Z]?[a-z]{1,20}|[A-Z]{1,12})(?:[A-Z][a-z]{2,15}|[A-Z]{2,4}s?){0,3}\d{0,2}"
     r"|[A-Za-z]\d[A-Za-z]\d?|\d{1,2}[a-z]{0,4})"
@@ -87,7 +85,6 @@ _CLEAN = re.compile(rf"(?=.{{1,64}}\Z){_PART}(?:[_.\-/]{_PART})*", re.ASCII)
 _SHORT_NAMES = _words("lr bs np wd nproc ngpus gpus nnodes epochs steps batch seed dtype workers config")
 _GLUED_NUMBER = re.compile(r"-[njNOcsb]\d{1,3}", re.ASCII)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
-
 # Within a part of a name, at its begin or end, or a part.
 _SECRET = re.compile(
     r"key|token(?!i[sz])|secret|passw|passphr|passcode|pwd|credential|cred(?:s|\Z)|auth|cookie|signature|jwt|bearer|webhook"
@@ -122,9 +119,7 @@ _COUNTING = _words(
 _FLAGS = _words("use no with without enable disable is has allow skip")
 _BYTES = r"\d{1,7}|\d{1,4}[kmg]|" + "|".join(str(2**power) for power in range(20, 34))
 # As Linux and Slurm clusters call them; a list of some, or of all others (^), or exactly so (=).
-_INTERFACE = (
-    r"(?:lo|eth|en[opsx]|ib|ibs|ibp|bond|docker|br|hsn|rdma|roce|rocep|mlx5_|mlx5_bond_|bnxt_re|irdma|efa_|rdmap)"
-)
+_INTERFACE = r"(?:lo|eth|en[opsx]|ib[sp]?|bond|docker|br|hsn|rdmap?|rocep?|mlx5_(?:bond_)?|bnxt_re|irdma|efa_)"
 _INTERFACES = rf"\^?=?(?:{_INTERFACE}(?:\d{{1,4}}(?:[sfdnp]\d{{1,4}}){{0,4}}(?:np?\d{{1,2}})?)?(?::\d)?(?:,|\Z))+"
 _ALLOCATOR = (
     r"(?:(?:expandable_segments:(?:true|false)|backend:(?:native|cudaMallocAsync)|max_split_size_mb:\d{1,7}"
@@ -170,8 +165,7 @@ OF_LINKS = tuple(f"NCCL_{name}" for name in (*_OF_LINKS.split(), "SOCKET_IFNAME"
 
 def allows(name: str, value: str) -> bool:
     """Tell whether a value of one of `VARIABLES` may be written down."""
-    is_short = len(value) <= _LONGEST_WORD
-    return is_short and re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE) is not None
+    return len(value) <= _LONGEST_WORD and re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE) is not None
 
 
 class Mask:
@@ -179,9 +173,8 @@ class Mask:
 
     key_id: str | None = None
 
-    def of(self, name: str, value: str) -> str:
+    def of(self, _name: str, value: str) -> str:
         """Return what stands for the value of an option or variable."""
-        del name
         return value if HASHED.fullmatch(value) else MASK
 
 
@@ -254,8 +247,7 @@ def _long_option(word: str, mask: Mask) -> tuple[str, _Owner]:
     is_secret = _hints_at_secret(name)
     if sign:
         return f"--{name}{sign}{_nested(value, _Owner(name, is_secret), mask)}", _Owner(name, is_secret)
-    may_be_flag = bool(_parts(name) & _FLAGS) or _is_count(name)
-    return word, _Owner(name, is_secret, takes_next=is_secret and not may_be_flag)
+    return word, _Owner(name, is_secret, takes_next=is_secret and not (_parts(name) & _FLAGS or _is_count(name)))
 
 
 def _short_option(word: str, mask: Mask) -> tuple[str, _Owner]:
@@ -310,8 +302,7 @@ def _allowed(value: str, owner: _Owner) -> str | None:
     if not _NO_PATH.search(value) and (program in _PROGRAMS or _PYTHON.fullmatch(program)):
         return program
     most = _MOST_DIGITS if _parts(owner.name) & _SETTINGS else _FEW_DIGITS
-    is_setting = owner.name and (_is_number(value, most) or _is_list(value, most))
-    return value if is_setting else file
+    return value if owner.name and (_is_number(value, most) or _is_list(value, most)) else file
 
 
 def _file_name(value: str) -> str | None:

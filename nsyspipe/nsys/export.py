@@ -24,7 +24,6 @@ from nsyspipe.nsys.files import check_file, no_file, readable, remove_abandoned,
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, Output, find, handling, numbers, printed, telling_lines
 
 EXPORTED, UP_TO_DATE, TIMEOUT_S = "exported", "up to date", 1800.0
-
 # Tables without rows are left out; blobs hold the message sizes of NCCL. Not every nsys has them all.
 _OPTIONS = ("--include-blobs=true", "--lazy=true", "--force-overwrite=true", "--quiet=true")
 _NEWER = re.compile(r"created in .{0,80}?version \(?([\w.-]{1,60})\)?, newer than", re.IGNORECASE | re.DOTALL)
@@ -301,9 +300,8 @@ def _needed_version(nsys: Nsys, report: Path, said: str) -> str | None:
 def _origin(path: Path) -> tuple[str | None, bool] | None:
     """Return the name of an export's report (None before 2023.3), and whether it has all; None if it is not nsys's."""
     _, flags = check_file(path)
-    uri = f"{path.absolute().as_uri()}?{flags}"
     try:
-        with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{flags}", uri=True)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if _META not in tables:
                 return (None, True) if tables & {_OLD_META, _EVERY_EXPORT_HAS} else None

@@ -30,7 +30,6 @@ _OURS = re.compile(rf"{re.escape(_PREFIX)}[a-z0-9_]{{8}}{re.escape(_SUFFIX)}")
 YOUNG_S, _RECENT_S = 60.0, 86_400.0
 _EXPORT, _SIDE_SUFFIXES = ".sqlite", ("-journal", "-wal", "-shm")
 _MAGIC, _HEADER_BYTES, _WAL_FORMAT = b"SQLite format 3\x00", 100, 2
-
 # What a name says of a file that is no report: what commands write, and what lies beside.
 OUTPUTS = {
     ".html": "a page", ".json": "a JSON document", ".md": "a summary in Markdown", ".csv": "a table", ".log": "a log",
@@ -54,8 +53,7 @@ def opened(path: Path | str, flags: int, directory: int | None = None) -> Iterat
 def claim(directory: Path) -> int | None:
     """Take a directory's shared lock, timed now, until it is closed or the process ends; None where that cannot be."""
     try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        lock = os.open(directory / _LOCK, flags, _FILE_MODE)
+        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
     except OSError:
         return None
     try:
@@ -125,8 +123,7 @@ def remove_abandoned(parent: Path) -> None:
 
 def _remove_if_abandoned(path: Path) -> None:
     status = path.lstat()
-    is_young = time.time() - status.st_mtime <= YOUNG_S
-    if is_young or status.st_uid != os.geteuid() or not _OURS.fullmatch(path.name):
+    if time.time() - status.st_mtime <= YOUNG_S or status.st_uid != os.geteuid() or not _OURS.fullmatch(path.name):
         return
     if holds_exports_only(path):
         if not is_claimed(path):
@@ -145,8 +142,7 @@ def is_as_made(directory: Path) -> bool:
     if not is_ours or status.st_mode & _PERMISSIONS != _DIRECTORY_MODE:
         return False
     lock = (directory / _LOCK).lstat()
-    is_lock = stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _FILE_MODE
-    return is_lock and not lock.st_size
+    return stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _FILE_MODE and not lock.st_size
 
 
 def holds_exports_only(directory: Path) -> bool:
@@ -167,8 +163,7 @@ def make_readable(path: Path) -> None:
 
 def side_files(path: Path) -> list[Path]:
     """Return the files beside a database that are there: SQLite would roll them back into what takes its place."""
-    beside = [path.with_name(path.name + suffix) for suffix in _SIDE_SUFFIXES]
-    return [one for one in beside if os.path.lexists(one)]
+    return [one for one in (path.with_name(path.name + suffix) for suffix in _SIDE_SUFFIXES) if os.path.lexists(one)]
 
 
 def remove_side_files(path: Path) -> None:

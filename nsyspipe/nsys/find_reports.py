@@ -16,30 +16,21 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from nsyspipe.errors import (
-    InputError,
-    NotAReportError,
-    NsysNotFoundError,
-    OptionError,
-    OutputError,
-    ReportNotFoundError,
-)
+from nsyspipe.errors import InputError, NotAReportError, OptionError, OutputError, ReportNotFoundError
 from nsyspipe.model.names import decoded, printable, table_of_store
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
 from nsyspipe.nsys.files import OUTPUTS, claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
-from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find
+from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find, find_nsys
 
 _MAGIC = b"SQLite format 3"
 EXPORT_SUFFIX, RAW_SUFFIXES = ".sqlite", (".nsys-rep", ".qdrep")
 # What ends a report's name where it is its rank.
 RANK_OF_NAME = re.compile(r"(?i)(?:rank|[._-])(\d{1,18})$")
-
 # What an export that lies elsewhere, in a cache, was made from: files beside the report are looked for there.
 SOURCES: dict[Path, Path] = {}
 _DIRECTORY, _BYTES, _MOST_BYTES = "NSYSPIPE_CACHE_DIR", "NSYSPIPE_CACHE_BYTES", 20_000_000_000
 _KEY_LENGTH, _OPTIONS_LENGTH, _NO_CACHE = 32, 8, "cannot be used as the cache of exports"
 _ENTRY = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII)
-
 # Entries that this process uses: their locks stay open until it ends.
 _CLAIMS: dict[Path, int | None] = {}
 
@@ -79,8 +70,6 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
 
 def without_exported(paths: Sequence[Path]) -> list[Path]:
     """Return the reports without those whose export is among them."""
-    if not any(path.suffix in RAW_SUFFIXES for path in paths):
-        return [*paths]
     exported = {path.with_suffix("") for path in paths if path.suffix == EXPORT_SUFFIX}
     return [path for path in paths if path.suffix not in RAW_SUFFIXES or path.with_suffix("") not in exported]
 
@@ -154,9 +143,7 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             raise ReportNotFoundError("an empty argument", "names no report", fix="pass a path")
         path = Path(argument)
         with readable(path):
-            if path.is_file():  # most are, and each question costs
-                found = [path]
-            elif path.is_dir():
+            if path.is_dir():
                 found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
                 problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
                 if not found and (inside := table_of_store(path)):
@@ -216,11 +203,9 @@ def exported_reports(
     if not (limit.isascii() and limit.isdigit()):
         raise OptionError(f"{_BYTES}={limit}", "is no number of bytes", fix=f"{_BYTES}=20000000000")
     folder = cache_directory() / "exports"
-    try:
-        nsys = find()
+    nsys = find() if find_nsys() else None  # what is there already will do
+    if nsys is not None:
         _make_private(folder)
-    except NsysNotFoundError:
-        nsys = None  # what is there already will do
     targets = {source: _target(folder, source, nsys, list(sources)) for source in sources}
     for target in targets.values():
         # Keeps others from making room where this process reads, and renews the time of its use.

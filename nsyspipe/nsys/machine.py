@@ -23,7 +23,7 @@ ANALYZE, CONVERT, CAPTURE = "analyze", "convert", "capture"
 _BOTH = f"{CONVERT}, {CAPTURE}"
 # What a probe found: its status, what it says, and what would mend it.
 _Found: TypeAlias = tuple[str, str, str | None]
-
+_WOULD_TELL = "missing", "nsys would tell", GET_NSYS
 _LONGEST_NAME, _MOST_PARANOID = 64, 2
 _LITTLE_SPACE_BYTES = 5_000_000_000
 _SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
@@ -31,7 +31,6 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 _LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
-
 _INSTALL = "run this in the environment that trains, or in a clone of nsyspipe: pip install '.[train]'"
 _NO_GPU = "capture on a machine with NVIDIA GPUs, or what hosts do: launchers/ddp.sh --cpu"
 _SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt: NVTX still carries NCCL's ranges"
@@ -92,8 +91,8 @@ def check_machine(
         ("nsyspipe", ANALYZE, ("ok", f"{__version__} on Python {platform.python_version()}", None)),
         ("disk_space", "writing reports", _disk_space(free)),
         ("nsys", _BOTH, _nsys(nsys, version, answer)),
-        ("importer", _BOTH, _importer(nsys, root)),
-        ("trace_values", "choosing --trace", _trace_values(patience, nsys)),
+        ("importer", _BOTH, _importer(nsys, root) if nsys else ("missing", "comes with nsys", GET_NSYS)),
+        ("trace_values", "choosing --trace", _trace_values(patience, nsys) if nsys else _WOULD_TELL),
         ("cpu_sampling", "CPU samples (not needed)", _cpu_sampling(patience, nsys, root)),
         ("cuda_driver", CAPTURE, _driver(patience, root)),
         ("topology", "naming slow links", _topology(patience, search_path)),
@@ -110,9 +109,8 @@ def check_machine(
 def _disk_space(free: int | None) -> _Found:
     if free is None:
         return "unknown", "the current directory cannot be asked", None
-    is_little = free < _LITTLE_SPACE_BYTES
-    fix = "write reports elsewhere: -o DIR" if is_little else None
-    return "warning" if is_little else "ok", "free in the current directory", fix
+    is_enough, found = free >= _LITTLE_SPACE_BYTES, "free in the current directory"
+    return ("ok", found, None) if is_enough else ("warning", found, "write reports elsewhere: -o DIR")
 
 
 def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> _Found:
@@ -129,17 +127,13 @@ def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> _
     return "ok", f"{version} {where}", None
 
 
-def _importer(nsys: Program | None, root: Path) -> _Found:
-    if nsys is None:
-        return "missing", "comes with nsys", GET_NSYS
+def _importer(nsys: Program, root: Path) -> _Found:
     if programs.find_importer(nsys, root):
         return "ok", "QdstrmImporter is there", None
     return "unknown", "no QdstrmImporter beside nsys", f"{GET_NSYS}, not only its target package"
 
 
-def _trace_values(patience: Patience, nsys: Program | None) -> _Found:
-    if nsys is None:
-        return "missing", "nsys would tell", GET_NSYS
+def _trace_values(patience: Patience, nsys: Program) -> _Found:
     values = programs.trace_values_in(patience.answer(str(nsys.path), "profile", "--help"))
     if not values:
         return "unknown", "nsys profile --help does not tell", _SAFE_TRACE
@@ -168,8 +162,7 @@ def _driver(patience: Patience, root: Path) -> _Found:
         counted = ", ".join(f"{n} x {model}" for model, n in Counter(one.name for one in there).items())
         return "ok", f"{version}, {counted}", None
     with contextlib.suppress(OSError, ValueError):
-        text = root.joinpath("proc/driver/nvidia/version").read_text(encoding="utf-8")
-        if loaded := _DRIVER_FILE.search(text):
+        if loaded := _DRIVER_FILE.search(root.joinpath("proc/driver/nvidia/version").read_text(encoding="utf-8")):
             return "unknown", f"{loaded[1]} is loaded, but nvidia-smi shows no GPU", "try nvidia-smi by hand"
     return "missing", "no NVIDIA driver answers", _NO_GPU
 

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
 
 ROOT = Path("/")
-
 # Where NVIDIA's, Debian's and the CUDA toolkit's packages put nsys, below the root.
 _NSYS_PLACES = (
     "opt/nvidia/nsight-systems*/*/bin/nsys",
@@ -42,8 +41,7 @@ _IMPORTER_PLACES = (
 _MOST_BYTES, _CHUNK, _POLL_S, _PROGRAM_S = 1 << 20, 1 << 16, 0.02, 3.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 _TELLING = re.compile(
-    r"error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception|end of file|lost",
-    re.IGNORECASE,
+    r"(?i)error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception|end of file|lost"
 )
 _PROGRESS = re.compile(r"\[[= ]*\d+ ?%|^\[\d+/\d+\]")
 _LONGEST_LINE = 200
@@ -56,7 +54,6 @@ _NCCL_LIBRARIES = ("usr/lib/*-linux-gnu/libnccl.so.*.*.*", "usr/lib64/libnccl.so
 _NVTX_LOST, _NSYS_LOSES = (0, 2, 12), (2024, 2)
 _LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 GET_NSYS = "install Nsight Systems (developer.nvidia.com/nsight-systems)"
-
 # The first start from a shared file system reads hundreds of megabytes.
 _ANSWER_S = 60.0
 _NSYS_VERSION = re.compile(r"\bversion (\d+(?:\.\d+)+)")
@@ -92,8 +89,7 @@ def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | No
 def find_importer(nsys: Program, root: Path = ROOT) -> Path | None:
     """Return the importer that belongs to an nsys: it turns what is captured into a report."""
     # The name on the search path is often a link into the package.
-    real = Path(os.path.realpath(nsys.path))
-    homes = dict.fromkeys([*nsys.path.parents[:2], *real.parents[:2], root])
+    homes = dict.fromkeys([*nsys.path.parents[:2], *Path(os.path.realpath(nsys.path)).parents[:2], root])
     return next((found for home in homes for found in _existing(home, _IMPORTER_PLACES)), None)
 
 
@@ -126,13 +122,10 @@ def printed(
     Its process group is ended with it, when time is up, or when `is_stopped` says so; its errors are left out, but in a `folder`.
     """
     received, is_open = bytearray(), True
+    errors = subprocess.STDOUT if folder else subprocess.DEVNULL
+    # Its own group: Ctrl-C reaches us, and we end it with all that it started.
     with subprocess.Popen(  # noqa: S603 - a list, no shell
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if folder else subprocess.DEVNULL,
-        cwd=folder,
-        start_new_session=True,  # its own group: Ctrl-C reaches us, and we end it with all that it started
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=folder, start_new_session=True
     ) as process:
         source, deadline = process.stdout, time.monotonic() + timeout_s
         assert source is not None  # noqa: S101 - a pipe
@@ -183,8 +176,7 @@ def telling_lines(said: str, most: int) -> list[str]:
     """Return the last lines that say what went wrong, else the last of all: short, each once, without progress bars."""
     lines = ["".join(filter(str.isprintable, _ESCAPES.sub("", one).strip())) for one in re.split(r"[\r\n]+", said)]
     lines = [line[:_LONGEST_LINE] for line in lines if line and not _PROGRESS.search(line)]
-    telling = [line for line in lines if _TELLING.search(line)] or lines
-    return list(dict.fromkeys(telling[-most:]))
+    return list(dict.fromkeys(([line for line in lines if _TELLING.search(line)] or lines)[-most:]))
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -278,8 +270,7 @@ def find(program: str | None = None, *, or_else: str = "") -> Nsys:
         problem = f"nsys --version fails with status {output.status}"
     else:
         problem = "does not tell a version as nsys does"
-    fix = f"try {path} --version by hand, name another nsys, or {GET_NSYS}"
-    raise NsysFailedError(str(path), problem, fix=fix)
+    raise NsysFailedError(str(path), problem, fix=f"try {path} --version by hand, name another nsys, or {GET_NSYS}")
 
 
 def _path(program: str | None, or_else: str) -> Path:

@@ -100,8 +100,7 @@ def _check(state: os.stat_result, refused: int, what: str) -> None:
     if state.st_uid != os.geteuid():
         raise _UnusableError(f"{what} belongs to somebody else")
     if state.st_mode & refused:
-        others = "read it" if refused == _OF_OTHERS else "write there"
-        raise _UnusableError(f"others may {others}: chmod go-rwx")
+        raise _UnusableError(f"others may {'read it' if refused == _OF_OTHERS else 'write there'}: chmod go-rwx")
 
 
 def _digest(key: bytes, text: bytes) -> str:

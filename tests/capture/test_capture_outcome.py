@@ -1,15 +1,18 @@
 """What is said of a job that has ended, and its status: every case in one golden text."""
 
+import json
 import os
 import time
 from dataclasses import replace
 
 import pytest
 
-from nsyspipe.capture.outcome import End, judge
+from nsyspipe.capture.outcome import End, finish, judge
 from nsyspipe.capture.plan import parse_job
-from nsyspipe.capture.rank import MISSED_AGENT, NOTHING, Captured, NsysOutput, last_words, output_of, report_there
+from nsyspipe.capture.rank import MISSED_AGENT, NOTHING, NsysOutput, last_words, output_of, report_there
 from nsyspipe.capture.status import Program, RankRecord
+from tests.build.fake_nsys import fake_nsys
+from tests.build.programs import TOPOLOGY, printing, program
 
 WELL = End(0)
 
@@ -80,6 +83,24 @@ def test_the_status_is_the_programs_or_says_whose_fault_it_is_and_the_words_are_
     pinned("launchers/verdicts.txt", text)
 
 
+@pytest.mark.parametrize("has_links", [True, False])
+def test_how_the_gpus_are_linked_is_written_beside_the_sidecar_which_names_it(tmp_path, monkeypatch, has_links):
+    gpus = {"querygpu=index,name,driver_version": "0, NVIDIA H200, 580.159.04\n1, NVIDIA H200, 580.159.04"}
+    program(tmp_path / "bin", "nvidia-smi", printing(**gpus, topo=TOPOLOGY if has_links else "failed"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    words = [f"--name={tmp_path}/run", "--program=train.py", f"--nsys={fake_nsys(tmp_path / 'nsys')}", "--no-export"]
+    records = [replace(rank(), report=f"{tmp_path}/run_0")]
+    written, failed, analysis = finish(parse_job([*words, "--", "run"]), records, {}, 0.0, None)
+    assert (written, failed) == ([f"1 report written: {tmp_path}/run_0.nsys-rep"], [])
+    assert analysis == f"nsyspipe analyze {tmp_path}/run_0.nsys-rep"
+    named = json.loads((tmp_path / "run.capture.json").read_text())["topology_file"]
+    assert named == ("run.topo.txt" if has_links else None)
+    assert [path.read_text().rstrip("\n") for path in tmp_path.glob("*.topo.txt")] == [
+        TOPOLOGY.rstrip("\n")
+    ] * has_links
+
+
 # --- what an nsys has left ------------------------------------------------------------------------
 @pytest.fixture
 def place(tmp_path):
@@ -99,7 +120,7 @@ def test_a_file_that_was_there_or_is_older_than_this_nsys_is_not(place, is_noted
     if not is_noted:  # moved there meanwhile
         os.utime(path, ns=(0, time.time_ns() - 3600 * 10**9))
     earlier = report_there(str(place / "run_0")) if is_noted else None
-    assert came_of(place, earlier=earlier) == Captured(problem=NOTHING)
+    assert came_of(place, earlier=earlier) == (None, NOTHING)
 
 
 SAID = "Failed to create 'run_0.nsys-rep': File exists"
@@ -121,10 +142,10 @@ def test_a_new_file_is_the_report_and_what_is_left_is_kept_beside_it(place, ther
         (place / "run_0.nsys-rep").write_text(there)
     for name, text in left.items():
         (place / "tmp" / "nvidia" / name).write_text(text)
-    came = came_of(place)
+    report, came = came_of(place)
     mark = f"kept-{os.getpid()}"
-    assert came.report == (None if problem else str(place / "run_0"))
-    assert (came.problem or "").replace(mark, "kept-P") == (problem or "")
+    assert report == (None if problem else str(place / "run_0"))
+    assert (came or "").replace(mark, "kept-P") == (problem or "")
     names = {path.name.replace(mark, "kept-P"): path.read_text() for path in place.glob("run*")}
     assert names == kept | ({"run_0.nsys-rep": there} if there else {})
 
@@ -133,11 +154,11 @@ def test_a_name_that_is_taken_is_not_and_a_capture_that_cannot_be_moved_stays_an
     (place / "run_0.qdstrm").write_text("first")
     left = place / "tmp" / "nvidia" / "x.qdstrm"
     left.write_text("second")
-    assert came_of(place).problem.endswith(f"which is kept: run.kept-{os.getpid()}_0.qdstrm")
+    assert came_of(place)[1].endswith(f"which is kept: run.kept-{os.getpid()}_0.qdstrm")
     assert (place / "run_0.qdstrm").read_text() == "first"
     left.write_text("mine")
-    came = NsysOutput(str(place / "no" / "run_0"), place / "tmp", place / "log").captured()
-    assert f"it is still in {left.parent}" in came.problem
+    _, came = NsysOutput(str(place / "no" / "run_0"), place / "tmp", place / "log").captured()
+    assert f"it is still in {left.parent}" in came
     assert left.read_text() == "mine"
 
 

@@ -151,25 +151,22 @@ ALL = ("cuda", "nvtx", "nccl", "osrt")
     (HELP, ("cuda", "nccl"), ("cuda", "nvtx")),
 ])  # fmt: skip
 def test_nvtx_stands_in_once_for_the_nccl_that_an_nsys_does_not_know(tmp_path, profile, wanted, usable):
-    found, note = ready.usable_trace(nsys(tmp_path, profile), wanted)
-    assert found == usable
-    assert (note is None) == (usable == wanted)
-    assert note is None or "2024.2.3.38 does not know --trace=nccl" in note
+    found, _, notes = ready.usable_tracing(nsys(tmp_path, profile), wanted, "")
+    assert found == [*usable]
+    assert ["2024.2.3.38 does not know --trace=nccl" in one for one in notes] == [True] * (usable != wanted)
 
 
 def test_other_values_have_no_substitute_and_cuda_graphs_are_traced_by_node_where_nsys_knows_it(tmp_path):
     found = nsys(tmp_path)
     with pytest.raises(OptionError, match=r"does not know dx12") as caught:
-        ready.usable_trace(found, ("nccl", "dx12"))
+        ready.usable_tracing(found, ("nccl", "dx12"), "")
     assert caught.value.found == "cuda, nvtx, cublas-verbose, osrt, python-gil, none"
-    assert ready.usable_graph_trace(found, "node", ("cuda", "nvtx")) == ("node", None)
-    assert ready.usable_graph_trace(found, "graph", ("cuda-sw",)) == ("graph", None)
-    # Without CUDA there are no graphs, and nsys would complain of the option.
-    assert ready.usable_graph_trace(found, "node", ("nvtx", "osrt")) == ("", None)
+    for graphs in ("node", "graph", ""):
+        assert ready.usable_tracing(found, ["cuda", "nvtx"], graphs) == (["cuda", "nvtx"], graphs, [])
     old = nsys(tmp_path, HELP.replace("--cuda-graph-trace", "--cuda-memory-usage"))
-    found, note = ready.usable_graph_trace(old, "node", ("cuda",))
     unknown = "nsys 2024.2.3.38 does not know --cuda-graph-trace=node"
-    assert (found, note) == ("", f"note: {unknown}: CUDA graphs are traced in its own way")
+    said = [f"note: {unknown}: CUDA graphs are traced in its own way"]
+    assert ready.usable_tracing(old, ["cuda"], "node") == (["cuda"], "", said)
 
 
 @pytest.fixture
@@ -205,6 +202,9 @@ def test_the_first_thing_that_is_missing_ends_a_run_but_a_dry_one_says_all_and_g
     assert told.out == "/no/nsys\nnvtx\n\n"
     assert "note: /no/train.py: no such training program" in told.err
     assert "note: /no/nsys: is no nsys that can be run" in told.err
+    # Where CUDA is traced, so are its graphs.
+    assert ready.main([*words[:-1], "--trace=cuda-sw", "--cuda-graph-trace=graph", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "/no/nsys\ncuda-sw\ngraph\n"
     assert ready.main(words) == 2
     told = capsys.readouterr()
     assert (told.out, told.err.count("error:")) == ("", 1)
