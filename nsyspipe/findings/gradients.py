@@ -139,7 +139,7 @@ def grad_copy(evidence: Evidence) -> Answer:
     if not evidence.gradient_all_reduces.num_rows:
         return evidence.unknown_gradients
     parts: dict[str, float] = {}
-    if evidence.mean(_COPY_SPAN) is not None:
+    if None not in (evidence.mean(_COPY_SPAN), evidence.mean("grad_copy_ns")):
         span, copies = (evidence.steps[name].to_numpy() for name in (_COPY_SPAN, "grad_copy_ns"))
         rows = evidence.rows_of_most(span)
         parts = {"copies": float(copies[rows].mean()), "gaps_between_copies": float((span - copies)[rows].mean())}

@@ -165,8 +165,9 @@ def shares_text(run: Run) -> str | None:
     whose = "a rank's" if run.header.n_ranks > 1 else "the"
     what = f"{whose} mean {'capture' if run.is_capture else 'step'}, {ms_text(mean)}"
     of_parts = {part.short: pc.mean(run.breakdown()[part.column], skip_nulls=False).as_py() for part in STEP_PARTS}
-    known = [f"{name} {percent_text(ns / mean)}" for name, ns in of_parts.items() if ns]
-    return f"shares are of {what}" + (f": {' + '.join(known)}" if None not in of_parts.values() else "")
+    if None in of_parts.values():
+        return None
+    return f"shares are of {what}: {' + '.join(f'{name} {percent_text(ns / mean)}' for name, ns in of_parts.items() if ns)}"
 
 
 def phases_text(run: Run) -> str | None:

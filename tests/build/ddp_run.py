@@ -84,7 +84,8 @@ class Ddp:
                 name = "scale_gradient" if self.scales_alike else f"scale_{chr(97 + gradient)}"
                 for rank, host in enumerate(hosts):
                     begin = now[rank] + self.layer
-                    host.kernel(now[rank], begin, "layer_backward").kernel(begin, begin + length, name)
+                    host.kernel(now[rank], begin, "layer_backward")
+                    host.kernel(begin, begin + length, name)
                     now[rank] = begin + length
                 gradient += 1
             starts = [max(one, comm_free) for one in now]
