@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from nsyspipe.comparison.changes import mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import METRICS
+from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.model.table import table
 from nsyspipe.run.run import Run
 
@@ -289,6 +290,10 @@ _TESTS: tuple[Test, ...] = (
     _alike(
         "missing-ranks", "ranks without a report", _missing_text,
         blocks=lambda runs: len(set(map(_missing, runs))) > 1, fine=_NONE,
+    ),
+    _alike(
+        "mixed-runs", "reports that may be of different runs", lambda run: ", ".join(sorted(MIXED_RUNS & {*run.problems["code"].to_pylist()})) or _NONE,
+        blocks=lambda _: True, fine=_NONE,
     ),
     _other_work,
     _alike(

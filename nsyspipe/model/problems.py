@@ -142,6 +142,8 @@ def _kind(line: str) -> tuple[str, Kind]:
 
 CATALOGUE: dict[str, Kind] = dict(map(_kind, _KINDS.replace("\n" + 8 * " ", " ").strip().splitlines()))
 
+MIXED_RUNS = frozenset({"different-runs", "more-ranks-than-world"})  # figures across ranks mean nothing then
+
 # Where no range marks backward: what it is taken to be, in a few words.
 BACKWARD_SOURCES = {f"backward-by-{what}": f"backward by autograd's {what}" for what in ("thread", "operators")}
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.traffic import bubble_ns_per_step
 from nsyspipe.findings.judge import is_conditional
+from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.report.units import ms_text, percent_text
 from nsyspipe.report.words import NOT_CLEAR, SEEN, assumed_text, is_replay_clear, rank_step_ns, uneven_text
 
@@ -71,7 +72,7 @@ def verdict(run: Run) -> str:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if summary["n_summary_steps"] == 1 and run.judged_findings().num_rows:
         lines.append(_ONE_STEP)
-    if {"different-runs", "more-ranks-than-world"} & severities.keys():
+    if MIXED_RUNS & severities.keys():
         lines.append("Caution: the reports may be of different runs; then nothing said across ranks here holds.")
     return "\n".join(lines)
 

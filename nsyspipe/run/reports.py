@@ -242,7 +242,7 @@ class ReportRun(Run):
 
     def __repr__(self) -> str:
         if "_tables" not in self.__dict__:
-            return f"<Run of {len(self.paths)} reports, not read yet>"
+            return f"<Run of {len(self.paths)} report{'s'[: len(self.paths) != 1]}, not read yet>"
         return super().__repr__()
 
 

@@ -137,6 +137,8 @@ def test_ranks_without_any_common_collective_may_be_of_different_runs_which_come
     assert (first["code"], first["severity"]) == ("different-runs", "error")
     assert first["message"].startswith("none of the 8 communication operations")  # 2 ranks, 4 steps
     assert "unmatched-collectives" not in codes(run)
+    checks = {row["check"]: row["blocks"] for row in nsyspipe.diff(run, strangers(tmp_path)).comparability.to_pylist()}
+    assert checks["mixed-runs"]
     for text in (summary_text(run, Console(width=100)), markdown(run)):
         assert "Caution: the reports may be of different runs" in text
     # Ranks that captured one job's id are of one run, whatever matches.

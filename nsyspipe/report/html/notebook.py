@@ -98,6 +98,8 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
 def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
     rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
     sides = zip(of_difference.SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
+    if change.cause is not None:
+        yield Heading(of_difference.cause_text(change, change.cause))
     yield from _drawn((side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides)
     for one in of_difference.difference_blocks(change):
         yield from _troubles(one)
