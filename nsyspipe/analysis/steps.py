@@ -326,7 +326,7 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     if len(ends) != len(("first", "last")) or not all(isinstance(one, Integral) for one in ends):
         needed = "a step's number, or the first and the last of several"
         raise OptionError.of_kind("steps", wanted, needed, "steps=(3, 5)")
-    first, last = sorted(map(int, ends))
+    first, last = map(int, ends)
     if ((numbers >= first) & (numbers <= last)).any():
         return first, last
     lowest, highest = (numbers.min(), numbers.max()) if numbers.size else (None, None)

@@ -103,8 +103,8 @@ def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportD
     if what != _TWICE and len(groups) > 1 and has_ranks:
         more = f" or {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
         return RankConflictError(names, what, fix=f"{fix}: {' or '.join([*groups][:_SHOWN])}{more}")
-    numbered = "" if what.startswith(_ACTIVE) else ", or number them yourself with --rank-map"
-    return RankConflictError(names, what, fix=f"{fix}{numbered}")
+    but = "; if they are," if what.startswith(_ACTIVE) else ", or"
+    return RankConflictError(names, what, fix=f"{fix}{but} number them yourself with --rank-map")
 
 
 def check_several_runs(arguments: Iterable[str]) -> None:

@@ -133,10 +133,14 @@ def exposed(
     return join(bars, most)
 
 
+def launched(ops: list[Op], phase: Phase) -> list[Op]:
+    return [op for op in ops if op.launch is not None and phase.start <= op.launch < phase.end]
+
+
 def phases(ops: list[Op], ranges: list[Phase], window: tuple[int, int], most: int) -> list[dict]:
     bars = []
     for phase in ranges:
-        own = [op for op in ops if op.launch is not None and phase.start <= op.launch < phase.end]
+        own = launched(ops, phase)
         if own:
             hull = min(op.start for op in own), max(op.end for op in own)
             if ticks := clipped(*hull, window):
