@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -149,18 +148,14 @@ class Capture:
         return replace(self, operations=empty)
 
 
-def read_capture(path: str, comm_kernel: re.Pattern[str] | None, n_readers: int = 1) -> Capture:
-    """Read one report; `InputError` if it is missing, damaged, no nsys export, or lacks what every answer needs.
-
-    Two readers read its two large tables, calls and operations, at the same time.
-    """
-    with open_report(path) as report, ThreadPoolExecutor(1) as second_reader:
+def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
+    """Read one report; `InputError` if it is missing, damaged, no nsys export, or lacks what every answer needs."""
+    with open_report(path) as report:
         report.refuse_what_cannot_fit(machine_memory())
         facts = read_facts(report)
         strings = read_strings(report)
-        ahead = second_reader.submit(_operations, path, strings, comm_kernel) if n_readers > 1 else None
         calls = read_calls(report, strings)
-        operations = ahead.result() if ahead else read_operations(report, strings, comm_kernel)
+        operations = read_operations(report, strings, comm_kernel)
         overhead = read_overhead(report, facts)
         ends = [operations.kernels["end_ns"], operations.copies["end_ns"]]
         ranges = read_ranges(report, strings, ends)
@@ -180,11 +175,6 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None, n_readers: int 
         *(problem(code, n=n) for code, n in numbers.items() if n),
     )
     return Capture(facts, operations, calls, overhead, ranges, payloads, recorded, problems)
-
-
-def _operations(path: str, strings: Strings, comm_kernel: re.Pattern[str] | None) -> Operations:
-    with open_report(path) as report:
-        return read_operations(report, strings, comm_kernel)
 
 
 def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: Operations) -> Recorded:

@@ -28,7 +28,7 @@ from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.process import HostDigest, ProcessDigest, ProcessSteps, digest_process, process_events
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
-from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, readers_for, telling_shortage
+from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, telling_shortage
 
 _MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6
 P = TypeVar("P", ProcessDigest, HostDigest)
@@ -72,11 +72,9 @@ def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, Tex
     return named, TextFamilies.by_option(texts, reading.step) if reading.step else named
 
 
-def digest_report(
-    path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False, n_readers: int = 1
-) -> ReportDigest:
+def digest_report(path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False) -> ReportDigest:
     """Reduce one report to small tables, on its best step family unless the run has decided on one (None: no steps)."""
-    capture = read_capture(path, reading.comm_kernel, n_readers)
+    capture = read_capture(path, reading.comm_kernel)
     ranges = capture.ranges.table
     named, families = text_families(ranges, reading)
     others, n_named = ranges, 0 if reading.step else None
@@ -169,9 +167,8 @@ def gather(
     """Digest the reports of a run, all on one step family; what a sidecar names the steps goes before what is found."""
     for path in paths:
         check_file(path)  # all of them, before any is read
-    n_readers = 1 if executor else readers_for([path.stat().st_size for path in paths], jobs)
     with contextlib.nullcontext(executor) if executor else executor_for(paths, jobs) as running:
-        digest_all = functools.partial(_digest_all, running, reading, n_readers)
+        digest_all = functools.partial(_digest_all, running, reading)
         digests = digest_all([(str(path),) for path in paths], on_progress)
         asks = reading.step is None and not reading.is_capture
         sidecars = run_sidecars(found, digests, asks_for_steps=asks) if found else RunSidecars()
@@ -251,7 +248,6 @@ def _redo(digest_all: _DigestAll, digests: list[ReportDigest], family: str | Non
 def _digest_all(
     running: Executor,
     reading: Reading,
-    n_readers: int,
     calls: Sequence[tuple[str] | tuple[str, str | None]],
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[ReportDigest]:
@@ -262,8 +258,8 @@ def _digest_all(
     try:
         with telling_shortage():
             for path, *family in calls:
-                digest = functools.partial(digest_report, is_decided=bool(family), n_readers=n_readers)
-                futures.append(running.submit(digest, place_for(running, path), reading, *family))
+                place = place_for(running, path)
+                futures.append(running.submit(digest_report, place, reading, *family, is_decided=bool(family)))
                 if works_at_once:
                     futures[-1].result()  # stop at the first error
                     progress(len(futures), len(calls))

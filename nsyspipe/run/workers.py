@@ -251,23 +251,14 @@ def telling_shortage() -> Iterator[None]:
 
 def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: int | None = None) -> int:
     """Return how many processes to use: at least 1, at most one per report, never more than memory can hold at once."""
-    wanted = _wanted(sizes, requested)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = requested or min(cores, 1 + sum(sizes) // _WORTH_A_PROCESS)
     memory = _free_memory() if available is None else available
     per_worker = 100 * 2**20 + 2 * max(
         sizes, default=0
     )  # the imports, and at its peak about 1.7 times the report (measured)
     by_memory = memory // per_worker if memory else wanted
     return max(1, min(wanted, len(sizes), by_memory))
-
-
-def readers_for(sizes: Sequence[int], requested: int | None = None) -> int:
-    """Return how many threads read one report at a time: two where there are processors for two per report."""
-    return 2 if _wanted(sizes, requested) >= 2 * len(sizes) else 1
-
-
-def _wanted(sizes: Sequence[int], requested: int | None) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return requested or min(cores, 1 + sum(sizes) // _WORTH_A_PROCESS)
 
 
 @contextlib.contextmanager

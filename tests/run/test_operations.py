@@ -10,10 +10,10 @@ import nsyspipe
 from nsyspipe.analysis.timeline import representative_step
 from nsyspipe.errors import DamagedReportError, InputError, OptionError, ReportNotFoundError
 from nsyspipe.model import schema
-from nsyspipe.reader import metadata, report
+from nsyspipe.reader import report
 from nsyspipe.reader.report import open_report
 from nsyspipe.run.operations import run_operations
-from nsyspipe.run.workers import SerialExecutor, jobs_for, readers_for
+from nsyspipe.run.workers import SerialExecutor, jobs_for
 from tests.build.tools import bare, blank, codes, edit, one_report, rows, run_of
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, RUNTIME, TraceBuilder, steady_rank
 
@@ -347,22 +347,3 @@ def test_progress_is_told_and_a_worker_that_dies_is_one_clear_error(steady):
 ])  # fmt: skip
 def test_jobs_are_capped_by_reports_and_memory(sizes, requested, available, expected):
     assert jobs_for(sizes, requested, available=available) == expected
-
-
-@pytest.mark.parametrize(("sizes", "requested", "expected"), [
-    ([2**20], None, 1), ([2**20], 2, 2), ([2**20] * 2, 3, 1), ([2**20] * 2, 4, 2), ([500 << 20], 1, 1),
-])  # fmt: skip
-def test_two_read_a_report_where_there_are_two_processors_for_each(sizes, requested, expected):
-    assert readers_for(sizes, requested) == expected
-
-
-def test_two_readers_of_a_report_find_what_one_does(real, monkeypatch):
-    readers = []
-    monkeypatch.setattr(
-        metadata, "_operations", lambda *own, _read=metadata._operations: readers.append(1) or _read(*own)
-    )
-    path = real / "ddp-2gpu-straggler_0.sqlite"
-    one, two = (nsyspipe.load(path, jobs=jobs) for jobs in (1, 2))
-    for table in ("steps", "phases", "kernels", "collectives", "timeline"):
-        assert getattr(one, table)() == getattr(two, table)()
-    assert len(readers) == 1
