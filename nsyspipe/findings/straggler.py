@@ -250,8 +250,8 @@ def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | No
     phase = max(excess, key=excess.__getitem__, default=_OUTSIDE)
     own = excess.get(phase, 0.0) - (0.0 if phase == "data" else input_ns)
     # Where its device idles and its host is shorter in the phase, the host had fallen behind before.
-    of_phase = phases.filter(pc.equal(phases["phase"], phase))
-    idle, host = (_excess(of_phase[name], pc.equal(of_phase["rank"], rank)) for name in ("idle_ns", "host_ns"))
+    in_phase = phases.filter(pc.equal(phases["phase"], phase))
+    idle, host = (_excess(in_phase[name], pc.equal(in_phase["rank"], rank)) for name in ("idle_ns", "host_ns"))
     if is_device and 2 * idle > own and host < 0:
         return None, None
     return (phase, own) if phase != _OUTSIDE and own > _MOSTLY * longer else (None, None)

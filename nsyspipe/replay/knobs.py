@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -50,9 +50,6 @@ _OF_GRADIENTS = {"gradient_dtype", "bucket_mb", "no_grad_copy", "no_sync"}
 _MOST_SLOWER = 1.5  # kernels may be slower beside communication, but hardly so much
 
 
-_FLAGS = ("no_wait", "no_grad_copy", "no_sync", "prefetch", "perfect_overlap")
-
-
 @dataclass(frozen=True)
 class Knobs:
     """A combination of changes, as `answer.whatif` describes them; what is None or false stays as it is."""
@@ -82,7 +79,7 @@ class Knobs:
             raise OptionError.no_such_name(option, "is not known", str(self.gradient_dtype), DTYPES)
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
-        for name in _FLAGS:
+        for name in (one.name for one in fields(self) if one.default is False):
             check_kind(name, getattr(self, name), bool, "True or False", f"{name}=True")
         if (self.bucket_mb or 0) > _LARGEST_BUCKET_MB:
             fix = "MiB, as bucket_cap_mb takes them, not bytes: --bucket-mb 25"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -132,13 +132,8 @@ def _unmatched(reading: Reading, codes: Int64, families: Sequence[tuple[str, int
     for code, (phase, usual) in enumerate(PHASE_PATTERNS.items()):
         pattern = reading.phases[phase].pattern
         if names and pattern != usual and code not in codes:
-            facts: dict[str, Any] = {
-                "option": f"--{phase}",
-                "pattern": repr(pattern),
-                "phase": phase,
-                "families": names,
-            }
-            yield problem("phase-pattern-unmatched", **facts)
+            option, text = f"--{phase}", repr(pattern)
+            yield problem("phase-pattern-unmatched", option=option, pattern=text, phase=phase, families=names)
 
 
 @dataclass(frozen=True)
