@@ -176,8 +176,8 @@ class Report:
         return f"FROM {quoted(self.physical(table) or table)} NOT INDEXED WHERE {where or 1}"
 
     def zones(self, table: str, least: pa.ChunkedArray, greatest: pa.ChunkedArray) -> dict[str, Zones]:
-        """Return a table with its zones, by two columns of all of its rows; nothing where some are missing."""
-        if not len(least) or self.has(table, "rowid"):
+        """Return a table with its zones, by two columns of all of its rows; nothing where some are missing, or one zone holds all."""
+        if len(least) <= _ZONE_ROWS or self.has(table, "rowid"):
             return {}
         first, last = (self.number(table, f"{end}(rowid)") or 0 for end in ("min", "max"))
         if last - first + 1 != len(least):  # some were deleted, or dropped
