@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -64,6 +64,29 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
         **_rates({name: _sum(sent[name]) for name in _TRANSFERRED}),
     }
     return schema.SUMMARY.from_rows([row])
+
+
+def telling_ranks(figures: pa.Table, stragglers: pa.Table, whole: pa.Table | None, most: int) -> list[int]:
+    """Return the ranks that tell most about a run, sorted: all if they are few, else those with the extremes, and some between.
+
+    The most waited for, the slowest (by `whole`, rows of `schema.STEPS`, of a capture without steps), the most exposed, the
+    fastest. `figures` is `schema.RANK_SUMMARY`.
+    """
+    ranks = figures["rank"].to_pylist()
+    if len(ranks) <= most:
+        return ranks  # type: ignore[no-any-return]
+    length = (figures, "step_time_ns") if whole is None else (whole, "wall_ns")
+    lengths, late, exposed = (
+        dict(zip(table["rank"].to_pylist(), table[name].to_pylist(), strict=True))
+        for table, name in (length, (stragglers, "lateness_ns"), (figures, "exposed_comm_share"))
+    )
+    orders = [
+        sorted(ranks, key=lambda rank: (sign * (of_rank.get(rank) or 0), rank))
+        for of_rank, sign in ((late, -1), (lengths, -1), (exposed, -1), (lengths, 1))
+    ]
+    extremes = chain.from_iterable(zip(*(order[: most // 6 + 1] for order in orders), strict=True))
+    evenly = [ranks[at * len(ranks) // most] for at in range(most)]
+    return sorted(list(dict.fromkeys(chain(extremes, evenly, ranks)))[:most])
 
 
 def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_capture: bool = False) -> pa.Table:

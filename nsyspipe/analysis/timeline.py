@@ -16,6 +16,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.table import Int64
 
 Bars: TypeAlias = "dict[str, Int64]"  # columns of bars, in order of start; names are codes
+MAX_RANKS = 64  # of a run; nobody looks at more, and each is read a second time
 MAX_BARS = 600  # of a lane; more cannot be told apart on a screen
 
 
@@ -166,6 +167,14 @@ def representative_step(steps: pa.Table) -> int | None:
             twice_median = ordered[(ordered.size - 1) // 2] + ordered[ordered.size // 2]
             return int(numbers[chosen][np.abs(2 * walls[chosen] - twice_median).argmin()])
     return None
+
+
+def drawn_ranks(steps: pa.Table, step: int, telling: Iterable[int]) -> list[int]:
+    """Return the ranks of a step's timeline, sorted, at most `MAX_RANKS`: the slowest of the step, and `telling` ones."""
+    own = steps.filter(pc.equal(steps["step"], step))
+    lengths = pc.subtract(own["end_ns"], own["start_ns"])
+    slowest = [own["rank"][pc.index(lengths, pc.max(lengths)).as_py()].as_py()] if own.num_rows else []
+    return sorted(list(dict.fromkeys([*slowest, *telling]))[:MAX_RANKS])
 
 
 def timeline(

@@ -266,7 +266,7 @@ PHASE_RANGES = table(f"""phase_ranges by rank, start_ns, phase: One row per host
 """)
 
 TIMELINE = table(f"""timeline by rank, lane, start_ns: One row per bar of the representative step: the step of the figures whose step time is closest to the
-        median. Operations that overlap are one bar, but of communication each time belongs to the operation that began first; bars of phases may overlap.
+        median; of more than 64 ranks those that tell most. Operations that overlap are one bar, but of communication each time belongs to the operation that began first; bars of phases may overlap.
         Neighbouring ones of a lane are joined, those with the smallest gaps first, until few enough are left.
     step          id      the step drawn, the same on every row <- derived
     {_RANK}

@@ -21,7 +21,7 @@ from nsyspipe.model.names import ranges
 from nsyspipe.model.schema import STEPS
 from nsyspipe.model.table import Int64
 from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
-from nsyspipe.report.run import chosen_ranks, left_out_note, rank_rows
+from nsyspipe.report.run import left_out_note
 from nsyspipe.report.units import bytes_text
 from nsyspipe.version import __version__
 
@@ -96,8 +96,7 @@ def perfetto(
 
 def traced_ranks(run: Run) -> list[int]:
     """Return the ranks of a trace that nobody asked some of: all of a few, of more those that differ most."""
-    ranks: list[int] = run.ranks["rank"].to_pylist()
-    return ranks if len(ranks) <= _MOST_RANKS else chosen_ranks(rank_rows(run), _MOST_RANKS)
+    return run.telling_ranks(_MOST_RANKS)
 
 
 def left_out(run: Run) -> str | None:

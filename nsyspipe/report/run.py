@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, zip_longest
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -196,27 +195,13 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
         *(Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=widths.get(name, 0)) for name in _OF_RANKS if name != "wait_share" or name in known),
         *([Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),
     ]  # fmt: skip
-    shown, unseen = set(chosen_ranks(rows, n_shown)), words.unseen_idle(run)
+    shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
     notes = filter(None, [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))])
     return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None)
 
 
-def chosen_ranks(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
-    """Return the ranks of `rank_rows` that tell most about a run, sorted: all if they are few, else as `left_out_note` says."""
-    ranks = [row["rank"] for row in rows]
-    if len(ranks) <= most:
-        return ranks
-    orders = [
-        [row["rank"] for row in sorted(rows, key=lambda row: (sign * (row[name] or 0), row["rank"]))]
-        for name, sign in ((_LATENESS, -1), (_LENGTH, -1), ("exposed_comm_share", -1), (_LENGTH, 1))
-    ]
-    extremes = chain.from_iterable(zip_longest(*(order[: most // 6 + 1] for order in orders)))
-    evenly = [ranks[at * len(ranks) // most] for at in range(most)]
-    return sorted(list(dict.fromkeys(chain(extremes, evenly, ranks)))[:most])
-
-
 def left_out_note(n_shown: int, n_all: int) -> str:
-    """Return which ranks are shown; nothing if all are."""
+    """Return which `telling_ranks` are shown; nothing if all are."""
     which = "the most waited for, the slowest, the most exposed, the fastest, and some between"
     return "" if n_shown == n_all else f"{n_shown} of {n_all} ranks: {which}."
 

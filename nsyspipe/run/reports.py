@@ -177,7 +177,7 @@ class ReportRun(Run):
         step = representative_step(self.steps())
         if step is None:
             return schema.TIMELINE.empty()
-        operations = self.operations((step, step))
+        operations = self.operations((step, step), self._drawn_ranks(step))
         # With the first one asked for, workers go on reading while this process makes its collectives.
         first = list(itertools.islice(operations, 1))
         return timeline(self.steps(), self.collectives(), itertools.chain(first, operations), step)

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION
-from nsyspipe.analysis.summary import Evenness, evenness, step_times
+from nsyspipe.analysis.summary import Evenness, evenness, step_times, telling_ranks
 from nsyspipe.errors import NsyspipeError, OptionError, short_repr
 from nsyspipe.findings.slow_link import LinkVerdict
+from nsyspipe.model import schema
 from nsyspipe.model.names import ranges
 from nsyspipe.model.options import check_whole
-from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 
 if TYPE_CHECKING:
@@ -253,16 +253,31 @@ class Run(ShownInNotebooks, ABC):
         """`schema.IDLE_CALLS`: the API calls that hosts were blocked in while devices idled, largest first."""
         return self._table("idle_calls")
 
-    def timeline(self, step: int | None = None) -> pa.Table:
-        """`schema.TIMELINE`: the representative step, reduced to what can be drawn; sorted by (rank, lane, start).
+    def timeline(self, step: int | None = None, ranks: Iterable[int] | int | None = None) -> pa.Table:
+        """`schema.TIMELINE`: one step, reduced to what can be drawn; sorted by (rank, lane, start).
 
-        Another step is made from the operations, in a second reading; see `operations` for the errors.
+        Parameters
+        ----------
+        step
+            None takes the representative one. Another is made from the operations, in a second reading, as are other ranks;
+            see `operations` for the errors.
+        ranks
+            None takes all, of more than 64 those that tell most about the step.
         """
-        if step is None:
+        if step is None and ranks is None:
             return self._table("timeline")
-        from nsyspipe.analysis.timeline import timeline  # noqa: PLC0415 - few ask for it
+        from nsyspipe.analysis.timeline import representative_step, timeline  # noqa: PLC0415 - few ask for it
 
-        return timeline(self.steps(), self.collectives(), self.operations((step, step)), step)
+        if step is None and (step := representative_step(self.steps())) is None:
+            return schema.TIMELINE.empty()
+        drawn = self._drawn_ranks(step) if ranks is None else ranks
+        return timeline(self.steps(), self.collectives(), self.operations((step, step), drawn), step)
+
+    def _drawn_ranks(self, step: int) -> list[int]:
+        from nsyspipe.analysis.timeline import MAX_RANKS, drawn_ranks  # noqa: PLC0415 - few ask for it
+
+        telling = [*self.telling_ranks(MAX_RANKS // 8), *self.telling_ranks(MAX_RANKS)]
+        return drawn_ranks(self.steps(), step, telling)
 
     def host_steps(self) -> pa.Table:
         """`schema.HOST_STEPS`: the host times of the steps of a run without device activity; no rows in any other run."""
@@ -288,6 +303,11 @@ class Run(ShownInNotebooks, ABC):
         DatasetError
             If the run was saved without its operations.
         """
+
+    def telling_ranks(self, most: int) -> list[int]:
+        """Return at most so many ranks that tell most about the run: the most waited for, slowest, most exposed, fastest, some between."""
+        whole = self.breakdown() if self.is_capture else None
+        return telling_ranks(self.rank_summary(), self.stragglers(), whole, most)
 
     def chosen_ranks(self, ranks: object) -> list[int]:
         """Return the ranks that are asked for, in ascending order; an OptionError with those there are for another."""
@@ -321,7 +341,7 @@ class Run(ShownInNotebooks, ABC):
         """
         return self._named_table(name)
 
-    _TABLES = (*RUN_TABLES, "breakdown", "costs")
+    _TABLES = (*schema.RUN_TABLES, "breakdown", "costs")
 
     def _named_table(self, name: str) -> pa.Table:
         is_without_method = name in self._TABLES and not hasattr(self, name)

@@ -2,7 +2,7 @@
 
     pytest -m bench -n 0 -s tests/bench [--kernels 1000000] [--ranks 8]
 
-All sizes grow with these two: 64, 256 and 1024 ranks of 10 000 kernels each are 8, 32 and 128 times the ranks, with a
+All sizes grow with these two: 64, 256, 1024 and 2048 ranks of 10 000 kernels each are 8, 32, 128 and 256 times the ranks, with a
 hundredth of the kernels.
 
 `analyze` is told as ratios to F, the time that the same engine, through the same ADBC driver, takes to sum exactly the
@@ -133,7 +133,7 @@ def test_saving_costs_little_beside_the_analysis(reports, tmp_path, shown):
 
 def test_each_of_many_ranks_costs_as_much(request, written, tmp_path, shown):
     n_kernels, few = (request.config.getoption(name) for name in ("--kernels", "--ranks"))
-    for n_ranks in (8 * few, 32 * few, 128 * few):
+    for n_ranks in (8 * few, 32 * few, 128 * few, 256 * few):
         reports = written(n_kernels // 100, n_ranks)
         page, trace, store = (tmp_path / f"{n_ranks}{suffix}" for suffix in (".html", ".pftrace", ""))
         plain = command("analyze", reports[0].parent, "-q")

@@ -69,7 +69,7 @@ def a_run(header, ranks, operations, family=None, steps=None, collectives=None):
     steps, collectives = steps or schema.STEPS.empty(), collectives or schema.COLLECTIVES.empty()
     return SimpleNamespace(
         header=header, ranks=ranks, step_family=family, is_capture=family is None, steps=lambda: steps, collectives=lambda: collectives,
-        operations=lambda *_: operations,
+        operations=lambda *_: operations, telling_ranks=lambda _: ranks["rank"].to_pylist(),
     )  # fmt: skip
 
 

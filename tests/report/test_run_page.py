@@ -4,10 +4,12 @@ import json
 import re
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
 from nsyspipe import load
+from nsyspipe.analysis.summary import telling_ranks
 from nsyspipe.model import schema
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
@@ -15,7 +17,7 @@ from nsyspipe.report.findings import evidence_rows
 from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_of_page
 from nsyspipe.report.html.run_page import by_cause, idle_table, link_table, nccl_rows, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
-from nsyspipe.report.run import chosen_ranks, left_out_note, summary_text
+from nsyspipe.report.run import left_out_note, summary_text
 from nsyspipe.report.verdict import gain_text
 from nsyspipe.report.words import troubles
 from nsyspipe.store.write import save
@@ -256,17 +258,16 @@ def test_problems_of_several_ranks_and_those_that_differ_in_numbers_are_told_onc
     assert troubles(rows) == [("warning", f"step {at} is late", "", None) for at in range(2)]
 
 
-def ranks_of(times, late=()):
-    zeros = {"lateness_ns_per_step": 0.0, "exposed_comm_share": 0.0}
-    rows = [{"rank": rank, "length_ns": time} | zeros for rank, time in enumerate(times)]
-    return [row | ({"lateness_ns_per_step": 9.0} if row["rank"] in late else {}) for row in rows]
+def test_of_many_ranks_stragglers_slowest_most_exposed_and_fastest_are_chosen():
+    def of_ranks(**columns):
+        return pa.table({"rank": list(range(64))} | {name: list(values.values()) for name, values in columns.items()})
 
-
-def test_of_many_ranks_stragglers_slowest_and_fastest_are_chosen():
-    assert chosen_ranks(ranks_of([5, 5, 5]), 3) == [0, 1, 2]
-    times = [50] * 64
-    times[17], times[40] = 90, 10
-    chosen = chosen_ranks(ranks_of(times, late=(33,)), 8)
-    assert (len(chosen), {17, 33, 40} < set(chosen), chosen) == (8, True, sorted(chosen))
+    none = dict.fromkeys(range(64), 0.1)
+    figures = of_ranks(step_time_ns=none | {17: 90, 40: 0.01}, exposed_comm_share=none | {21: 0.2})
+    late, whole = of_ranks(lateness_ns=none | {33: 9}), of_ranks(wall_ns=none | {5: 9})
+    assert telling_ranks(figures, late, None, 64) == list(range(64))
+    assert 5 in telling_ranks(figures, late, whole, 4)
+    chosen = telling_ranks(figures, late, None, 8)
+    assert (len(chosen), {17, 21, 33, 40} < set(chosen), chosen) == (8, True, sorted(chosen))
     assert left_out_note(4, 4) == ""
     assert left_out_note(8, 64).startswith("8 of 64 ranks")

@@ -347,3 +347,15 @@ def test_progress_is_told_and_a_worker_that_dies_is_one_clear_error(steady):
 ])  # fmt: skip
 def test_jobs_are_capped_by_reports_and_memory(sizes, requested, available, expected):
     assert jobs_for(sizes, requested, available=available) == expected
+
+
+def test_a_timeline_of_many_ranks_is_of_those_that_tell_most_and_of_any_that_are_asked_for(tmp_path, monkeypatch):
+    run = run_of(tmp_path, *(steady_rank(rank) for rank in range(4)))
+    whole = run.timeline()
+    monkeypatch.setattr("nsyspipe.analysis.timeline.MAX_RANKS", 2)
+    few = run_of(tmp_path, *(steady_rank(rank) for rank in range(4)))
+    assert set(whole["rank"].to_pylist()) == {0, 1, 2, 3}
+    assert few.timeline() == whole.filter(pc.is_in(whole["rank"], pc.unique(few.timeline()["rank"])))
+    assert len(few.timeline()["rank"].unique()) == 2
+    for given in ((None, [3]), (whole["step"][0].as_py(), 3)):
+        assert few.timeline(*given) == whole.filter(pc.equal(whole["rank"], 3))

@@ -118,9 +118,8 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
         yield from of_run.host_blocks(run.host_steps(), _MOST_RANKS)
         yield from _problems(run.problems.to_pylist())
         return
-    rows = of_run.rank_rows(run)
-    ranks = of_run.chosen_ranks(rows, _MOST_RANKS)
-    drawn = [(row, row["length_ns"]) for row in rows if row["rank"] in ranks]
+    ranks = run.telling_ranks(_MOST_RANKS)
+    drawn = [(row, row["length_ns"]) for row in of_run.rank_rows(run) if row["rank"] in ranks]
     parts = [[ns and (row[f"{one.name}_share"] or 0) * ns for one in STEP_PARTS] for row, ns in drawn]
     yield from _drawn((f"rank {row['rank']}", ns, own) for (row, ns), own in zip(drawn, parts, strict=True))
     yield of_run.rank_table(run, _MOST_RANKS)

@@ -23,7 +23,7 @@ from nsyspipe.report.findings import Finding, findings_of, of_capture, order_not
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page
 from nsyspipe.report.html.timeline import MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
-from nsyspipe.report.run import SHARES, chosen_ranks, host_blocks, key_figures, left_out_note, rank_rows
+from nsyspipe.report.run import SHARES, host_blocks, key_figures, left_out_note, rank_rows
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
 from nsyspipe.report.verdict import gain_text, verdict
 from nsyspipe.run.run import Run
@@ -85,7 +85,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         )
         yield from host_blocks(run.host_steps(), _LISTED)
     yield from _what_to_change(run, has_comm=summary["comm_share"] is not None)
-    yield from _charts(run, costs, of_ranks := rank_rows(run))
+    yield from _charts(run, costs, rank_rows(run))
     yield Heading("Stragglers")
     yield straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]) or Sentence(
         "One rank: there is nobody to wait for." if run.header.n_ranks == 1
@@ -126,7 +126,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         yield Details(schema.name, schema.doc, Table(f"Columns of {schema.name}", _DEFINITION, rows, is_close=True))
     yield Heading("Provenance")
     yield _pairs("recorded", provenance(run))
-    yield report_table(run, chosen_ranks(of_ranks, _LISTED))
+    yield report_table(run, run.telling_ranks(_LISTED))
 
 
 def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
@@ -191,7 +191,7 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
     has_comm = bool(collectives)
     unseen = words.unseen_idle(run)
     least = f" Idle is at least that: {unseen}." if unseen else ""
-    drawn, listed = (chosen_ranks(rows, most) for most in (_SHOWN_RANKS, _LISTED))
+    drawn, listed = (run.telling_ranks(most) for most in (_SHOWN_RANKS, _LISTED))
     yield Heading("Time")
     chart_of = partial(charts.rank_chart, is_capture=run.is_capture, has_comm=has_comm)
     if bars := chart_of(run.breakdown(), drawn, listed, caption=left_out_note(len(drawn), len(rows))):
@@ -201,7 +201,7 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
     else:
         yield Sentence("No step has a window on every rank, so there is nothing to split.")
     yield Heading("Timeline")
-    yield from _timeline(run, chosen_ranks(rows, _TIMELINE_RANKS), listed)
+    yield from _timeline(run, run.telling_ranks(_TIMELINE_RANKS), listed)
     yield Heading("Steps")
     steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, len(rows))
     if columns := charts.step_chart(steps, has_comm=has_comm):
@@ -258,7 +258,7 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
         length = ms_text(data["stretch"]["end"] - data["stretch"]["start"])
         where = f"rank {data['stretch']['rank']}" + ("" if run.is_capture else f" in step {data['step']}")
         yield Sentence(f"Dashed: where the slowest rank is longest without compute: {length} on {where}.")
-    n_kept, n_ranks = len(data["ranks"]), data["n_ranks"]
+    n_kept, n_ranks = len(data["ranks"]), run.ranks.num_rows
     left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
     label = "Timeline of the capture" if run.is_capture else f"Timeline of step {data['step']}"
     table = timeline_table(run.timeline(), run.steps(), listed, is_capture=run.is_capture)
@@ -282,7 +282,7 @@ def _other_steps(run: Run, data: Mapping[str, Any], first: list[int]) -> list[tu
         if times[number] == times[data["step"]]:
             continue
         try:
-            bars = run.timeline(number)
+            bars = run.timeline(number, first)
         except DatasetError:  # saved without its operations
             return []
         step = timeline_data(bars, run.steps(), first, [])
