@@ -229,12 +229,21 @@ class Evidence:
         c = min(max((assumed or 0.0) if known is None else known * (AT_MOST if is_most else 1.0), 0.0), MOST_BELIEVED)
         return hidden * (c / (1 + c))
 
+    def most_slowed_ns(self, hidden: Float64) -> Float64:
+        """Return the most that this much hidden communication lengthens compute, its share of ``comm_delay_ns`` too.
+
+        An assumed slowdown has the delays in it.
+        """
+        all_hidden, delay = self.columns("overlap_compute_ns", "comm_delay_ns")
+        share = 0.0 if self.slowdown_figures["slowdown_ratio"] is None else hidden / np.maximum(all_hidden, 1)
+        return self.slowed_ns(hidden, is_most=True) + AT_MOST * delay * share
+
     def saving_without(
         self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False
     ) -> tuple[float, dict[str, Any]]:
         r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
 
-        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and `slowed_ns` of
+        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and `most_slowed_ns` of
         ``min(|M n C|, L)``: T is the sum of their transfer, L that of their length. With `waits` their waiting goes too:
         ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer. And the figures behind it, these two parts first.
         """
@@ -248,7 +257,7 @@ class Evidence:
             transfer = whole
         else:
             exposed = exposed - wait
-        exposed, slowed = np.minimum(exposed, transfer * (1 - kept)), self.slowed_ns(np.minimum(hidden, whole))
+        exposed, slowed = np.minimum(exposed, transfer * (1 - kept)), self.most_slowed_ns(np.minimum(hidden, whole))
         most = self.rows_of_most(exposed + slowed)
         alone = "exposed_transfer" if self.is_wait_known and not waits else "exposed_comm"
         parts = {alone: float(exposed[most].mean()), "slowed_compute": float(slowed[most].mean())}

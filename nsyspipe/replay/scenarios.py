@@ -71,7 +71,7 @@ class Replay(Facts):
 
     @cached_property
     def limits(self) -> Float64 | None:
-        """Step times with transfers that take no time and slow nothing: likeliest and least; None where sharded, or ranks miss."""
+        """Step times with transfers that take no time and slow nothing, which they do likely and at most; None where sharded, or ranks miss."""
         if self.is_sharded or self.captured.program.n_ranks < max(self.world_size, 2):
             return None
         likely, *_, most = (before for before, _ in self.slowdowns(None).pairs)
@@ -80,12 +80,12 @@ class Replay(Facts):
     @property
     def limit_ns(self) -> float | None:
         """The least step time with transfers that take no time; None likewise."""
-        return None if self.limits is None else float(np.median(self.limits[1]))
+        return None if self.limits is None else float(np.median(self.limits.min(axis=0)))
 
     @property
     def limit_gain_ns(self) -> float | None:
         """What a step gains then, the mean over steps; None likewise."""
-        return None if self.limits is None else float((self.captured.windows.step_times() - self.limits[1]).mean())
+        return None if self.limits is None else float((self.captured.windows.step_times() - self.limits.min(axis=0)).mean())
 
     def predict(self, knobs: Knobs) -> Prediction:
         """Replay with what the knobs change, which `why_not_knobs` does not refuse; the range is that of `answer.whatif`."""
