@@ -31,6 +31,7 @@ _MENU = {
     **{f"link-{name}": Knobs(link=name) for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")},
 }
 _WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}  # most runs have neither
+FASTER_HOSTS = "hosts can launch that much faster"
 _MOST_OPERATIONS = 500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
 # By rule: the change that it advises. Which link slow-link means, the run's GPUs say.
 ADVICE = {
@@ -377,7 +378,7 @@ def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
     gain = opened.step_time_ns - predicted.step_time_ns
     assumptions = [*_assumptions(opened, knobs)]
     if gain > opened.lead_ns:
-        assumptions.append("hosts can launch that much faster, which the capture does not show")
+        assumptions.append(f"{FASTER_HOSTS}, which the capture does not show")
     rates = {"throughput_steps_per_s": 1e9 / predicted.step_time_ns, "gain_pct": 100 * gain / opened.step_time_ns}
     return {**predicted._asdict(), **rates, "assumptions": tuple(assumptions)}
 
@@ -445,5 +446,6 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
         else:
             *times, row["expected_ns_per_step"] = opened.predict(change)
             evidence |= zip((f"replay_step_time_{name}ns" for name in ("", "low_", "high_")), times, strict=True)
+            evidence |= {"replay_assumes": FASTER_HOSTS} if opened.step_time_ns - times[0] > opened.lead_ns else {}
         row["evidence"] = json.dumps(evidence, allow_nan=False)
     return schema.FINDINGS.from_rows(in_order(rows))

@@ -30,7 +30,7 @@ _LABELS = {
     "is_estimate": "an estimate", "judged_idle_launch": "idle launch, rank waited for",
     "lateness": "delays of others", "left_by_replay": "what stays in a replay", "link_nominal": "nominal bandwidth of the link", "longer_window": "window longer than the shortest",
     "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute": "compute beside communication",
-    "phase_excess": "excess of the phase", "replay_change": "replayed with", "replay_refused": "not replayed",
+    "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_refused": "not replayed",
     "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
     "replay_step_time_low": "step time in the replay, at least", "saving": "gain at most", "slowdown": "slower beside communication",
     "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "steps in which others were held up", "wait_caused": "waiting caused",
@@ -56,6 +56,7 @@ class Finding:
     is_conditional: bool  # the bound holds only if something is so that was not recorded
     assumed: str  # what the bound assumes, `words.assumed_text`
     parts: str  # of the bound, `parts_text`
+    if_so: str  # what is expected only if it is so, in words with "if"
     evidence: list[tuple[str, str]]
 
     @property
@@ -93,7 +94,7 @@ def findings_of(run: Run) -> list[Finding]:
             row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]),
             ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible), in_replay,
             words.is_replay_clear(evidence, summary["step_time_ns"]), is_conditional(row), words.assumed_text(evidence),
-            parts_text(evidence), [*evidence_rows(evidence)],
+            parts_text(evidence), words.if_text(evidence), [*evidence_rows(evidence)],
         ))  # fmt: skip
     return findings
 
