@@ -416,7 +416,7 @@ def _limit_bounds(run: Run, rows: list[dict[str, Any]], replay: Replay | None) -
             evidence = json.loads(row["evidence"])
             parts = evidence.get(_PARTS, {"by_breakdown": saving}) | {"left_by_replay": limit - saving}
             row |= {"saving_ns_per_step": limit, "evidence": json.dumps(evidence | {_PARTS: parts}, allow_nan=False)}
-            row["severity"] = severity_of(limit / pc.mean(run.breakdown()["wall_ns"]).as_py())
+            row["severity"] = severity_of(limit * run.summary()["throughput_steps_per_s"][0].as_py() / 1e9)
 
 
 def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
