@@ -47,16 +47,17 @@ def comm_bound(evidence: Evidence) -> Answer:
     action, advice = _HIDE[is_ddp and bool(evidence.gradient_all_reduces.num_rows)]
     mostly = evidence.mostly("", "exposed_ns_per_step", transfer)
     by_role = {role: evidence.traffic_figures(role)["exposed_ns_per_step"] for role in evidence.roles}
+    saving, figures = evidence.saving_without()
     return Finding(
         title=f"communication is exposed ({apart}){where}{mostly}",
         action=action,
         advice=advice,
-        saving_ns_per_step=evidence.saving_without(),
+        saving_ns_per_step=saving,
         evidence={
             "exposed_comm_ns_per_step": exposed,
             "exposed_comm_share": evidence.share(exposed),
             "exposed_transfer_ns_per_step": transfer if evidence.is_wait_known else None,
-            **evidence.slowdown_figures,
+            **figures,
             **evidence.means("wait_ns", "exposed_wait_ns"),
             "exposed_comm_ns_per_step_by_phase": by_phase,
             **({} if is_ddp else {"exposed_comm_ns_per_step_by_role": by_role}),
@@ -86,7 +87,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     lost = evidence.mean_of_most(evidence.slowed_ns(hidden) + late)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
         return None
-    slowed = evidence.slowed_ns(hidden, is_most=True) + AT_MOST * late
+    slowed = evidence.most_slowed_ns(hidden)
     rows = evidence.rows_of_most(slowed)
     beyond = ", by more than is usual" if slowdown > MOST_USUAL else ""
     sums = evidence.kernels.group_by("name", use_threads=False).aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])

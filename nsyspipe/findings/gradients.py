@@ -205,13 +205,14 @@ def compress_gradients(evidence: Evidence) -> Answer:
         return None
     total = evidence.transfer_ns_per_step
     wide = min(transfer / total, 1.0) if total else 1.0
+    saving, figures = evidence.saving_without(kept=1 - wide)
     return Finding(
         title="f32 gradients cross a slow link without being hidden",
         action="bf16_compress_hook or PowerSGD; mind the precision",
         advice="model.register_comm_hook(None, bf16_compress_hook) halves the bytes, PowerSGD leaves next to none (the "
         "bound): check that training still converges",
-        saving_ns_per_step=evidence.saving_without(kept=1 - wide),
-        evidence={**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **evidence.slowdown_figures},
+        saving_ns_per_step=saving,
+        evidence={**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **figures},
     )
 
 
@@ -235,7 +236,7 @@ def no_sync(evidence: Evidence) -> Answer:
     is_sized = not rows["message_bytes"].null_count
     if not is_sized and pc.min(passes["end_ns_count"]).as_py() == 1:  # two programs' alike: one message each
         return NotJudged(_NO_SIZES, WITH_CALLS)
-    saving = evidence.saving_without(rows.filter(pc.less(rows["micro_batch"], n_passes - 1)), waits=True)
+    saving, figures = evidence.saving_without(rows.filter(pc.less(rows["micro_batch"], n_passes - 1)), waits=True)
     if (is_sized and _varies(passes, "message_bytes_sum")) or evidence.share(saving) < _LEAST_SHARE:
         return None
     action, advice = _NO_SYNC[bool(scatters.num_rows)]
@@ -249,7 +250,7 @@ def no_sync(evidence: Evidence) -> Answer:
             "n_backward_passes": n_passes,
             "messages_per_step": rows.num_rows / evidence.steps.num_rows,
             "bytes_per_step": pc.sum(rows["message_bytes"]).as_py() / evidence.steps.num_rows if is_sized else None,
-            **evidence.slowdown_figures,
+            **figures,
         },
     )
 

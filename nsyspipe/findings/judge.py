@@ -63,8 +63,7 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         if isinstance(answer, NotJudged):
             unanswered.setdefault(answer, []).append(name)
         elif answer is not None:
-            share = evidence.share(answer.saving_ns_per_step or 0)
-            severity = "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
+            severity = severity_of(evidence.share(answer.saving_ns_per_step or 0))
             told = json.dumps(answer.evidence, allow_nan=False)
             title = answer.title
             if n_steps < FEW_STEPS and answer.saving_ns_per_step:
@@ -73,6 +72,11 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
     whys = ((", ".join(names), why.reason, why.fix) for why, names in unanswered.items())
     problems = [problem("not-judged", rules=rules, reason=reason, how=how) for rules, reason, how in whys]
     return schema.FINDINGS.from_rows(in_order(rows)), problems
+
+
+def severity_of(share: float) -> str:
+    """Return how grave a finding is, by its bound as a share of the mean step."""
+    return "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
 
 
 def is_conditional(finding: Mapping[str, Any]) -> bool:

@@ -132,15 +132,15 @@ class Evidence:
         rows = (row for row in self._by_rank if row["role"] == role)
         return [row for row in rows if not collectives or row["collective"] in collectives]
 
-    def exposed_cost(self, role: str, *collectives: str) -> tuple[float, dict[str, float | None]] | None:
+    def exposed_cost(self, role: str, *collectives: str) -> tuple[float, dict[str, Any]] | None:
         r"""Return what exposed communication of a role costs at most, and its figures; None below 5 % of step time.
 
         That is ``|M \ C| - wait`` at least, the mean over ranks of the sum over its uses. Cost: `saving_without` them.
         """
         if self.share(self._least("exposed_ns_per_step", self.traffic_of(role, *collectives))) < _LEAST_EXPOSED:
             return None
-        figures = self.traffic_figures(role, *collectives) | self.slowdown_figures
-        return self.saving_without(self.of_role(role, *collectives)), figures
+        saving, figures = self.saving_without(self.of_role(role, *collectives))
+        return saving, self.traffic_figures(role, *collectives) | figures
 
     def _least(self, figure: str, rows: list[dict[str, Any]]) -> float:
         """Return a figure of traffic, less waiting where it is not that, the mean over ranks; what is not known counts as 0."""
@@ -229,12 +229,23 @@ class Evidence:
         c = min(max((assumed or 0.0) if known is None else known * (AT_MOST if is_most else 1.0), 0.0), MOST_BELIEVED)
         return hidden * (c / (1 + c))
 
-    def saving_without(self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False) -> float:
+    def most_slowed_ns(self, hidden: Float64) -> Float64:
+        """Return the most that this much hidden communication lengthens compute, its share of ``comm_delay_ns`` too.
+
+        An assumed slowdown has the delays in it.
+        """
+        all_hidden, delay = self.columns("overlap_compute_ns", "comm_delay_ns")
+        share = 0.0 if self.slowdown_figures["slowdown_ratio"] is None else hidden / np.maximum(all_hidden, 1)
+        return self.slowed_ns(hidden, is_most=True) + AT_MOST * delay * share
+
+    def saving_without(
+        self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False
+    ) -> tuple[float, dict[str, Any]]:
         r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
 
-        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and `slowed_ns` of
+        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and `most_slowed_ns` of
         ``min(|M n C|, L)``: T is the sum of their transfer, L that of their length. With `waits` their waiting goes too:
-        ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer.
+        ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer. And the figures behind it, these two parts first.
         """
         names = ("exposed_comm_ns", "exposed_wait_ns", "overlap_compute_ns", "comm_ns")
         exposed, wait, hidden, whole = self.columns(*names)
@@ -246,8 +257,11 @@ class Evidence:
             transfer = whole
         else:
             exposed = exposed - wait
-        slowed = self.slowed_ns(np.minimum(hidden, whole))
-        return self.mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + slowed)
+        exposed, slowed = np.minimum(exposed, transfer * (1 - kept)), self.most_slowed_ns(np.minimum(hidden, whole))
+        most = self.rows_of_most(exposed + slowed)
+        alone = "exposed_transfer" if self.is_wait_known and not waits else "exposed_comm"
+        parts = {alone: float(exposed[most].mean()), "slowed_compute": float(slowed[most].mean())}
+        return sum(parts.values()), {"saving_ns_per_step_by_part": parts, **self.slowdown_figures}
 
     def _sums(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
         """Sum values of operations by the rows of `steps`."""

@@ -54,9 +54,10 @@ def shard_regather(evidence: Evidence) -> Answer:
     if cost is None or again.num_rows < _LEAST_AGAIN * rows.num_rows:
         return None
     title = "sharded parameters are gathered a second time in backward"
-    figures = cost[1] | {"backward_calls_per_step": again.num_rows / evidence.steps.num_rows}
+    saving, of_saving = evidence.saving_without(again)
+    figures = cost[1] | of_saving | {"backward_calls_per_step": again.num_rows / evidence.steps.num_rows}
     action = "reshard_after_forward=False, where memory allows"
-    return Finding(title, action, _KEEP, evidence.saving_without(again), figures)
+    return Finding(title, action, _KEEP, saving, figures)
 
 
 def small_shards(evidence: Evidence) -> Answer:

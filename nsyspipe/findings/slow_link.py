@@ -67,7 +67,11 @@ def slow_link(evidence: Evidence) -> Answer:
         return None
     reached, promised = verdict.busbw_bytes_per_s, nvlink_promise(evidence.gpu_names)
     kept = min(reached / promised, 1.0) if reached and promised else 0.0
-    saving = None if evidence.exposed_transfer_ns_per_step is None else evidence.saving_without(kept=kept)
+    # What NVLink would still need says nothing of what goes between hosts.
+    is_bound = evidence.exposed_transfer_ns_per_step is not None and not (
+        evidence.n_hosts > 1 and verdict.crosses_hosts
+    )
+    saving, figures = evidence.saving_without(kept=kept) if is_bound else (None, evidence.slowdown_figures)
     mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
     settings = evidence.nccl_settings  # of these what decides which way NCCL takes is shown
     kind = verdict.evidence["link_kind"]
@@ -76,15 +80,14 @@ def slow_link(evidence: Evidence) -> Answer:
         title=f"the ranks communicate {'over a slow link: ' if verdict.is_seen else 'with '}{verdict.text}{mostly}",
         action="use InfiniBand or RoCE: data goes over TCP" if is_between else _action(kind, evidence),
         advice=_BETWEEN_HOSTS if is_between else _INSIDE_HOSTS if verdict.is_seen else f"{_FIND_OUT}; {_INSIDE_HOSTS}",
-        # What NVLink would still need says nothing of what goes between hosts.
-        saving_ns_per_step=None if evidence.n_hosts > 1 and verdict.crosses_hosts else saving,
+        saving_ns_per_step=saving,
         evidence={
             **verdict.evidence,
             **({} if verdict.is_seen else {"is_conditional": True}),  # whether there is a faster one was not recorded
             "nccl_settings": settings and {name: settings[name] for name in OF_LINKS if name in settings},
             "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
             "transfer_ns_per_step": transfer,
-            **evidence.slowdown_figures,
+            **figures,
         },
     )
 

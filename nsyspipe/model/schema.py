@@ -28,7 +28,7 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
         without launches <- KERNEL, RUNTIME, NVTX_EVENTS
     n_collectives           count?  comm operations that start in the window <- KERNEL
     wait_ns                 ns?     |W|, W = the union of [own start, min(last start, own end)) over the rank's matched collectives; null in a run of one rank,
-        without a common clock, or where an operation of the step is unmatched <- KERNEL
+        without a common clock, or where an operation of the step is unmatched, or of a communicator of which a rank is missing <- KERNEL
     exposed_wait_ns         ns?     |W \ C|: of the waiting the part beside no compute; exposed_comm less it is exposed transfer; null where wait is <- KERNEL
     transfer_ns             ns?     comm - wait: communication with all ranks there; null where wait is <- KERNEL
     message_bytes           bytes?  whole messages of the collectives that belong to the step; null where one is not known <- NCCL payload
@@ -100,7 +100,7 @@ IDLE_CALLS = table("""idle_calls by blocked_ns_per_step, call: One row per API c
     blocked_ns_per_step  float:ns  mean over (rank, step) of the part of idle_blocked_ns that this call explains <- RUNTIME.nameId, start, end
 """)
 
-_UNMATCHED = "null where the operation is not matched, in a run of one rank, or without a common clock"
+_UNMATCHED = "null where the operation is not matched or a rank of its communicator is missing, in a run of one rank, or without a common clock"
 
 COLLECTIVES = table(f"""collectives by step, seq, rank: One row per communication operation that belongs to a step: a collective on one rank. The k-th operation
         of a communicator in a step is the same collective on all its ranks.
@@ -373,7 +373,8 @@ FINDINGS = table("""findings by expected_ns_per_step, saving_ns_per_step, id: On
     title                 text       what was found
     action                text       what to change, in a few words
     advice                text       what to change, with the option's name
-    saving_ns_per_step    float:ns?  upper bound on the step time that the change could give back; null where it has none <- derived
+    saving_ns_per_step    float:ns?  upper bound on the step time that the change could give back: step time less a limit without the cause, of what transfers cost
+        no more than what a replay gains if they took no time (limit_gain_ns of whatif), where one answers; null where it has none <- derived
     expected_ns_per_step  float:ns?  what the change would likely bring: step time less that of a replay with it (nsyspipe whatif, which says how), the mean
         over steps, never cut to saving_ns_per_step; the evidence has the replay's range, which may hold no gain at all; null where the replay knows no such
         change, refused it (replay_refused in the evidence says why), or the run was saved before there was this column <- derived

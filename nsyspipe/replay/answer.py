@@ -1,6 +1,7 @@
 """Ask what a change of the communication would bring, what the answer rests on, and what the findings' advice would."""
 
 import json
+import math
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -12,7 +13,7 @@ from nsyspipe.analysis.kernels import MOST_USUAL
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.errors import NsyspipeError, OptionError, in_python
 from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
-from nsyspipe.findings.judge import in_order, is_conditional
+from nsyspipe.findings.judge import in_order, is_conditional, severity_of
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
@@ -30,6 +31,7 @@ _MENU = {
     **{f"link-{name}": Knobs(link=name) for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")},
 }
 _WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}  # most runs have neither
+FASTER_HOSTS = "hosts can launch that much faster"
 _MOST_OPERATIONS = 500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
 # By rule: the change that it advises. Which link slow-link means, the run's GPUs say.
 ADVICE = {
@@ -42,8 +44,12 @@ ADVICE = {
     "no-sync": Knobs(no_sync=True),
     "shard-prefetch": Knobs(prefetch=True),
 }
-# What they say could be gained is the transfer of communication, and what that slows.
-OF_TRANSFER = {"comm-bound", "single-bucket", "too-many-buckets", "compress-gradients", "slow-link"}
+# What they say could be gained is the transfer of communication, and what that slows: no more than if it took no time.
+_OF_TRANSFER = {
+    "comm-bound", "comm-slows-compute", "single-bucket", "too-many-buckets", "compress-gradients", "slow-link", "tensor-comm",
+    "expert-comm", "flat-all-reduce",
+}  # fmt: skip
+_PARTS = "saving_ns_per_step_by_part"
 _SLOW_LINK, _OF_LINKS = "slow-link", {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
 
 
@@ -327,7 +333,8 @@ def whatif(
     opened = opened_replay(run, gradient_bytes)
     replay = None if isinstance(opened, str) else opened
     fitting = {key: one for key, one in _WHERE_IT_FITS.items() if replay and not why_refused(replay, one)}
-    findings = run.judged_findings().select(["id", "saving_ns_per_step", "evidence"]).to_pylist()
+    findings = run.judged_findings().to_pylist()
+    _limit_bounds(run, findings, replay)
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
     conditional = {row["id"] for row in findings if is_conditional(row)}
     promised = nvlink_promise(run.header.gpu_names)
@@ -371,7 +378,7 @@ def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
     gain = opened.step_time_ns - predicted.step_time_ns
     assumptions = [*_assumptions(opened, knobs)]
     if gain > opened.lead_ns:
-        assumptions.append("hosts can launch that much faster, which the capture does not show")
+        assumptions.append(f"{FASTER_HOSTS}, which the capture does not show")
     rates = {"throughput_steps_per_s": 1e9 / predicted.step_time_ns, "gain_pct": 100 * gain / opened.step_time_ns}
     return {**predicted._asdict(), **rates, "assumptions": tuple(assumptions)}
 
@@ -397,15 +404,31 @@ def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> s
     return None if is_beyond or _SLOW_LINK not in fired else _SLOW_LINK
 
 
+def _limit_bounds(run: Run, rows: list[dict[str, Any]], replay: Replay | None) -> None:
+    """Let no bound of the breakdown on what transfers cost be above what a replay gains if they took no time.
+
+    Evidence: the part ``left_by_replay``, gaps between kernels and other ranks' work, with which the parts sum to the bound.
+    """
+    gain = None if replay is None else replay.limit_gain_ns
+    limit = math.inf if gain is None else max(gain, 0.0)
+    for row in rows:
+        if row["id"] in _OF_TRANSFER and limit < (saving := row["saving_ns_per_step"] or 0.0):
+            evidence = json.loads(row["evidence"])
+            parts = evidence.get(_PARTS, {"by_breakdown": saving}) | {"left_by_replay": limit - saving}
+            row |= {"saving_ns_per_step": limit, "evidence": json.dumps(evidence | {_PARTS: parts}, allow_nan=False)}
+            row["severity"] = severity_of(limit * run.summary()["throughput_steps_per_s"][0].as_py() / 1e9)
+
+
 def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     """Return findings with what a replay of each one's advice brings, as `whatif` answers it, by `findings.judge.in_order`.
 
+    Bounds on what transfers cost are no more than what the replay gains if these took no time.
     ``expected_ns_per_step`` = captured - predicted step time, the mean over steps as of the bound, whatever that says.
     Evidence: ``replay_change``; the medians ``replay_step_time_ns``, ``_low_``, ``_high_``; or ``replay_refused``, why not.
     """
     promised, rows = nvlink_promise(run.header.gpu_names), findings.to_pylist()
     changes = [None if is_conditional(row) else advised_change(row["id"], promised) for row in rows]
-    if not any(changes):
+    if not any(changes) and _OF_TRANSFER.isdisjoint(row["id"] for row in rows):
         return findings
     n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0
     opened: Replay | str = f"not replayed here: {n_operations:,} kernels take long; nsyspipe whatif does"
@@ -414,6 +437,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
             opened = opened_replay(run)
         except NsyspipeError as error:  # an answer without it is better than none
             opened = f"not replayed: {error.lines()[0]}"
+    _limit_bounds(run, rows, None if isinstance(opened, str) else opened)
     for row, change in ((row, change) for row, change in zip(rows, changes, strict=True) if change is not None):
         evidence, refused = json.loads(row["evidence"]) | {"replay_change": change.label}, why_refused(opened, change)
         row["expected_ns_per_step"] = None
@@ -422,5 +446,6 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
         else:
             *times, row["expected_ns_per_step"] = opened.predict(change)
             evidence |= zip((f"replay_step_time_{name}ns" for name in ("", "low_", "high_")), times, strict=True)
+            evidence |= {"replay_assumes": FASTER_HOSTS} if opened.step_time_ns - times[0] > opened.lead_ns else {}
         row["evidence"] = json.dumps(evidence, allow_nan=False)
     return schema.FINDINGS.from_rows(in_order(rows))

@@ -8,13 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from nsyspipe.analysis import kernels as slowdown
+from nsyspipe.analysis.breakdown import PAUSE_NS
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.kernels import ENOUGH_GAPS, Compared, Slowing, gaps_before
+from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import OTHER, SHARDED
 from nsyspipe.model.table import Flags, Float64
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
-from nsyspipe.replay.knobs import Knobs
+from nsyspipe.replay.knobs import LARGEST_STARVED_SHARE, Knobs
 from nsyspipe.replay.program import SIDES, Captured
 from nsyspipe.replay.simulate import NOTHING
 
@@ -277,6 +279,25 @@ class Facts:
         """How far hosts are ahead of their GPUs: the 5th percentile of start less launch, the least over ranks."""
         leads = [one.start - one.launch for one in self.captured.timelines if one.start.size]
         return float(max(min((np.percentile(one, _LEAST_LEAD) for one in leads), default=0.0), 0.0))
+
+    @cached_property
+    def launching_ns(self) -> float | None:
+        """How long the host of the middle rank (of two the faster) takes to launch a step, at least; None of fewer than 3 steps.
+
+        From one launch to the next, but for 2 ms and more, in which it may wait; the mean over steps. Of ranks whose GPUs do
+        not lack launches.
+        """
+        steps = self.captured.windows.steps[self.captured.windows.counts]
+        if steps.size < FEW_STEPS:
+            return None
+        means = []
+        for share, rank in zip(self.starved_shares, self.captured.timelines, strict=True):
+            launch = np.concatenate((rank.launch, rank.collectives.launch))
+            order = np.argsort(launch, kind="stable")
+            gaps, step = np.diff(launch[order]), np.concatenate((rank.step, rank.collectives.step))[order[:-1]]
+            if share <= LARGEST_STARVED_SHARE:
+                means.append(gaps[(gaps < PAUSE_NS) & np.isin(step, steps)].sum() / steps.size)
+        return float(np.sort(means)[(len(means) - 1) // 2]) if means else None
 
     @cached_property
     def step_time_ns(self) -> float:

@@ -71,7 +71,7 @@ class Replay(Facts):
 
     @cached_property
     def limits(self) -> Float64 | None:
-        """Step times with transfers that take no time and slow nothing: likeliest and least; None where sharded, or ranks miss."""
+        """Step times with transfers that take no time and slow nothing, which they do likely and at most; None where sharded, or ranks miss."""
         if self.is_sharded or self.captured.program.n_ranks < max(self.world_size, 2):
             return None
         likely, *_, most = (before for before, _ in self.slowdowns(None).pairs)
@@ -80,12 +80,16 @@ class Replay(Facts):
     @property
     def limit_ns(self) -> float | None:
         """The least step time with transfers that take no time; None likewise."""
-        return None if self.limits is None else float(np.median(self.limits[1]))
+        return None if self.limits is None else float(np.median(self.limits.min(axis=0)))
 
     @property
     def limit_gain_ns(self) -> float | None:
         """What a step gains then, the mean over steps; None likewise."""
-        return None if self.limits is None else float((self.captured.windows.step_times() - self.limits[1]).mean())
+        return (
+            None
+            if self.limits is None
+            else float((self.captured.windows.step_times() - self.limits.min(axis=0)).mean())
+        )
 
     def predict(self, knobs: Knobs) -> Prediction:
         """Replay with what the knobs change, which `why_not_knobs` does not refuse; the range is that of `answer.whatif`."""
@@ -128,7 +132,7 @@ class Replay(Facts):
     @cached_property
     def is_answered_balanced(self) -> bool:
         """Whether hosts would launch in time if no rank waited for a late one."""
-        return self.launch_bound_share(Knobs(no_wait=True)) <= limits.LARGEST_STARVED_SHARE
+        return why_launch_bound(self, Knobs(no_wait=True)) is None
 
     def _waited(self, program: Program, knobs: Knobs) -> Program:
         """Return the program, balanced where nobody is waited for: as the ranks that do not lack launches."""
@@ -240,10 +244,19 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
         return opened
     if reason := why_not_knobs(opened, knobs):
         return reason
-    if (share := opened.launch_bound_share(knobs)) <= limits.LARGEST_STARVED_SHARE:
+    return why_launch_bound(opened, knobs)
+
+
+def why_launch_bound(replay: Replay, knobs: Knobs) -> str | None:
+    """Return why hosts would not launch in time with a combination of knobs; None if they would, as far as is seen."""
+    share, host = replay.launch_bound_share(knobs), replay.launching_ns if knobs.no_wait else None
+    if share > limits.LARGEST_STARVED_SHARE:
+        why = f"GPUs would stand idle {100 * share:.1f} % of the step because work is not launched yet"
+    elif host is not None and host > (most := replay.predict(knobs).high_ns):
+        why = f"hosts take {host / 1e6:.2f} ms to launch a step, and GPUs would need {most / 1e6:.2f} ms at most"
+    else:
         return None
-    idle = f"GPUs would stand idle {100 * share:.1f} % of the step because work is not launched yet"
-    return f"launch- or input-bound then: {idle}, and how that changes is not known"
+    return f"launch- or input-bound then: {why}, and how that changes is not known"
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:

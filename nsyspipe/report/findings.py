@@ -28,13 +28,14 @@ _LABELS = {
     "grad_copies": "number of gradient copies", "grad_copy": "gradient copies", "grad_copy_span": "from first to last gradient copy",
     "held_up": "others held up", "idle_pause": "idle in pauses of the host", "is_conditional": "rests on what was not recorded",
     "is_estimate": "an estimate", "judged_idle_launch": "idle launch, rank waited for",
-    "lateness": "delays of others", "link_nominal": "nominal bandwidth of the link", "longer_window": "window longer than the shortest",
+    "lateness": "delays of others", "left_by_replay": "what stays in a replay", "link_nominal": "nominal bandwidth of the link", "longer_window": "window longer than the shortest",
     "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute": "compute beside communication",
-    "phase_excess": "excess of the phase", "replay_change": "replayed with", "replay_refused": "not replayed",
+    "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_refused": "not replayed",
     "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
     "replay_step_time_low": "step time in the replay, at least", "saving": "gain at most", "slowdown": "slower beside communication",
     "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "steps in which others were held up", "wait_caused": "waiting caused",
 }  # fmt: skip
+_OF_COMM = {"exposed_transfer", "exposed_comm", "left_by_replay"}  # parts of a bound on what communication costs
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
 
 
@@ -54,6 +55,8 @@ class Finding:
     is_clear: bool  # not where that lies within the replay's error
     is_conditional: bool  # the bound holds only if something is so that was not recorded
     assumed: str  # what the bound assumes, `words.assumed_text`
+    parts: str  # of the bound, `parts_text`
+    if_so: str  # what is expected only if it is so, in words with "if"
     evidence: list[tuple[str, str]]
 
     @property
@@ -91,7 +94,7 @@ def findings_of(run: Run) -> list[Finding]:
             row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]),
             ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible), in_replay,
             words.is_replay_clear(evidence, summary["step_time_ns"]), is_conditional(row), words.assumed_text(evidence),
-            [*evidence_rows(evidence)],
+            parts_text(evidence), words.if_text(evidence), [*evidence_rows(evidence)],
         ))  # fmt: skip
     return findings
 
@@ -138,6 +141,15 @@ def _words(key: str, value: object) -> tuple[str, str]:
 
 def _label(name: str) -> str:
     return _LABELS.get(name, name.replace("_", " "))
+
+
+def parts_text(evidence: Mapping[str, Any]) -> str:
+    """Return the sum that the bound on what communication costs is; nothing of others, and of one visible part."""
+    parts = evidence.get("saving_ns_per_step_by_part", {})
+    seen = {name: ns for name, ns in parts.items() if abs(ns) >= words.SEEN * sum(parts.values())}
+    if len(seen) < 2 or not _OF_COMM & seen.keys():  # noqa: PLR2004
+        return ""
+    return " ".join(f"{'-' if ns < 0 else '+'} {_label(name)} {ms_text(abs(ns))}" for name, ns in seen.items())[2:]
 
 
 def order_notes(findings: Sequence[Finding]) -> list[str]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.replay.answer import OF_TRANSFER, Scenario, WhatIf
+from nsyspipe.replay.answer import Scenario, WhatIf
 from nsyspipe.report import blocks, words
 from nsyspipe.report.blocks import Field, table_of
 from nsyspipe.report.export import formats_of
@@ -22,7 +22,6 @@ from nsyspipe.version import __version__
 _META = "nsyspipe-whatif"
 _LIMIT, _FEW_STEPS = "perfect-overlap", "few-steps-to-replay"
 _SAME_NS = 1.0  # a gain that is less is none: nothing changes
-_SAME_BOUND = 1.005  # a bound that is this much above a limit says the same
 _NARROW, _WIDE = 79, 92  # narrower terminals get fewer columns rather than broken ones
 
 
@@ -110,8 +109,6 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     if bounds := _bounds(found, run, mean_step_ns(run.summary().to_pylist()[0])):
         yield blocks.Heading("What findings promise, and the replay", "dim")
         yield blocks.Sentence("Of the mean step time, as analyze has them; gains above are of the median.", "dim")
-        if nearer := _nearer_bound(found, run):
-            yield blocks.Sentence(nearer, "dim")
         yield blocks.Items(bounds)
     if len(answered) == 1:
         yield from (blocks.Heading("This rests on", "dim"), blocks.Items(answered[0].assumptions))
@@ -123,16 +120,6 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     grave = [row for row in found.problems if row["severity"] != "info" and row["code"] != _FEW_STEPS]
     if answered and grave:
         yield blocks.Troubles(same_problems(grave, lambda _: ""))
-
-
-def _nearer_bound(found: WhatIf, run: Run) -> str | None:
-    """Return what no transfers would give where a finding about them may give more by the breakdown; else None."""
-    limit, mean = found.limit_gain_ns, mean_step_ns(run.summary().to_pylist()[0])
-    bounds = [one.finding_saving_ns or 0.0 for one in found.scenarios if one.finding in OF_TRANSFER]
-    if limit is None or not mean or max(bounds, default=0.0) <= _SAME_BOUND * limit:
-        return None
-    nearer = f"If transfers took no time, at most {percent_text(limit / mean)}, {ms_text(limit)}, of it would go"
-    return f"{nearer}: larger bounds hold gaps between kernels and other ranks' work, which stay."
 
 
 def refusals(found: WhatIf) -> list[str]:

@@ -3,10 +3,12 @@
 ``pytest -s -n 0 -m slow tests/findings/test_bounds.py`` prints the table. One test: every capture is read once.
 """
 
+import json
 import re
 
 import pytest
 
+from nsyspipe import whatif
 from tests.conftest import REAL
 from tests.findings.make import assert_well_said
 from tests.pairs import ONE_CHANGE, SAMPLES_BY_NAME
@@ -17,16 +19,19 @@ ADVISED = [pair for pair in ONE_CHANGE if pair.finding]
 # Of two captures of one job over shared memory; over NVLink they differ by a fifth of that.
 REPEATABILITY = 0.01
 MS = 1e6
+OTHER_THAN_TRANSFERS = {
+    "straggler", "launch-bound", "input-bound", "sync-bound", "grad-copy", "ddp-single-gpu", "no-sync", "profiler-overhead",
+}  # fmt: skip
 CAPTURES = sorted({re.sub(r"(?:_\d)?\.sqlite\.xz$", "", one.name) for one in REAL.glob("*.xz")} | set(SAMPLES_BY_NAME))
 
 
 def test_bounds_hold_on_every_capture_and_pair(captures):
     figures = {name: of(captures.run(name)) for name in CAPTURES}
-    wrong = [one for name, (mean, found) in figures.items() for one in of_capture(name, mean, found)]  # fmt: skip
+    wrong = [one for name, told in figures.items() for one in of_capture(name, *told)]
     loose = []
     print(f"\n{'pair':48} {'finding':20} {'bound':>8} {'expected':>8} {'measured':>8} ms")
     for pair in ADVISED:
-        before, found = figures[pair.before]
+        before, found, _ = figures[pair.before]
         gain = before - figures[pair.after][0]
         # With the buckets the view changed too: what both promise.
         followed = [pair.finding, *(["grad-copy"] if "view" in pair.change else [])]
@@ -49,15 +54,26 @@ def test_bounds_hold_on_every_capture_and_pair(captures):
 
 
 def of(run):
-    """Return the mean step of a run (None without steps) and its findings."""
+    """Return the mean step of a run (None without steps), its findings, and the answers of `whatif`."""
     throughput = run.summary()["throughput_steps_per_s"][0].as_py()
     rows = {row["id"]: row for row in run.findings().to_pylist()}
-    return None if throughput is None else 1e9 / throughput, rows
+    return None if throughput is None else 1e9 / throughput, rows, whatif(run)
 
 
-def of_capture(name, mean, found):
-    """Return what is wrong with the findings of one capture: an expectation above the bound, or a bound above the step."""
-    wrong = []
+def of_capture(name, mean, found, told):
+    """Return what is wrong with the findings of one capture: what another sentence of the same page contradicts."""
+    bounds = {one: row["saving_ns_per_step"] for one, row in found.items() if row["saving_ns_per_step"] is not None}
+    asked = [one for one in told.scenarios if one.mean_gain_ns is not None and one.finding in bounds]
+    wrong = [(name, one.id, "gains more than the bound") for one in asked if one.mean_gain_ns > bounds[one.finding]]
+    wrong += [(name, one.id, "has another bound") for one in asked if one.finding_saving_ns != bounds[one.finding]]
+    beyond = [one for one in bounds.keys() - OTHER_THAN_TRANSFERS if bounds[one] > (told.limit_gain_ns or mean)]
+    wrong += [(name, one, "gives back more than if transfers took no time") for one in beyond]
+    if bounds.get("comm-slows-compute", 0) > bounds.get("comm-bound", mean):
+        wrong.append((name, "slows compute by more than communication costs in all"))
+    for one, bound in bounds.items():
+        parts = json.loads(found[one]["evidence"]).get("saving_ns_per_step_by_part", {"all": bound})
+        if sum(parts.values()) != pytest.approx(bound):
+            wrong.append((name, one, "has other parts than its bound", parts))
     assert_well_said(list(found.values()))
     for row in found.values():
         bound, expected = row["saving_ns_per_step"], row["expected_ns_per_step"]

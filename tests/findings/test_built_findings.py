@@ -34,7 +34,7 @@ def blocking_call(builder, start, end, name):
 
 
 def savings(run):
-    return {name: row["saving_ns_per_step"] for name, row in findings(run).items()}
+    return {row["id"]: row["saving_ns_per_step"] for row in run.judged_findings().to_pylist()}
 
 
 # --- idle time ------------------------------------------------------------------------------------
@@ -97,10 +97,11 @@ def test_many_small_all_reduces_are_too_many_buckets(tmp_path):
             for start in range(500, 900, 20):
                 end, name = at + start + 15, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
                 builder.nccl(at + start, end, launch=at + 85, name=name)
-    found = findings(run_of(tmp_path, *builders))
+    run = run_of(tmp_path, *builders)
+    found = findings(run)
     assert {"comm-bound", "too-many-buckets"} <= set(found)
     assert "single-bucket" not in found
-    assert found["too-many-buckets"]["saving_ns_per_step"] == 300
+    assert savings(run)["too-many-buckets"] == 300
     assert found["too-many-buckets"]["evidence"]["all_reduces_per_step"] == 20
     assert found["too-many-buckets"]["evidence"]["median_transfer_ns"] == 15
 

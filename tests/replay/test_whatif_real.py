@@ -38,7 +38,7 @@ REFUSED = {
     # Of these one host is late in most steps.
     SHARDED: {"no-wait": "launch- or input-bound then", "prefetch": ABSENT, "link-nvlink4": "rank 0 alone stands idle 70.1 % of its step for lack of launches: a straggler; launch sooner there"},
     "2gpu-tp": {"no-wait": None, "link-nvlink4": "rank 1 alone stands idle 22.5 %"},
-    "2gpu-moe": {"no-wait": None, "link-nvlink4": "rank 0 alone stands idle 22.3 %"},
+    "2gpu-moe": {"no-wait": "launch- or input-bound then: hosts take 29.19 ms to launch a step", "link-nvlink4": "rank 0 alone stands idle 22.3 %"},
     "2gpu-graph-node": {"no-wait": None, "perfect-overlap": "communication is on the stream of the compute", "bucket-25": "no all-reduces of gradients (the communication is of a kind that is not known)"},
     "2gpu-graph": {"no-wait": "8 CUDA graphs were captured as a whole"},
     "2gpu-pp": {"no-wait": "a pipeline: which stage waits for which micro-batch"},
@@ -54,7 +54,7 @@ def test_what_is_answered_and_what_is_not(runs, name, refused):
         assert reason is words or reason.startswith(words)
     if None in refused.values():
         assert found.identity_error_pct < (0.5 if name == HOOK else 0.1)
-    elif name != SHARDED:
+    elif name not in {SHARDED, "2gpu-moe"}:
         assert len({*reasons.values()}) == 1  # one reason for all
 
 
