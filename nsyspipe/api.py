@@ -163,9 +163,10 @@ def diff(
     min_effect_pct: float | str = gate.DEFAULT_MIN_EFFECT_PCT,
     confidence: float = gate.DEFAULT_CONFIDENCE,
     metrics: Sequence[str] | str | None = None,
+    fail_on: str | None = None,
     force: bool = False,
 ) -> RunDifference:
-    """Compare two runs: whether a change helped, or is noise.
+    """Compare two runs: whether a change helped, or is noise, and whether a gate lets it pass.
 
     delta = candidate - baseline of the medians over summary steps (of the means of times where either run is uneven),
     per figure of a step: times are the largest over ranks, ratios pooled over ranks, counts and bytes means over ranks.
@@ -187,8 +188,11 @@ def diff(
     confidence
         Of the intervals, above 0.5 and below 1.
     metrics
-        What the verdict rests on, one name or several (see `RunDifference.verdict`); None is step_time. All are in the
-        table.
+        What the verdict rests on, one name or several, also as ``"step_time,idle"`` (see `RunDifference.verdict`); None is
+        step_time. All are in the table.
+    fail_on
+        ``"regression"`` or ``"any-change"`` of these metrics: what `RunDifference.gate` fails on. It passes where that is
+        excluded, not where nobody can tell; None asks for no gate.
     force
         Give verdicts although world size, GPU model or ranks differ.
 
@@ -201,7 +205,7 @@ def diff(
     Raises
     ------
     OptionError
-        If a metric is not known, a number is out of range, or a side has one capture twice.
+        If a metric or gate is not known or could never fail, a number is out of range, or a side has one capture twice.
     InputError
         If a path names no run.
 
@@ -210,15 +214,21 @@ def diff(
     >>> change = nsyspipe.diff("before_*.sqlite", "after_*.sqlite")  # doctest: +SKIP
     >>> change.verdict, change.metrics.to_pylist()[0]["delta_pct"]  # doctest: +SKIP
     ('improvement', -11.2)
+    >>> nsyspipe.diff("before_*.sqlite", "after_*.sqlite", fail_on="regression").gate  # doctest: +SKIP
+    <Gate passed: no regression of median step_time by 2.0 % or more>
     """
     from nsyspipe.comparison.difference import RunDifference  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import DEFAULT_METRIC  # noqa: PLC0415 - one run needs none
+    from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - one run needs none
 
     check_kind("force", force, bool, "True or False", "force=True")
     least = gate.effect_ratio(min_effect_pct)
     gate.check_confidence(confidence)
-    given = (metrics,) if isinstance(metrics, str) else metrics
-    judged = gate.check_metrics(given or (DEFAULT_METRIC,))
+    given = metrics or (DEFAULT_METRIC,)
+    judged = gate.parse_metrics(given) if isinstance(given, str) else gate.check_metrics(given)
+    check_kind("fail_on", fail_on, str, "a gate", "fail_on='regression'")
+    if fail_on is not None:
+        gate.check_can_fail(fail_on, {name: METRICS[name].better for name in judged})
     if against is not None:
         store = path_of("baseline", baseline, f"diff('runs/', against={against!r})")
         found = runs_by_label(store, against, [] if candidate is None else [candidate])
@@ -229,7 +239,7 @@ def diff(
     before, after = _as_side(baseline), _as_side(candidate)
     if before.name == after.name:
         after = replace(after, label=f"{after.label} (2)", shown_as=None)
-    return RunDifference(before, after, least, confidence, judged, force)
+    return RunDifference(before, after, least, confidence, judged, force, fail_on)
 
 
 def compare(

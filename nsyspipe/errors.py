@@ -9,7 +9,7 @@ from typing import Self
 
 # Options that the Python API has as parameters: with a value, where a text may have it after the option, and alone.
 _VALUED = (
-    "against", "backward", "bandwidth", "bucket-mb", "comm-kernel", "confidence", "data", "forward", "gradient-bytes",
+    "against", "backward", "bandwidth", "bucket-mb", "comm-kernel", "confidence", "data", "fail-on", "forward", "gradient-bytes",
     "gradient-dtype", "label", "link", "metric", "min-effect", "nccl-log", "optimizer", "pages", "perfetto-ranks", "perfetto-steps", "rank-map",
     "ranks", "run-id", "skip-first", "sort", "step", "steps", "top", "topology",
 )  # fmt: skip
@@ -19,7 +19,7 @@ _RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-ranks
 _OPTION = re.compile(
     r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*)|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
     rf"|--(?:(?P<flag>{'|'.join(_FLAGS)})|(?P<name>{'|'.join(sorted(_VALUED, key=len, reverse=True))}))(?![\w-])"
-    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|(?:(?<=run-id )|(?<=skip-first )|(?<=against ))(?!with\b)[\w.+-]+))?"
+    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|regression|any-change|(?<=metric )[a-z]\w*(?:,\w+)*|(?:(?<=run-id )|(?<=skip-first )|(?<=against ))(?!with\b)[\w.+-]+))?"
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,14 +121,13 @@ def diff(
 
         # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
         before, after = (Side(of[0].header.label, of, name) for name, of in opened)
-        difference = compared(before, after, **thresholds, metrics=settings.metrics, force=outputs.force)
-        judged = gate.gate(difference, settings.fail_on) if settings.fail_on else None
-        formats = difference_formats(difference, judged, settings=settings)
-        blocks = difference_blocks(difference, judged, settings=settings)
+        asked: dict[str, Any] = {"metrics": settings.metrics, "fail_on": settings.fail_on, "force": outputs.force}
+        difference = replace(compared(before, after, **thresholds, **asked), settings=settings)
+        formats, blocks = difference_formats(difference), difference_blocks(difference)
         inputs = [path for _, of in opened for run in of for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(difference), quiet=running.quiet)
-    if judged and judged.exit_code:
-        cannot = " cannot be decided" * (judged.exit_code == gate.UNDECIDED)
+    if (judged := difference.gate) and judged.exit_code:
+        cannot = " cannot be decided" * (judged.outcome == "undecided")
         typer.echo(printable(f"error: --fail-on {judged.fail_on}{cannot}: {gate_text(judged)}"), err=True)
         raise typer.Exit(judged.exit_code)
 

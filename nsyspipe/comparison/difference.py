@@ -1,6 +1,7 @@
-"""Before and after: the two sides, everything that differs between them, and whether it is noise."""
+"""Before and after: the two sides, everything that differs between them, whether it is noise, and whether a gate lets it pass."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,13 +11,23 @@ import pyarrow as pa
 from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import StepTable, kernel_changes, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import COMPARABILITY, PROBLEMS_OF_SIDES, check_comparable, check_order
-from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
+from nsyspipe.comparison.gate import (
+    ANY_CHANGE,
+    DEFAULT_CONFIDENCE,
+    DEFAULT_MIN_EFFECT,
+    REGRESSION,
+    GateSettings,
+    check_can_fail,
+)
 from nsyspipe.comparison.metrics import Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
 from nsyspipe.comparison.surroundings import Cause, cause_of, surroundings
 from nsyspipe.errors import OptionError
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 _THIS = ": nsyspipe diff"  # a fix that this is itself
+_EXIT_CODES = {"passed": 0, "failed": 3, "undecided": 4}  # of the contract
+_FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
+_DECIDED = {REGRESSION: (REGRESSION, "no change", "improvement"), ANY_CHANGE: (*_FAILING[ANY_CHANGE], "no change")}
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,55 @@ class Side:
             raise OptionError(self.label, f"has the capture {run_id} twice", fix="name each capture of a side once")
 
 
+@dataclass(frozen=True, repr=False)
+class Gate(ShownInNotebooks):
+    """Whether a difference passes, with the rows of `METRIC_ROWS`: those judged, those that failed, those nobody can be sure of.
+
+    `verdict` says it in a sentence, with the metrics and from where on a change of them counts.
+    """
+
+    fail_on: str  # ``regression`` or ``any-change``
+    outcome: str  # ``passed``, ``failed`` or ``undecided``
+    judged: tuple[Mapping[str, Any], ...]
+    failed: tuple[Mapping[str, Any], ...]
+    undecided: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]], fail_on: str) -> "Gate":
+        """Judge the metrics that a verdict rests on.
+
+        Of ``regression`` it fails where something got worse, and passes where the worse end of each interval lies below
+        what counts; of ``any-change``, as after a change that should change nothing, where something changed either way,
+        and where nothing did. An `OptionError` if it is neither, or ``regression`` for a metric that is neither better
+        lower nor higher.
+        """
+        check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
+        failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
+        unsure = (row for row in rows if row["verdict"] not in _DECIDED[fail_on])
+        undecided = tuple(row for row in unsure if not (fail_on == REGRESSION and row.get("no_regression")))
+        return cls(
+            fail_on, "failed" if failed else "undecided" if undecided else "passed", tuple(rows), failed, undecided
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """That of ``nsyspipe diff --fail-on``: 0 passed, 3 failed, 4 undecided."""
+        return _EXIT_CODES[self.outcome]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the judged metrics."""
+        return tuple(row["metric"] for row in self.judged)
+
+    @property
+    def min_effect_pct(self) -> float:
+        """From where on a change of them counts, per cent of the baseline."""
+        return float(self.judged[0]["min_effect_pct"])
+
+    def __repr__(self) -> str:
+        return f"<{self.verdict}>"
+
+
 @dataclass(frozen=True)
 class RunDifference(ShownInNotebooks):
     """What changed from a baseline to a candidate, as tables.
@@ -54,8 +114,15 @@ class RunDifference(ShownInNotebooks):
     candidate: Side
     min_effect: float = DEFAULT_MIN_EFFECT  # smallest |delta| / baseline that counts, as a ratio
     confidence: float = DEFAULT_CONFIDENCE  # of the intervals
-    judged: tuple[str, ...] = ("step_time",)  # the metrics that the verdict rests on
+    judged: tuple[str, ...] = ("step_time",)  # the metrics that the verdict and the gate rest on
     is_forced: bool = False  # whether verdicts are given although the runs are not comparable
+    fail_on: str | None = None  # what its gate fails on; None: nothing was asked
+    settings: GateSettings | None = None  # who set all that, of a command; None: a caller from Python
+
+    @cached_property
+    def gate(self) -> Gate | None:
+        """Whether it passes, by what it was asked to fail on; None if that is nothing."""
+        return None if self.fail_on is None else Gate.of(self.judged_rows, self.fail_on)
 
     @cached_property
     def comparability(self) -> pa.Table:

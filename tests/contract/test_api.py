@@ -111,6 +111,11 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "top='x': is a str": lambda run: run.kernels(top="x"),
     "metrics=3: is an int": lambda run: api.diff(run, run, metrics=3),
     "diff: compares two runs": api.diff,
+    "fail_on=3: is an int": lambda run: api.diff(run, run, fail_on=3),
+    "fail_on='slower': is no gate\n  found: regression, any-change": lambda run: api.diff(run, run, fail_on="slower"),
+    "fail_on='regression': can never fail: comm is": lambda run: api.diff(
+        run, run, fail_on="regression", metrics="idle,comm"
+    ),
     "baseline=<Run 'steady'": lambda run: api.diff(run, against="a"),
     "runs=3: is an int": lambda _: api.compare(3),
     "path=None: is a NoneType": lambda run: api.export.write(run, None),

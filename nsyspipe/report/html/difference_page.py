@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.difference import RunDifference, Side
-from nsyspipe.comparison.gate import NOTHING_SET, Gate, GateSettings
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
 from nsyspipe.report import difference as report
@@ -36,17 +35,15 @@ _SHORT = {
 _REST, _NEUTRAL = "not split", "ink3"  # a part that a side did not record; and a colour that stands for no part
 
 
-def difference_page(
-    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
-) -> str:
+def difference_page(difference: RunDifference) -> str:
     """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
-    blocks, identity = _blocks(difference, gate, settings), (report.DIFF_RUNS, report.identity_of(difference))
+    blocks, identity = _blocks(difference), (report.DIFF_RUNS, report.identity_of(difference))
     return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=_SCRIPTS, short=_SHORT)
 
 
-def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings) -> Iterator[Block | Chart]:
-    for block in report.difference_blocks(difference, gate, settings=settings):
+def _blocks(difference: RunDifference) -> Iterator[Block | Chart]:
+    for block in report.difference_blocks(difference):
         match block:
             case Facts(about=about):
                 side = difference.baseline if about == SIDES[0] else difference.candidate

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from nsyspipe.comparison.difference import RunDifference
+from nsyspipe.comparison.difference import Gate, RunDifference
 from nsyspipe.comparison.scoreboard import Scoreboard
 from nsyspipe.errors import in_python
 from nsyspipe.model.names import printable
@@ -42,6 +42,8 @@ def headline(shown: ShownInNotebooks) -> str:
             text = "\n".join(of_scoreboard.headlines(shown))
         case RunDifference():
             text = of_difference.verdict_text(shown)
+        case Gate():
+            text = f"Gate {shown.outcome}: {of_difference.gate_text(shown)}"
     return in_python(text.replace("\n", " "))
 
 
@@ -96,6 +98,7 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
 
 
 def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
+    yield from of_difference.gate_blocks(change)
     rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
     sides = zip(of_difference.SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
     if change.cause is not None:
