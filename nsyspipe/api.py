@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,7 +217,7 @@ def diff(
     >>> nsyspipe.diff("before_*.sqlite", "after_*.sqlite", fail_on="regression").gate  # doctest: +SKIP
     <Gate passed: no regression of median step_time by 2.0 % or more>
     """
-    from nsyspipe.comparison.difference import RunDifference  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.difference import RunDifference, told_apart  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import DEFAULT_METRIC  # noqa: PLC0415 - one run needs none
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - one run needs none
 
@@ -236,9 +236,7 @@ def diff(
         candidate = others[0] if others else candidate
     if candidate is None:
         raise OptionError("diff", "compares two runs, and one is named", fix="diff(BASELINE, CANDIDATE)")
-    before, after = _as_side(baseline), _as_side(candidate)
-    if before.name == after.name:
-        after = replace(after, label=f"{after.label} (2)", shown_as=None)
+    before, after = told_apart([_as_side(baseline), _as_side(candidate)])
     return RunDifference(before, after, least, confidence, judged, force, fail_on)
 
 
@@ -261,8 +259,8 @@ def compare(
     Parameters
     ----------
     runs
-        In any number, the reference first: each as in `diff`. As a mapping, labels are its keys. A store stands for
-        all of its runs, the oldest first.
+        In any number, the reference first: each as in `diff`. As a mapping, labels are its keys; of equal labels, in `diff`
+        too, directories tell runs apart, else run ids. A store stands for all of its runs, the oldest first.
     sort
         Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
     min_effect_pct, confidence, force
@@ -303,8 +301,8 @@ def compare(
 
 
 def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide] | str | os.PathLike[str]) -> tuple[Side, ...]:
-    """Return sides whose labels differ: of equal ones the later get a number."""
-    from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
+    """Return sides whose labels differ, as words tell them apart."""
+    from nsyspipe.comparison.difference import Side, told_apart  # noqa: PLC0415 - one run needs none
 
     if isinstance(runs, Mapping):
         sides = [Side(label, _as_side(run).runs) for label, run in runs.items()]
@@ -317,13 +315,7 @@ def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide] | str | os.PathLike[s
     else:
         fix = "compare([RUN, RUN]), or compare('runs/')"
         sides = [_as_side(run) for run in several("runs", runs, "a list of them", fix)]
-    labels: dict[str, Side] = {}
-    for side in sides:
-        label, number = side.label, 2
-        while label in labels:
-            label, number = f"{side.label} ({number})", number + 1
-        labels[label] = side
-    return tuple(Side(label, side.runs) for label, side in labels.items())
+    return tuple(Side(side.name, side.runs) for side in told_apart(sides))
 
 
 def _as_side(side: AnySide) -> Side:

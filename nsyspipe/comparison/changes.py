@@ -51,6 +51,7 @@ KERNEL_CHANGES = table("""
     candidate_mean_ns      float:ns?     the same of the candidate
 """)
 
+SIDES = ("baseline", "candidate")
 PARTS = ("compute", "exposed_comm", "exposed_memory", "idle")
 _OTHER = "other"
 _UNKNOWN = "idle_unknown_ns"

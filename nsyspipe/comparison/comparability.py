@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import mean_of
+from nsyspipe.comparison.changes import SIDES, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.problems import MIXED_RUNS
@@ -175,7 +175,7 @@ def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
 def _gpu_activity(sides: Sides) -> Iterator[Check]:
     runs = _runs(sides)
     words = [" | ".join(dict.fromkeys(_GPU if run.header.n_ranks else _UNKNOWN for run in side.runs)) for side in sides]
-    if lacking := [name for name, word in zip(("baseline", "candidate"), words, strict=True) if word != _GPU]:
+    if lacking := [name for name, word in zip(SIDES, words, strict=True) if word != _GPU]:
         message = f"no GPU activity was recorded: {' and '.join(lacking)}"
         yield Check("no-gpu-activity", any(run.header.n_ranks for run in runs), words[0], words[1], message)
 

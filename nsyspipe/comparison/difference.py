@@ -2,14 +2,16 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, count, islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
-from nsyspipe.comparison.changes import StepTable, kernel_changes, mean_step_time, step_parts
+from nsyspipe.comparison.changes import SIDES, StepTable, kernel_changes, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import COMPARABILITY, PROBLEMS_OF_SIDES, check_comparable, check_order
 from nsyspipe.comparison.gate import (
     ANY_CHANGE,
@@ -49,6 +51,29 @@ class Side:
         run_id, count = Counter(run.header.run_id for run in self.runs).most_common(1)[0]
         if count > 1:  # their spread would be nothing
             raise OptionError(self.label, f"has the capture {run_id} twice", fix="name each capture of a side once")
+
+
+def told_apart(sides: Sequence[Side]) -> list[Side]:
+    """Return sides with names of their own: of equal ones those that nobody gave become directories, else run ids or numbers."""
+    names = [side.name for side in sides]
+    for name in [name for name, n in Counter(names).items() if n > 1]:
+        alike = [at for at, one in enumerate(names) if one == name]
+        free = [at for at in alike if sides[at].runs[0].given_label is None] or alike
+        runs, taken = [sides[at].runs[0] for at in free], {one for at, one in enumerate(names) if at not in free}
+        numbers = (one for one in chain([name], (f"{name} ({n})" for n in count(2))) if one not in taken)
+        ways = (*_directories(runs), [run.header.run_id for run in runs], [*islice(numbers, len(runs))])
+        for at, own in zip(free, next(own for own in ways if len({*own} - taken) == len(runs)), strict=True):
+            names[at] = own
+    return [
+        side if side.name == name else replace(side, shown_as=name) for side, name in zip(sides, names, strict=True)
+    ]
+
+
+def _directories(runs: Sequence[Run]) -> list[list[str]]:
+    """Return the directory or store that each run is from, by ever more of its path."""
+    inputs = [run.inputs[0].absolute() for run in runs]
+    places = [(path if path.is_dir() else path.parent).parts for path in inputs]
+    return [[str(Path(*place[-n:])) for place in places] for n in range(1, 1 + max(map(len, places)))]
 
 
 @dataclass(frozen=True, repr=False)
@@ -214,7 +239,7 @@ class RunDifference(ShownInNotebooks):
         """`PROBLEMS_OF_SIDES`: the problems of each side's captures."""
         rows = [
             {"side": name, "run_id": run.header.run_id, **row, "fix": row["fix"] and row["fix"].removesuffix(_THIS)}
-            for name, side in (("baseline", self.baseline), ("candidate", self.candidate))
+            for name, side in zip(SIDES, (self.baseline, self.candidate), strict=True)
             for run in side.runs
             for row in run.problems.to_pylist()
         ]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
-from nsyspipe.comparison.changes import top_kernels
+from nsyspipe.comparison.changes import SIDES, top_kernels
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
@@ -25,7 +25,6 @@ from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_t
 from nsyspipe.report.words import subject_parts, uneven_notes
 from nsyspipe.version import __version__
 
-SIDES = ("baseline", "candidate")
 # How wide a terminal has room for what figures, kernels and changes can do without; both sides go last.
 _BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
@@ -304,11 +303,16 @@ def notes(difference: RunDifference) -> list[str]:
             f"Figures of both sides are medians over steps{times}; other tables have means. Intervals of the difference: "
             f"{method}; no change: all of the interval within {percent_text(difference.min_effect)}."
         )
-        if not difference.has_spread_between_captures:
-            unseen = "the spread between captures is not in the interval; name several as LABEL=REPORTS"
-            texts.append(f"One capture per side: {unseen}.")
+        texts += spread_text(difference, "LABEL=REPORTS")
     texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
     return texts + ([f"Thresholds from {file}."] if (file := _settings_file(difference)) else [])
+
+
+def spread_text(difference: RunDifference, several: str) -> list[str]:
+    """Return what the intervals leave out where each side is one capture, and how `several` are named; else nothing."""
+    what = f"the spread between captures is not in the interval; name several as {several}"
+    is_unseen = any(difference.metrics["method"].to_pylist()) and not difference.has_spread_between_captures
+    return [f"One capture per side: {what}."] if is_unseen else []
 
 
 def _settings_file(difference: RunDifference) -> str | None:

@@ -111,6 +111,8 @@ class Run(ShownInNotebooks, ABC):
     0.12
     """
 
+    given_label: str | None  # what whoever opened it calls it; None: it is called by what is known of it
+
     def _table(self, name: str) -> pa.Table:
         if name not in self._made:
             self._made[name] = self._make(name)

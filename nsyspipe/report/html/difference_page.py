@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import top_kernels
+from nsyspipe.comparison.changes import SIDES, top_kernels
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
 from nsyspipe.report import difference as report
 from nsyspipe.report.blocks import Block, Facts, Field, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
-from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, SIDES, metric_rows, part_rows, percent_change
+from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, metric_rows, part_rows, percent_change
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.html.run_page import provenance
 from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.difference import Gate, RunDifference
 from nsyspipe.comparison.scoreboard import Scoreboard
 from nsyspipe.errors import in_python
@@ -98,9 +99,9 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
 
 
 def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
-    yield from of_difference.gate_blocks(change)
+    yield from (Heading(one.text) for one in of_difference.gate_blocks(change))
     rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
-    sides = zip(of_difference.SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
+    sides = zip(SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
     if change.cause is not None:
         yield Heading(of_difference.cause_text(change, change.cause))
     yield from _drawn((side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides)
@@ -108,6 +109,7 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
         yield from _troubles(one)
         if getattr(one, "caption", None) == of_difference.METRICS:
             yield one
+    yield from map(Heading, of_difference.spread_text(change, "a list of runs"))
 
 
 def _troubles(block: Block) -> Iterator[Heading]:
