@@ -259,7 +259,7 @@ def _traced(run: Run) -> str:
 
 
 def _backward_from(run: Run) -> str:
-    parts = {code.partition("backward-by-") for code in run.problems["code"].to_pylist()}
+    parts = {code.partition("backward-by-") for code in [row["code"] for row in run.problem_rows]}
     is_marked = "backward" in run.phases()["phase"].to_pylist()
     return " and ".join(sorted(way for _, _, way in parts if way)) or ("ranges" if is_marked else _NONE)
 
@@ -292,7 +292,7 @@ _TESTS: tuple[Test, ...] = (
         blocks=lambda runs: len(set(map(_missing, runs))) > 1, fine=_NONE,
     ),
     _alike(
-        "mixed-runs", "reports that may be of different runs", lambda run: ", ".join(sorted(MIXED_RUNS & {*run.problems["code"].to_pylist()})) or _NONE,
+        "mixed-runs", "reports that may be of different runs", lambda run: ", ".join(sorted(MIXED_RUNS & {row["code"] for row in run.problem_rows})) or _NONE,
         blocks=lambda _: True, fine=_NONE,
     ),
     _other_work,
@@ -311,7 +311,7 @@ _TESTS: tuple[Test, ...] = (
     _alike("traces", "traced", _traced, unless=_UNKNOWN),
     _alike(
         "recorded", "problems of the captures",
-        lambda run: ", ".join(sorted({row["code"].replace("-", " ") for row in run.problems.to_pylist() if row["severity"] != "info"})) or _NONE,
+        lambda run: ", ".join(sorted({row["code"].replace("-", " ") for row in run.problem_rows if row["severity"] != "info"})) or _NONE,
     ),
     _alike(
         "cut-off-steps", "cut-off steps among the figures'",

@@ -23,7 +23,7 @@ from nsyspipe.comparison.gate import (
 )
 from nsyspipe.comparison.metrics import Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
 from nsyspipe.comparison.surroundings import Cause, cause_of, surroundings
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, problems_in_python
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 _THIS = ": nsyspipe diff"  # a fix that this is itself
@@ -54,14 +54,14 @@ class Side:
 
 
 def told_apart(sides: Sequence[Side]) -> list[Side]:
-    """Return sides with names of their own: of equal ones those that nobody gave become directories, else run ids or numbers."""
+    """Return sides with names of their own: of equal ones those that nobody gave become directories, else get run ids or numbers."""
     names = [side.name for side in sides]
     for name in [name for name, n in Counter(names).items() if n > 1]:
         alike = [at for at, one in enumerate(names) if one == name]
         free = [at for at in alike if sides[at].runs[0].given_label is None] or alike
         runs, taken = [sides[at].runs[0] for at in free], {one for at, one in enumerate(names) if at not in free}
         numbers = (one for one in chain([name], (f"{name} ({n})" for n in count(2))) if one not in taken)
-        ways = (*_directories(runs), [run.header.run_id for run in runs], [*islice(numbers, len(runs))])
+        ways = (*_directories(runs), [f"{name} ({run.header.run_id})" for run in runs], [*islice(numbers, len(runs))])
         for at, own in zip(free, next(own for own in ways if len({*own} - taken) == len(runs)), strict=True):
             names[at] = own
     return [
@@ -234,16 +234,20 @@ class RunDifference(ShownInNotebooks):
         """`CHANGES`: collectives, copies, stragglers, link, versions and capture, where they differ."""
         return surroundings(*self._tables)
 
-    @cached_property
+    @property
     def problems(self) -> pa.Table:
         """`PROBLEMS_OF_SIDES`: the problems of each side's captures."""
-        rows = [
+        return PROBLEMS_OF_SIDES.from_rows(problems_in_python(self.problem_rows))
+
+    @property
+    def problem_rows(self) -> list[dict[str, Any]]:
+        """The same in the words of the commands."""
+        return [
             {"side": name, "run_id": run.header.run_id, **row, "fix": row["fix"] and row["fix"].removesuffix(_THIS)}
             for name, side in zip(SIDES, (self.baseline, self.candidate), strict=True)
             for run in side.runs
-            for row in run.problems.to_pylist()
+            for row in run.problem_rows
         ]
-        return PROBLEMS_OF_SIDES.from_rows(rows)
 
     @property
     def judged_rows(self) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nsyspipe.comparison.changes import SIDES, StepTable, has_whole_graphs, mean_of
 from nsyspipe.comparison.comparability import OTHER_WORK, n_steps
@@ -194,8 +193,7 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
 
 def _straggler(table: StepTable) -> str | None:
     """Name whom the run's own finding names; None where that could not be judged."""
-    problems = table.run.problems
-    unjudged = problems.filter(pc.equal(problems["code"], "not-judged"))["message"].to_pylist()
+    unjudged = [row["message"] for row in table.run.problem_rows if row["code"] == "not-judged"]
     is_judged = not any(_STRAGGLER in message.partition(" (")[0] for message in unjudged)
     if not is_judged or _latest(table) is None:
         return None

@@ -416,7 +416,7 @@ def difference_document(difference: RunDifference) -> dict[str, Any]:
         "cause": difference.cause and difference.cause._asdict(),
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
         "kernels": top_kernels(difference.kernels).to_pylist(), "changes": changes,
-        "problems": difference.problems.to_pylist(),
+        "problems": difference.problem_rows,
     }  # fmt: skip
 
 

@@ -233,7 +233,7 @@ def document(run: Run) -> dict[str, Any]:
         **tables,
         "nccl": None if run.nccl is None else asdict(run.nccl),
         "findings": [row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()],
-        "problems": run.problems.to_pylist(),
+        "problems": run.problem_rows,
     }
 
 

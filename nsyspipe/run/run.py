@@ -16,11 +16,11 @@ import pyarrow as pa
 from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION
 from nsyspipe.analysis.summary import Evenness, evenness, step_times
-from nsyspipe.errors import NsyspipeError, OptionError, short_repr
+from nsyspipe.errors import NsyspipeError, OptionError, problems_in_python, short_repr
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model.names import ranges
 from nsyspipe.model.options import check_whole
-from nsyspipe.model.schema import RUN_TABLES
+from nsyspipe.model.schema import PROBLEMS, RUN_TABLES
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 
 if TYPE_CHECKING:
@@ -173,8 +173,14 @@ class Run(ShownInNotebooks, ABC):
 
     @property
     def problems(self) -> pa.Table:
-        """`schema.PROBLEMS`: what could not be read or judged, which answers it costs; the gravest first."""
-        return self._table("problems")
+        """`schema.PROBLEMS`: what could not be read or judged, which answers it costs, and what mends it; the gravest first."""
+        return PROBLEMS.from_rows(problems_in_python(self.problem_rows))
+
+    @property
+    def problem_rows(self) -> list[dict[str, Any]]:
+        """The same in the words of the commands, as files and terminals have it."""
+        rows: list[dict[str, Any]] = self._table("problems").to_pylist()
+        return rows
 
     def steps(self) -> pa.Table:
         """`schema.STEPS`: one row per (rank, step) with window, breakdown and ratios, sorted by (rank, start)."""

@@ -99,6 +99,7 @@ def save(
     # The timeline first: workers read for it while the rest is made here.
     names = dict.fromkeys(["timeline", *(name for name in RUN_TABLES if name in DATASET)])
     tables = {name: run.table(name) for name in names} | {"metrics": _metrics(run)}
+    tables["problems"] = schema.PROBLEMS.from_rows(run.problem_rows)  # in the words of the commands
     with staged_run(store, run_id) as staged:
         files: dict[str, str] = {}
         for name, table in tables.items():

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import nsyspipe
@@ -216,7 +217,7 @@ def test_whatever_the_command_line_writes_python_writes_too(store, tmp_path):
     with pytest.raises(OutputError, match=r"no dashboard of nsyspipe\n  fix: force=True"):
         nsyspipe.dashboard(store, tmp_path / "change.html")
     assert change.to_pandas("metrics").shape[0] == change.metrics.num_rows
-    assert board.to_pandas("table")["label"].tolist() == ["a", "a (2)", "b"]
+    assert board.to_pandas("table")["label"].tolist() == ["a (run-0)", "a (run-1)", "b"]
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
@@ -249,11 +250,22 @@ def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_pat
         with pytest.raises(OptionError, match="where a path was needed"):
             nsyspipe.load(reports)
     path = steady_rank(0, world_size=1).write(tmp_path / "a.sqlite")
-    problems = nsyspipe.load(path, backward="bwd|backwards").problems.to_pylist()
-    (told,) = [row["message"] for row in problems if row["code"] == "phase-pattern-unmatched"]
-    assert told.startswith(
-        "no NVTX range is named as --backward 'bwd|backwards' asks for, so there is no backward phase; "
+    run = nsyspipe.load(path, backward="bwd|backwards")
+    change, board, answer = nsyspipe.diff(run, run), nsyspipe.compare([run]), nsyspipe.whatif(run)
+    of_all = [run.problems, run.table("problems"), change.problems, board.problems]
+    nsyspipe.export.parquet(run, tmp_path / "old")
+    there = (
+        *map(pa.Table.to_pylist, of_all),
+        answer.problems,
+        nsyspipe.load(tmp_path / "old").problem_rows,
+        run.problem_rows,
     )
+    for problems, option in zip(there, [*["backward="] * 5, *["--backward "] * 2], strict=True):
+        told = next(row for row in problems if row["code"] == "phase-pattern-unmatched")
+        assert told["message"].startswith(
+            f"no NVTX range is named as {option}'bwd|backwards' asks for, so there is no b"
+        )
+        assert told["fix"].startswith(f"leave {option.strip()} out")
     two = nsyspipe.load(path, label="two")
     for run in (steady_run, two):
         nsyspipe.export.parquet(run, tmp_path / "store")

@@ -60,7 +60,7 @@ def _blocks(difference: RunDifference) -> Iterator[Block | Chart]:
                 yield with_column(block, 0, Field("about", kind="text"), topics)
             case _:
                 yield block
-    problems = difference.problems.to_pylist()
+    problems = difference.problem_rows
     if problems:
         sides = [(side, troubles([row for row in problems if row["side"] == side])) for side in SIDES]
         yield Troubles([(grave, f"{side}: {what}", at, fix) for side, rows in sides for grave, what, at, fix in rows])

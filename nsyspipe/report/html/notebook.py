@@ -93,7 +93,7 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
             if reasons := of_whatif.refusals(shown):
                 yield Heading(f"{len(shown.scenarios) - len(answers)} not answered. {'; '.join(reasons)}")
             if answers:
-                yield from _problems(shown.problems)
+                yield from _problems(shown.problem_rows)
         case Run():
             yield from _run_blocks(shown)
 
@@ -121,7 +121,7 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     yield Heading(", ".join(map(printable, subject_parts(run, run.summary().to_pylist()[0]))))
     if not run.breakdown().num_rows:
         yield from of_run.host_blocks(run.host_steps(), _MOST_RANKS)
-        yield from _problems(run.problems.to_pylist())
+        yield from _problems(run.problem_rows)
         return
     rows = of_run.rank_rows(run)
     ranks = of_run.chosen_ranks(rows, _MOST_RANKS)
@@ -137,7 +137,7 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     yield from (one for one in of_run.change_blocks(shown, extent, step_ns) if isinstance(one, Table))
     if rest := [one.id for one in findings if one not in shown]:
         yield Heading(f"and {', '.join(rest)}: .findings()")
-    yield from _problems(run.problems.to_pylist())
+    yield from _problems(run.problem_rows)
 
 
 def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
