@@ -235,14 +235,18 @@ def diff(
         baseline, *others = ([load(place, label=name) for place in places] for name, places in found.items())
         candidate = others[0] if others else candidate
     if candidate is None:
-        raise OptionError("diff", "compares two runs, and one is named", fix="diff(BASELINE, CANDIDATE)")
+        raise OptionError(
+            "diff",
+            "compares two runs, and one is named",
+            fix="diff(BASELINE, CANDIDATE); a list is several captures of one of them",
+        )
     before, after = told_apart([_as_side(baseline), _as_side(candidate)])
     return RunDifference(before, after, least, confidence, judged, force, fail_on)
 
 
 def compare(
-    runs: Iterable[AnySide] | Mapping[str, AnySide] | str | os.PathLike[str],
-    *,
+    runs: Iterable[AnySide] | Mapping[str, AnySide] | AnySide,
+    *others: AnySide,
     sort: str | None = None,
     min_effect_pct: float | str = gate.DEFAULT_MIN_EFFECT_PCT,
     confidence: float = gate.DEFAULT_CONFIDENCE,
@@ -260,7 +264,8 @@ def compare(
     ----------
     runs
         In any number, the reference first: each as in `diff`. As a mapping, labels are its keys; of equal labels, in `diff`
-        too, directories tell runs apart, else run ids. A store stands for all of its runs, the oldest first.
+        too, directories tell runs apart, else run ids. A store stands for all of its runs, the oldest first. One by one,
+        ``compare(RUN, RUN)``, is the same as a list.
     sort
         Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
     min_effect_pct, confidence, force
@@ -294,13 +299,13 @@ def compare(
     gate.check_confidence(confidence)
     if sort is not None:
         sort = check_sort(sort)
-    sides = _sides(runs)
+    sides = _sides([runs, *others] if others else runs)
     if not sides:
         raise OptionError("compare", "has no run", fix="one run at least, the reference first")
     return Scoreboard(sides, Rules(least, confidence, force, settings_file), sort)
 
 
-def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide] | str | os.PathLike[str]) -> tuple[Side, ...]:
+def _sides(runs: Any) -> tuple[Side, ...]:  # noqa: ANN401 - as `compare` takes them
     """Return sides whose labels differ, as words tell them apart."""
     from nsyspipe.comparison.difference import Side, told_apart  # noqa: PLC0415 - one run needs none
 
@@ -310,10 +315,10 @@ def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide] | str | os.PathLike[s
         place = os.fspath(runs)
         ids = ids_by_time(Path(place)) if is_saved(Path(place)) else []
         if len(ids) <= 1:
-            raise OptionError(repr(place), "is one run, not a list of them", fix="compare([RUN, RUN])")
+            raise OptionError(repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)")
         sides = [_as_side(f"{place.rstrip('/')}:{run_id}") for run_id in ids]
     else:
-        fix = "compare([RUN, RUN]), or compare('runs/')"
+        fix = "compare(RUN, RUN), or compare('runs/')"
         sides = [_as_side(run) for run in several("runs", runs, "a list of them", fix)]
     return tuple(Side(side.name, side.runs) for side in told_apart(sides))
 

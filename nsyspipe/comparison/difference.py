@@ -34,10 +34,13 @@ _DECIDED = {REGRESSION: (REGRESSION, "no change", "improvement"), ANY_CHANGE: (*
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a difference: a name, and its captures, one or several of the same configuration."""
+    """One side of a difference: a name, and its captures, a run or several of the same configuration.
+
+    An `OptionError` if the label is no text, it has no run, or one capture twice.
+    """
 
     label: str
-    runs: tuple[Run, ...]
+    runs: Sequence[Run]
     shown_as: str | None = None  # what to call it in words, where the label does not tell it from others
 
     @property
@@ -46,6 +49,14 @@ class Side:
         return self.label if self.shown_as is None else self.shown_as
 
     def __post_init__(self) -> None:
+        if not isinstance(self.label, str):
+            raise OptionError.of_kind("label", self.label, "a text", "a name in quotes, as 'main'")
+        runs = [self.runs] if isinstance(self.runs, Run) else self.runs
+        if not isinstance(runs, list | tuple) or any(isinstance(run, str | Path) for run in runs):
+            raise OptionError.of_kind(
+                "runs", self.runs, "a loaded run, or several,", f"Side({self.label!r}, [load(RUN)])"
+            )
+        object.__setattr__(self, "runs", tuple(runs))
         if not self.runs:
             raise OptionError(self.label, "has no run", fix="at least one capture on each side")
         run_id, count = Counter(run.header.run_id for run in self.runs).most_common(1)[0]

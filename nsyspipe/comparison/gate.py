@@ -79,7 +79,7 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
     return value
 
 
-def check_metrics(names: Iterable[str], option: str = "metric") -> tuple[str, ...]:
+def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, ...]:
     """Return names of metrics, each once; an `OptionError` in which it is called `option` if one is none."""
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
 

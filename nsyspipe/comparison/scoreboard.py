@@ -181,7 +181,14 @@ class Scoreboard(ShownInNotebooks):
                 where = {"label": label, "run_id": side.run.header.run_id}
                 if not side.n_steps:
                     message, fix = _NO_STEP_TIME if side.run.is_capture else _NO_STEP
-                    rows.append(where | {"code": "no-figures", "severity": "warning", "message": message, "fix": fix})
+                    own = {
+                        "code": "no-figures",
+                        "severity": "warning",
+                        "report": None,
+                        "rank": None,
+                        "message": message,
+                    }
+                    rows.append(where | own | {"fix": fix})
                 rows += [where | row for row in side.run.problem_rows]
         return rows
 
@@ -284,7 +291,7 @@ class Scoreboard(ShownInNotebooks):
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<Scoreboard of {len(self.sides)} runs against {self.reference!r}>"
+        return f"<Scoreboard of {len(self.sides)} run{'s'[: len(self.sides) != 1]} against {self.reference!r}>"
 
 
 def _inverse(value: float | None) -> float | None:

@@ -19,7 +19,7 @@ from nsyspipe.analysis.summary import Evenness, evenness, step_times
 from nsyspipe.errors import NsyspipeError, OptionError, problems_in_python, short_repr
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model.names import ranges
-from nsyspipe.model.options import check_whole
+from nsyspipe.model.options import check_kind, check_whole
 from nsyspipe.model.schema import PROBLEMS, RUN_TABLES
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 
@@ -268,6 +268,7 @@ class Run(ShownInNotebooks, ABC):
         """
         if step is None:
             return self._table("timeline")
+        check_kind("step", step, Integral, "the number of one step", "step=14")
         from nsyspipe.analysis.timeline import timeline  # noqa: PLC0415 - few ask for it
 
         return timeline(self.steps(), self.collectives(), self.operations((step, step)), step)
