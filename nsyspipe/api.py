@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,9 +163,10 @@ def diff(
     min_effect_pct: float | str = gate.DEFAULT_MIN_EFFECT_PCT,
     confidence: float = gate.DEFAULT_CONFIDENCE,
     metrics: Sequence[str] | str | None = None,
+    fail_on: str | None = None,
     force: bool = False,
 ) -> RunDifference:
-    """Compare two runs: whether a change helped, or is noise.
+    """Compare two runs: whether a change helped, or is noise, and whether a gate lets it pass.
 
     delta = candidate - baseline of the medians over summary steps (of the means of times where either run is uneven),
     per figure of a step: times are the largest over ranks, ratios pooled over ranks, counts and bytes means over ranks.
@@ -187,8 +188,11 @@ def diff(
     confidence
         Of the intervals, above 0.5 and below 1.
     metrics
-        What the verdict rests on, one name or several (see `RunDifference.verdict`); None is step_time. All are in the
-        table.
+        What the verdict rests on, one name or several, also as ``"step_time,idle"`` (see `RunDifference.verdict`); None is
+        step_time. All are in the table.
+    fail_on
+        ``"regression"`` or ``"any-change"`` of these metrics: what `RunDifference.gate` fails on. It passes where that is
+        excluded, not where nobody can tell; None asks for no gate.
     force
         Give verdicts although world size, GPU model or ranks differ.
 
@@ -201,7 +205,7 @@ def diff(
     Raises
     ------
     OptionError
-        If a metric is not known, a number is out of range, or a side has one capture twice.
+        If a metric or gate is not known or could never fail, a number is out of range, or a side has one capture twice.
     InputError
         If a path names no run.
 
@@ -210,31 +214,39 @@ def diff(
     >>> change = nsyspipe.diff("before_*.sqlite", "after_*.sqlite")  # doctest: +SKIP
     >>> change.verdict, change.metrics.to_pylist()[0]["delta_pct"]  # doctest: +SKIP
     ('improvement', -11.2)
+    >>> nsyspipe.diff("before_*.sqlite", "after_*.sqlite", fail_on="regression").gate  # doctest: +SKIP
+    <Gate passed: no regression of median step_time by 2.0 % or more>
     """
-    from nsyspipe.comparison.difference import RunDifference  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.difference import RunDifference, told_apart  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import DEFAULT_METRIC  # noqa: PLC0415 - one run needs none
+    from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - one run needs none
 
     check_kind("force", force, bool, "True or False", "force=True")
     least = gate.effect_ratio(min_effect_pct)
     gate.check_confidence(confidence)
-    given = (metrics,) if isinstance(metrics, str) else metrics
-    judged = gate.check_metrics(given or (DEFAULT_METRIC,))
+    given = metrics or (DEFAULT_METRIC,)
+    judged = gate.parse_metrics(given) if isinstance(given, str) else gate.check_metrics(given)
+    check_kind("fail_on", fail_on, str, "a gate", "fail_on='regression'")
+    if fail_on is not None:
+        gate.check_can_fail(fail_on, {name: METRICS[name].better for name in judged})
     if against is not None:
         store = path_of("baseline", baseline, f"diff('runs/', against={against!r})")
         found = runs_by_label(store, against, [] if candidate is None else [candidate])
         baseline, *others = ([load(place, label=name) for place in places] for name, places in found.items())
         candidate = others[0] if others else candidate
     if candidate is None:
-        raise OptionError("diff", "compares two runs, and one is named", fix="diff(BASELINE, CANDIDATE)")
-    before, after = _as_side(baseline), _as_side(candidate)
-    if before.name == after.name:
-        after = replace(after, label=f"{after.label} (2)", shown_as=None)
-    return RunDifference(before, after, least, confidence, judged, force)
+        raise OptionError(
+            "diff",
+            "compares two runs, and one is named",
+            fix="diff(BASELINE, CANDIDATE); a list is several captures of one of them",
+        )
+    before, after = told_apart([_as_side(baseline), _as_side(candidate)])
+    return RunDifference(before, after, least, confidence, judged, force, fail_on)
 
 
 def compare(
-    runs: Iterable[AnySide] | Mapping[str, AnySide] | str | os.PathLike[str],
-    *,
+    runs: Iterable[AnySide] | Mapping[str, AnySide] | AnySide,
+    *others: AnySide,
     sort: str | None = None,
     min_effect_pct: float | str = gate.DEFAULT_MIN_EFFECT_PCT,
     confidence: float = gate.DEFAULT_CONFIDENCE,
@@ -251,8 +263,9 @@ def compare(
     Parameters
     ----------
     runs
-        In any number, the reference first: each as in `diff`. As a mapping, labels are its keys. A store stands for
-        all of its runs, the oldest first.
+        In any number, the reference first: each as in `diff`. As a mapping, labels are its keys; of equal labels, in `diff`
+        too, directories tell runs apart, else run ids. A store stands for all of its runs, the oldest first. One by one,
+        ``compare(RUN, RUN)``, is the same as a list.
     sort
         Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
     min_effect_pct, confidence, force
@@ -286,15 +299,15 @@ def compare(
     gate.check_confidence(confidence)
     if sort is not None:
         sort = check_sort(sort)
-    sides = _sides(runs)
+    sides = _sides([runs, *others] if others else runs)
     if not sides:
         raise OptionError("compare", "has no run", fix="one run at least, the reference first")
     return Scoreboard(sides, Rules(least, confidence, force, settings_file), sort)
 
 
-def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide] | str | os.PathLike[str]) -> tuple[Side, ...]:
-    """Return sides whose labels differ: of equal ones the later get a number."""
-    from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
+def _sides(runs: Any) -> tuple[Side, ...]:  # noqa: ANN401 - as `compare` takes them
+    """Return sides whose labels differ, as words tell them apart."""
+    from nsyspipe.comparison.difference import Side, told_apart  # noqa: PLC0415 - one run needs none
 
     if isinstance(runs, Mapping):
         sides = [Side(label, _as_side(run).runs) for label, run in runs.items()]
@@ -302,18 +315,12 @@ def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide] | str | os.PathLike[s
         place = os.fspath(runs)
         ids = ids_by_time(Path(place)) if is_saved(Path(place)) else []
         if len(ids) <= 1:
-            raise OptionError(repr(place), "is one run, not a list of them", fix="compare([RUN, RUN])")
+            raise OptionError(repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)")
         sides = [_as_side(f"{place.rstrip('/')}:{run_id}") for run_id in ids]
     else:
-        fix = "compare([RUN, RUN]), or compare('runs/')"
+        fix = "compare(RUN, RUN), or compare('runs/')"
         sides = [_as_side(run) for run in several("runs", runs, "a list of them", fix)]
-    labels: dict[str, Side] = {}
-    for side in sides:
-        label, number = side.label, 2
-        while label in labels:
-            label, number = f"{side.label} ({number})", number + 1
-        labels[label] = side
-    return tuple(Side(label, side.runs) for label, side in labels.items())
+    return tuple(Side(side.name, side.runs) for side in told_apart(sides))
 
 
 def _as_side(side: AnySide) -> Side:

@@ -4,12 +4,12 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Iterable
-from typing import Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 # Options that the Python API has as parameters: with a value, where a text may have it after the option, and alone.
 _VALUED = (
-    "against", "backward", "bandwidth", "bucket-mb", "comm-kernel", "confidence", "data", "forward", "gradient-bytes",
+    "against", "backward", "bandwidth", "bucket-mb", "comm-kernel", "confidence", "data", "fail-on", "forward", "gradient-bytes",
     "gradient-dtype", "label", "link", "metric", "min-effect", "nccl-log", "optimizer", "pages", "perfetto-ranks", "perfetto-steps", "rank-map",
     "ranks", "run-id", "skip-first", "sort", "step", "steps", "top", "topology",
 )  # fmt: skip
@@ -19,7 +19,7 @@ _RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-ranks
 _OPTION = re.compile(
     r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*)|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
     rf"|--(?:(?P<flag>{'|'.join(_FLAGS)})|(?P<name>{'|'.join(sorted(_VALUED, key=len, reverse=True))}))(?![\w-])"
-    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|(?:(?<=run-id )|(?<=skip-first )|(?<=against ))(?!with\b)[\w.+-]+))?"
+    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|regression|any-change|(?<=metric )[a-z]\w*(?:,\w+)*|(?:(?<=run-id )|(?<=skip-first )|(?<=against ))(?!(?:with|out)\b)[\w.+-]+))?"
 )
 
 
@@ -71,6 +71,12 @@ def in_python(text: str) -> str:
 
     text = _COMMAND.sub(_as_call, text)
     return _OPTION.sub(parameter, text)
+
+
+def problems_in_python(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of problems whose messages and fixes name parameters of the API."""
+    said = ("message", "fix")
+    return [{**row, **{name: row[name] and in_python(row[name]) for name in said}} for row in rows]
 
 
 class NsyspipeError(Exception):

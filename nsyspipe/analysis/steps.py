@@ -329,7 +329,11 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     first, last = map(int, ends)
     if ((numbers >= first) & (numbers <= last)).any():
         return first, last
-    lowest, highest = (numbers.min(), numbers.max()) if numbers.size else (None, None)
-    found = "no steps at all" if lowest is None else f"steps {lowest} to {highest}"
-    fix = None if lowest is None else f"--perfetto-steps {lowest}:{highest}"
-    raise OptionError(f"steps {first}:{last}", "no rank has such a step", found=found, fix=fix)
+    if first > last:
+        raise OptionError(f"steps {first}:{last}", "end before they begin", fix=f"--perfetto-steps {last}:{first}")
+    given, found, fix = f"steps {first}:{last}" if first < last else f"step {first}", "no steps at all", None
+    if numbers.size:
+        lowest, highest = numbers.min(), numbers.max()
+        found = f"steps {lowest} to {highest}"
+        fix = "one of these" if first == last else f"--perfetto-steps {lowest}:{highest}"
+    raise OptionError(given, "no rank has such a step", found=found, fix=fix)

@@ -49,7 +49,7 @@ def analyze(
         from nsyspipe.report.run import summary_text
 
         write_stdout(summary_text(run, Console(), n_findings=n_findings, n_top=reading.top))
-    grave = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
+    grave = [row["code"] for row in run.problem_rows if row["severity"] != "info"]
     if strict and grave:
         problem = f"{len(grave)} problem{'s'[: len(grave) != 1]}: {', '.join(dict.fromkeys(grave))}"
         print_error(OptionError("--strict", problem, fix="what each problem says, or leave --strict out"))

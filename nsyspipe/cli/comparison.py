@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -116,19 +116,15 @@ def diff(
     thresholds = _thresholds(settings, is_quiet=running.quiet or bool(outputs.printed))
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import diff as compared
-        from nsyspipe.comparison.difference import Side
         from nsyspipe.report.difference import difference_blocks, difference_formats, gate_text, identity_of
 
-        # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
-        before, after = (Side(of[0].header.label, of, name) for name, of in opened)
-        difference = compared(before, after, **thresholds, metrics=settings.metrics, force=outputs.force)
-        judged = gate.gate(difference, settings.fail_on) if settings.fail_on else None
-        formats = difference_formats(difference, judged, settings=settings)
-        blocks = difference_blocks(difference, judged, settings=settings)
-        inputs = [path for _, of in opened for run in of for path in run.inputs]
+        asked = thresholds | {"metrics": settings.metrics, "fail_on": settings.fail_on, "force": outputs.force}
+        difference = replace(compared(opened[0], opened[1], **asked), settings=settings)
+        formats, blocks = difference_formats(difference), difference_blocks(difference)
+        inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(difference), quiet=running.quiet)
-    if judged and judged.exit_code:
-        cannot = " cannot be decided" * (judged.exit_code == gate.UNDECIDED)
+    if (judged := difference.gate) and judged.exit_code:
+        cannot = " cannot be decided" * (judged.outcome == "undecided")
         typer.echo(printable(f"error: --fail-on {judged.fail_on}{cannot}: {gate_text(judged)}"), err=True)
         raise typer.Exit(judged.exit_code)
 
@@ -186,11 +182,9 @@ def compare(
         sort = check_sort(sort, "--sort")
     with opened_runs(parse_runs(runs, is_any_number=True), reading, running) as opened:
         from nsyspipe.api import compare as compared
-        from nsyspipe.comparison.difference import Side
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
-        sides = [Side(*one) for one in opened]
-        board = compared(sides, sort=sort, **thresholds, force=outputs.force, settings_file=rules.file)
+        board = compared(opened, sort=sort, **thresholds, force=outputs.force, settings_file=rules.file)
         formats, blocks = scoreboard_formats(board), scoreboard_blocks(board)
-        inputs = [path for _, of in opened for run in of for path in run.inputs]
+        inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(board), quiet=running.quiet)

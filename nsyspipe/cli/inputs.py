@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from nsyspipe.run.ranks import ChosenRanks
     from nsyspipe.run.run import Run
 
-_LONGEST_PLACE = 100  # as a label
 # What an argument may be, for help.
 ONE_RUN = (
     "One run: its reports (.sqlite, or .nsys-rep where there is nsys), a directory or glob of them; or a saved run: STORE, "
     "STORE:ID, STORE:LABEL (its latest). LABEL= in front names it."
 )
-Opened = list[tuple[str, tuple["Run", ...]]]
+Opened = list[tuple["Run", ...]]
 
 
 def reports_to_read(
@@ -150,7 +149,7 @@ def names_in(place: str) -> tuple[list[str], list[str]]:
 
 @contextlib.contextmanager
 def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running: RunningOptions) -> Iterator[Opened]:
-    """Yield all runs by their labels, read one after the other; the processes that read end with the context."""
+    """Yield the captures of each run, read one after the other; the processes that read end with the context."""
     options, logs, maps = reading.chosen(), reading.nccl_log or [], reading.topology or []
     saved = {place for one in named for place in one.places if is_saved(Path(place))}
     reports = [(one, place) for one in named for place in one.places if place not in saved]
@@ -185,21 +184,7 @@ def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running
             _ = run.steps()  # read now, one after the other, each with its own bar
             return run
 
-        yield _labelled(named, [tuple(open_one(one, place) for place in one.places) for one in named])
-
-
-def _labelled(named: Sequence[NamedRuns], found: Sequence[tuple[Run, ...]]) -> Opened:
-    """Return runs by label; of equal ones those that nobody gave become arguments, then they are told apart by numbers."""
-    headers = [one.label or runs[0].header.label for one, runs in zip(named, found, strict=True)]
-    labels: list[str] = []
-    for one, header in zip(named, headers, strict=True):
-        label = header
-        if one.label is None and headers.count(header) > 1:
-            label = one.places[0].rstrip("/") or one.places[0]
-            label = label if len(label) <= _LONGEST_PLACE else f"...{label[3 - _LONGEST_PLACE :]}"  # its end says most
-        names = [label, *(f"{label} ({number})" for number in range(2, len(named) + 2))]
-        labels.append(next(name for name in names if name not in labels))
-    return list(zip(labels, found, strict=True))
+        yield [tuple(open_one(one, place) for place in one.places) for one in named]
 
 
 def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | None, list[str]]:

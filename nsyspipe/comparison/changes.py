@@ -51,6 +51,7 @@ KERNEL_CHANGES = table("""
     candidate_mean_ns      float:ns?     the same of the candidate
 """)
 
+SIDES = ("baseline", "candidate")
 PARTS = ("compute", "exposed_comm", "exposed_memory", "idle")
 _OTHER = "other"
 _UNKNOWN = "idle_unknown_ns"
@@ -139,7 +140,7 @@ def _rounded(value: Fraction, unit: Fraction) -> Fraction:
 
 def has_whole_graphs(run: Run) -> bool:
     """Tell whether CUDA graphs of a run were captured as a whole, so that nothing inside them was seen."""
-    return not _WHOLE_GRAPHS.isdisjoint(run.problems["code"].to_pylist())
+    return not _WHOLE_GRAPHS.isdisjoint([row["code"] for row in run.problem_rows])
 
 
 @dataclass(frozen=True)

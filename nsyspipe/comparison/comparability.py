@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import mean_of
+from nsyspipe.comparison.changes import SIDES, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.problems import MIXED_RUNS
@@ -175,7 +175,7 @@ def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
 def _gpu_activity(sides: Sides) -> Iterator[Check]:
     runs = _runs(sides)
     words = [" | ".join(dict.fromkeys(_GPU if run.header.n_ranks else _UNKNOWN for run in side.runs)) for side in sides]
-    if lacking := [name for name, word in zip(("baseline", "candidate"), words, strict=True) if word != _GPU]:
+    if lacking := [name for name, word in zip(SIDES, words, strict=True) if word != _GPU]:
         message = f"no GPU activity was recorded: {' and '.join(lacking)}"
         yield Check("no-gpu-activity", any(run.header.n_ranks for run in runs), words[0], words[1], message)
 
@@ -259,7 +259,7 @@ def _traced(run: Run) -> str:
 
 
 def _backward_from(run: Run) -> str:
-    parts = {code.partition("backward-by-") for code in run.problems["code"].to_pylist()}
+    parts = {code.partition("backward-by-") for code in [row["code"] for row in run.problem_rows]}
     is_marked = "backward" in run.phases()["phase"].to_pylist()
     return " and ".join(sorted(way for _, _, way in parts if way)) or ("ranges" if is_marked else _NONE)
 
@@ -292,7 +292,7 @@ _TESTS: tuple[Test, ...] = (
         blocks=lambda runs: len(set(map(_missing, runs))) > 1, fine=_NONE,
     ),
     _alike(
-        "mixed-runs", "reports that may be of different runs", lambda run: ", ".join(sorted(MIXED_RUNS & {*run.problems["code"].to_pylist()})) or _NONE,
+        "mixed-runs", "reports that may be of different runs", lambda run: ", ".join(sorted(MIXED_RUNS & {row["code"] for row in run.problem_rows})) or _NONE,
         blocks=lambda _: True, fine=_NONE,
     ),
     _other_work,
@@ -311,7 +311,7 @@ _TESTS: tuple[Test, ...] = (
     _alike("traces", "traced", _traced, unless=_UNKNOWN),
     _alike(
         "recorded", "problems of the captures",
-        lambda run: ", ".join(sorted({row["code"].replace("-", " ") for row in run.problems.to_pylist() if row["severity"] != "info"})) or _NONE,
+        lambda run: ", ".join(sorted({row["code"].replace("-", " ") for row in run.problem_rows if row["severity"] != "info"})) or _NONE,
     ),
     _alike(
         "cut-off-steps", "cut-off steps among the figures'",

@@ -1,30 +1,46 @@
-"""Before and after: the two sides, everything that differs between them, and whether it is noise."""
+"""Before and after: the two sides, everything that differs between them, whether it is noise, and whether a gate lets it pass."""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, count, islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
-from nsyspipe.comparison.changes import StepTable, kernel_changes, mean_step_time, step_parts
+from nsyspipe.comparison.changes import SIDES, StepTable, kernel_changes, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import COMPARABILITY, PROBLEMS_OF_SIDES, check_comparable, check_order
-from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
+from nsyspipe.comparison.gate import (
+    ANY_CHANGE,
+    DEFAULT_CONFIDENCE,
+    DEFAULT_MIN_EFFECT,
+    REGRESSION,
+    GateSettings,
+    check_can_fail,
+)
 from nsyspipe.comparison.metrics import Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
 from nsyspipe.comparison.surroundings import Cause, cause_of, surroundings
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, problems_in_python
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 _THIS = ": nsyspipe diff"  # a fix that this is itself
+_EXIT_CODES = {"passed": 0, "failed": 3, "undecided": 4}  # of the contract
+_FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
+_DECIDED = {REGRESSION: (REGRESSION, "no change", "improvement"), ANY_CHANGE: (*_FAILING[ANY_CHANGE], "no change")}
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a difference: a name, and its captures, one or several of the same configuration."""
+    """One side of a difference: a name, and its captures, a run or several of the same configuration.
+
+    An `OptionError` if the label is no text, it has no run, or one capture twice.
+    """
 
     label: str
-    runs: tuple[Run, ...]
+    runs: Sequence[Run]
     shown_as: str | None = None  # what to call it in words, where the label does not tell it from others
 
     @property
@@ -33,11 +49,91 @@ class Side:
         return self.label if self.shown_as is None else self.shown_as
 
     def __post_init__(self) -> None:
+        if not isinstance(self.label, str):
+            raise OptionError.of_kind("label", self.label, "a text", "a name in quotes, as 'main'")
+        runs = [self.runs] if isinstance(self.runs, Run) else self.runs
+        if not isinstance(runs, list | tuple) or any(isinstance(run, str | Path) for run in runs):
+            raise OptionError.of_kind(
+                "runs", self.runs, "a loaded run, or several,", f"Side({self.label!r}, [load(RUN)])"
+            )
+        object.__setattr__(self, "runs", tuple(runs))
         if not self.runs:
             raise OptionError(self.label, "has no run", fix="at least one capture on each side")
         run_id, count = Counter(run.header.run_id for run in self.runs).most_common(1)[0]
         if count > 1:  # their spread would be nothing
             raise OptionError(self.label, f"has the capture {run_id} twice", fix="name each capture of a side once")
+
+
+def told_apart(sides: Sequence[Side]) -> list[Side]:
+    """Return sides with names of their own: of equal ones those that nobody gave become directories, else get run ids or numbers."""
+    names = [side.name for side in sides]
+    for name in [name for name, n in Counter(names).items() if n > 1]:
+        alike = [at for at, one in enumerate(names) if one == name]
+        free = [at for at in alike if sides[at].runs[0].given_label is None] or alike
+        runs, taken = [sides[at].runs[0] for at in free], {one for at, one in enumerate(names) if at not in free}
+        numbers = (one for one in chain([name], (f"{name} ({n})" for n in count(2))) if one not in taken)
+        ways = (*_directories(runs), [f"{name} ({run.header.run_id})" for run in runs], [*islice(numbers, len(runs))])
+        for at, own in zip(free, next(own for own in ways if len({*own} - taken) == len(runs)), strict=True):
+            names[at] = own
+    return [
+        side if side.name == name else replace(side, shown_as=name) for side, name in zip(sides, names, strict=True)
+    ]
+
+
+def _directories(runs: Sequence[Run]) -> list[list[str]]:
+    """Return the directory or store that each run is from, by ever more of its path."""
+    inputs = [run.inputs[0].absolute() for run in runs]
+    places = [(path if path.is_dir() else path.parent).parts for path in inputs]
+    return [[str(Path(*place[-n:])) for place in places] for n in range(1, 1 + max(map(len, places)))]
+
+
+@dataclass(frozen=True, repr=False)
+class Gate(ShownInNotebooks):
+    """Whether a difference passes, with the rows of `METRIC_ROWS`: those judged, those that failed, those nobody can be sure of.
+
+    `verdict` says it in a sentence, with the metrics and from where on a change of them counts.
+    """
+
+    fail_on: str  # ``regression`` or ``any-change``
+    outcome: str  # ``passed``, ``failed`` or ``undecided``
+    judged: tuple[Mapping[str, Any], ...]
+    failed: tuple[Mapping[str, Any], ...]
+    undecided: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]], fail_on: str) -> "Gate":
+        """Judge the metrics that a verdict rests on.
+
+        Of ``regression`` it fails where something got worse, and passes where the worse end of each interval lies below
+        what counts; of ``any-change``, as after a change that should change nothing, where something changed either way,
+        and where nothing did. An `OptionError` if it is neither, or ``regression`` for a metric that is neither better
+        lower nor higher.
+        """
+        check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
+        failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
+        unsure = (row for row in rows if row["verdict"] not in _DECIDED[fail_on])
+        undecided = tuple(row for row in unsure if not (fail_on == REGRESSION and row.get("no_regression")))
+        return cls(
+            fail_on, "failed" if failed else "undecided" if undecided else "passed", tuple(rows), failed, undecided
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """That of ``nsyspipe diff --fail-on``: 0 passed, 3 failed, 4 undecided."""
+        return _EXIT_CODES[self.outcome]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the judged metrics."""
+        return tuple(row["metric"] for row in self.judged)
+
+    @property
+    def min_effect_pct(self) -> float:
+        """From where on a change of them counts, per cent of the baseline."""
+        return float(self.judged[0]["min_effect_pct"])
+
+    def __repr__(self) -> str:
+        return f"<{self.verdict}>"
 
 
 @dataclass(frozen=True)
@@ -54,8 +150,15 @@ class RunDifference(ShownInNotebooks):
     candidate: Side
     min_effect: float = DEFAULT_MIN_EFFECT  # smallest |delta| / baseline that counts, as a ratio
     confidence: float = DEFAULT_CONFIDENCE  # of the intervals
-    judged: tuple[str, ...] = ("step_time",)  # the metrics that the verdict rests on
+    judged: tuple[str, ...] = ("step_time",)  # the metrics that the verdict and the gate rest on
     is_forced: bool = False  # whether verdicts are given although the runs are not comparable
+    fail_on: str | None = None  # what its gate fails on; None: nothing was asked
+    settings: GateSettings | None = None  # who set all that, of a command; None: a caller from Python
+
+    @cached_property
+    def gate(self) -> Gate | None:
+        """Whether it passes, by what it was asked to fail on; None if that is nothing."""
+        return None if self.fail_on is None else Gate.of(self.judged_rows, self.fail_on)
 
     @cached_property
     def comparability(self) -> pa.Table:
@@ -142,16 +245,20 @@ class RunDifference(ShownInNotebooks):
         """`CHANGES`: collectives, copies, stragglers, link, versions and capture, where they differ."""
         return surroundings(*self._tables)
 
-    @cached_property
+    @property
     def problems(self) -> pa.Table:
         """`PROBLEMS_OF_SIDES`: the problems of each side's captures."""
-        rows = [
+        return PROBLEMS_OF_SIDES.from_rows(problems_in_python(self.problem_rows))
+
+    @property
+    def problem_rows(self) -> list[dict[str, Any]]:
+        """The same in the words of the commands."""
+        return [
             {"side": name, "run_id": run.header.run_id, **row, "fix": row["fix"] and row["fix"].removesuffix(_THIS)}
-            for name, side in (("baseline", self.baseline), ("candidate", self.candidate))
+            for name, side in zip(SIDES, (self.baseline, self.candidate), strict=True)
             for run in side.runs
-            for row in run.problems.to_pylist()
+            for row in run.problem_rows
         ]
-        return PROBLEMS_OF_SIDES.from_rows(rows)
 
     @property
     def judged_rows(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The gate of a comparison: what makes a job fail, when it cannot be decided, and thresholds from options or a file."""
+"""What a comparison is asked: what makes its gate fail, from where on a change counts, how sure; by options or a file."""
 
 from __future__ import annotations
 
@@ -17,16 +17,12 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.options import several
 
 if TYPE_CHECKING:
-    from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.model.figures import Better
 
 REGRESSION, ANY_CHANGE = "regression", "any-change"
 FAIL_ON = (REGRESSION, ANY_CHANGE)
-PASSED, FAILED, UNDECIDED = 0, 3, 4  # exit codes of the contract
 
 _GIVEN, _FIX = f"--fail-on {REGRESSION}", f"--fail-on {ANY_CHANGE}"
-_FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
-_DECIDED = {REGRESSION: (REGRESSION, "no change", "improvement"), ANY_CHANGE: (*_FAILING[ANY_CHANGE], "no change")}
 DEFAULT_MIN_EFFECT_PCT, DEFAULT_CONFIDENCE = 2.0, 0.95
 DEFAULT_MIN_EFFECT = DEFAULT_MIN_EFFECT_PCT / 100
 _LEAST_CONFIDENCE = 0.5
@@ -35,38 +31,6 @@ _OWN, _PROJECT, _TABLE = "nsyspipe.toml", "pyproject.toml", "diff"
 _NAME = b"nsyspipe"
 _LARGEST_FILE = 2**20
 _LARGEST_INTEGER = 2**63
-
-
-@dataclass(frozen=True)
-class Gate:
-    """What a gate says, and the rows of `METRIC_ROWS`: those that it judged, that failed, of which it is not sure."""
-
-    fail_on: str
-    exit_code: int
-    judged: tuple[dict[str, Any], ...]
-    failed: tuple[dict[str, Any], ...]
-    undecided: tuple[dict[str, Any], ...]
-
-    @property
-    def outcome(self) -> str:
-        """``passed``, ``failed`` or ``undecided``."""
-        return {PASSED: "passed", FAILED: "failed", UNDECIDED: "undecided"}[self.exit_code]
-
-
-def gate(difference: RunDifference, fail_on: str) -> Gate:
-    """Judge the metrics that a difference's verdict rests on.
-
-    Of `REGRESSION` it fails where something got worse, and passes where the worse end of each interval lies below what
-    counts; of `ANY_CHANGE`, as after a change that should change nothing, where something changed either way, and where
-    nothing did. An `OptionError` if it is neither, or `REGRESSION` for a metric that is neither better lower nor higher.
-    """
-    rows = difference.judged_rows
-    check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
-    failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
-    unsure = (row for row in rows if row["verdict"] not in _DECIDED[fail_on])
-    undecided = tuple(row for row in unsure if not (fail_on == REGRESSION and row.get("no_regression")))
-    code = FAILED if failed else UNDECIDED if undecided else PASSED
-    return Gate(fail_on, code, tuple(rows), failed, undecided)
 
 
 def check_gate(fail_on: object, name: str = "--fail-on") -> str:
@@ -115,7 +79,7 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
     return value
 
 
-def check_metrics(names: Iterable[str], option: str = "metric") -> tuple[str, ...]:
+def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, ...]:
     """Return names of metrics, each once; an `OptionError` in which it is called `option` if one is none."""
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
 

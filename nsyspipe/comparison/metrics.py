@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness, evenness
-from nsyspipe.comparison.changes import StepTable
+from nsyspipe.comparison.changes import SIDES, StepTable
 from nsyspipe.comparison.series import MIN_STEPS, Series
 from nsyspipe.comparison.statistics import MEAN, MEDIAN, Judgement, difference_of_centres
 from nsyspipe.model.figures import METRICS, NEITHER, Figure
@@ -66,7 +66,6 @@ _WHY = {
 INCONCLUSIVE, NO_CHANGE = "inconclusive", "no change"
 # The first of these that a metric has is the verdict of several: what nobody can tell is not yet an improvement.
 _FIRST = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
-_SIDES = ("baseline", "candidate")
 
 
 def per_step(table: StepTable, name: str) -> Float64 | str:
@@ -145,7 +144,7 @@ class Rules:
 
 def judged(
     metric: Figure, sides: Sequence[Sequence[Float64]], rules: Rules, *, statistic: str, step_time: float | None = None,
-    names: tuple[str, str] = _SIDES,
+    names: tuple[str, str] = SIDES,
 ) -> Judgement:  # fmt: skip
     """Judge one figure of two sides, each capture's values in the order of steps.
 
@@ -191,7 +190,7 @@ def outlier(*tables: Sequence[StepTable], rules: Rules, rows: Sequence[Mapping[s
     if judgement.verdict == INCONCLUSIVE:
         return None
     step = int(tables[at][number].steps[furthest])
-    return Outlier(_SIDES[at], step, float(series.values[furthest]), series.centre, judgement.verdict)
+    return Outlier(SIDES[at], step, float(series.values[furthest]), series.centre, judgement.verdict)
 
 
 def metric_rows(*tables: Sequence[StepTable], rules: Rules, blocked: str | None, settled: Sequence[str]) -> pa.Table:
@@ -204,7 +203,7 @@ def metric_rows(*tables: Sequence[StepTable], rules: Rules, blocked: str | None,
     statistic = statistic_of(*known)
     step_time = float(np.median(np.concatenate(known[0]))) if known[0] else None
     # Figures of a capture are of no step, and have no spread.
-    captures = [side for side, own in zip(_SIDES, tables, strict=True) if any(table.run.is_capture for table in own)]
+    captures = [side for side, own in zip(SIDES, tables, strict=True) if any(table.run.is_capture for table in own)]
     unsaid: dict[str, Any] = {}
     if captures:
         hints = ("statistic", "settle_steps", "settle_captures", "gate_steps", "gate_captures")
@@ -218,10 +217,10 @@ def metric_rows(*tables: Sequence[StepTable], rules: Rules, blocked: str | None,
         row: dict[str, Any] = {
             "metric": name, "unit": metric.unit, "better": metric.better, "confidence": rules.confidence,
             "min_effect_pct": round(100 * rules.min_effect, 12),
-            **{f"n_{side}": sum(map(len, own)) for side, own in zip(_SIDES, sides, strict=True)},
+            **{f"n_{side}": sum(map(len, own)) for side, own in zip(SIDES, sides, strict=True)},
         }  # fmt: skip
         if any(lacking):
-            words = [f"{side}: {why}" for side, why in zip(_SIDES, lacking, strict=True) if why]
+            words = [f"{side}: {why}" for side, why in zip(SIDES, lacking, strict=True) if why]
             why = f"both: {lacking[0]}" if lacking[0] == lacking[1] else "; ".join(words)
             rows.append(row | {"verdict": INCONCLUSIVE, "no_regression": False, "why": why})
             continue
@@ -253,7 +252,7 @@ def _figures(judgement: Judgement, sides: Sequence[Sequence[Float64]], *, is_ask
         "no_regression": judgement.is_worse_excluded,
     }  # fmt: skip
     centres: tuple[tuple[str, Any], ...] = ((MEDIAN, np.median), (MEAN, np.mean))
-    for (name, side), (statistic, centre) in product(zip(_SIDES, sides, strict=True), centres):
+    for (name, side), (statistic, centre) in product(zip(SIDES, sides, strict=True), centres):
         row[f"{name}_{statistic}"] = float(np.mean([centre(values) for values in side if values.size]))
     if is_asked:
         row["settle_steps"], row["settle_captures"] = judgement.settled()
@@ -269,7 +268,7 @@ def _as_rate(row: Mapping[str, Any]) -> dict[str, Any]:
     per_ns = _NS_PER_S / (base * candidate)
     ends = {"delta": row["delta"], "ci_low": row["ci_high"], "ci_high": row["ci_low"]}
     flipped = {name: None if value is None else -value * per_ns for name, value in ends.items()}
-    centres = [name for side in _SIDES for name in (side, f"{side}_{MEDIAN}", f"{side}_{MEAN}")]
+    centres = [name for side in SIDES for name in (side, f"{side}_{MEDIAN}", f"{side}_{MEAN}")]
     rates = {name: _NS_PER_S / row[name] if row[name] else None for name in centres}
     relative = None if row["delta"] is None else -100 * row["delta"] / candidate
     return {**row, **flipped, **rates, "delta_pct": relative, "min_effect": row["min_effect"] * per_ns}

@@ -16,7 +16,7 @@ from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, 
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, problems_in_python
 from nsyspipe.model.figures import METRICS, shown
 from nsyspipe.model.table import Float64, table
 from nsyspipe.run.run import ShownInNotebooks
@@ -167,18 +167,30 @@ class Scoreboard(ShownInNotebooks):
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
 
-    @cached_property
+    @property
     def problems(self) -> pa.Table:
         """`PROBLEMS_OF_RUNS`: the problems of each run's captures, and one of each without figures."""
+        return PROBLEMS_OF_RUNS.from_rows(problems_in_python(self.problem_rows))
+
+    @property
+    def problem_rows(self) -> list[dict[str, Any]]:
+        """The same in the words of the commands."""
         rows = []
         for label, tables in self._tables.items():
             for side in tables:
                 where = {"label": label, "run_id": side.run.header.run_id}
                 if not side.n_steps:
                     message, fix = _NO_STEP_TIME if side.run.is_capture else _NO_STEP
-                    rows.append(where | {"code": "no-figures", "severity": "warning", "message": message, "fix": fix})
-                rows += [where | row for row in side.run.problems.to_pylist()]
-        return PROBLEMS_OF_RUNS.from_rows(rows)
+                    own = {
+                        "code": "no-figures",
+                        "severity": "warning",
+                        "report": None,
+                        "rank": None,
+                        "message": message,
+                    }
+                    rows.append(where | own | {"fix": fix})
+                rows += [where | row for row in side.run.problem_rows]
+        return rows
 
     @cached_property
     def evenness(self) -> dict[str, list[Evenness]]:
@@ -279,7 +291,7 @@ class Scoreboard(ShownInNotebooks):
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<Scoreboard of {len(self.sides)} runs against {self.reference!r}>"
+        return f"<Scoreboard of {len(self.sides)} run{'s'[: len(self.sides) != 1]} against {self.reference!r}>"
 
 
 def _inverse(value: float | None) -> float | None:

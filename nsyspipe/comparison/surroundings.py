@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import StepTable, has_whole_graphs, mean_of
+from nsyspipe.comparison.changes import SIDES, StepTable, has_whole_graphs, mean_of
 from nsyspipe.comparison.comparability import OTHER_WORK, n_steps
 from nsyspipe.comparison.metrics import per_step
 from nsyspipe.model.side_files import NcclFacts, RunCapture
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from nsyspipe.comparison.difference import RunDifference
 
 Fact = tuple[str, str, str]
-_SIDES = ("baseline", "candidate")
 
 CHANGES = table("""
     difference_changes by topic, what: One row per fact around the runs that differs: numbers in the columns _value, words in the others.
@@ -195,8 +193,7 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
 
 def _straggler(table: StepTable) -> str | None:
     """Name whom the run's own finding names; None where that could not be judged."""
-    problems = table.run.problems
-    unjudged = problems.filter(pc.equal(problems["code"], "not-judged"))["message"].to_pylist()
+    unjudged = [row["message"] for row in table.run.problem_rows if row["code"] == "not-judged"]
     is_judged = not any(_STRAGGLER in message.partition(" (")[0] for message in unjudged)
     if not is_judged or _latest(table) is None:
         return None
@@ -232,7 +229,7 @@ def cause_of(difference: RunDifference) -> Cause | None:
     facts: list[tuple[str, Change]] = []
     for row in difference.changes.to_pylist():
         if _may_cause(row, part, delta):
-            before, after = (row[side if row["delta"] is None else f"{side}_value"] for side in _SIDES)
+            before, after = (row[side if row["delta"] is None else f"{side}_value"] for side in SIDES)
             matter = row["topic"] if row["topic"] in _CAUSES[part] else row["what"]
             facts.append((matter, (row["what"], row["unit"], before, after)))
     facts.sort(key=lambda fact: fact[1][0] != BANDWIDTH)  # stable: the one that acts on all of it first
@@ -246,15 +243,15 @@ def cause_of(difference: RunDifference) -> Cause | None:
     elif part == "compute":
         own = [row for row in difference.kernels.to_pylist() if not row["name"].lower().startswith("nccl")]
         both = [row for row in own if row["baseline_n_per_step"] and row["candidate_n_per_step"]]
-        numbers = [sum(row[f"{side}_n_per_step"] for row in both) for side in _SIDES]
+        numbers = [sum(row[f"{side}_n_per_step"] for row in both) for side in SIDES]
         if _is_marked(*numbers) and (numbers[1] - numbers[0]) * delta > 0:  # as much as to explain their time
             facts.append(("kernels", ("kernels that both sides run, per step", "count", numbers[0], numbers[1])))
         others = [row for row in own if row["status"] in {"vanished", "appeared"}]
-        sides = [sum(row[f"{side}_ns_per_step"] for row in others) for side in _SIDES]
+        sides = [sum(row[f"{side}_ns_per_step"] for row in others) for side in SIDES]
         times = [("kernels that only one side runs", sides[0], sides[1])]
         comm, exposed = rows["comm"], rows["exposed_comm"]
         if None not in (comm["delta"], exposed["delta"]):  # they share the GPU
-            hidden = [comm[side] - exposed[side] for side in _SIDES]
+            hidden = [comm[side] - exposed[side] for side in SIDES]
             times.append(("communication beside compute", hidden[0], hidden[1]))
     facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
     return Cause(part, delta, tuple(fact for _, fact in facts), len({matter for matter, _ in facts}))
@@ -270,7 +267,7 @@ def _may_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
     if (_CAUSES[part] | _OF_ANY).isdisjoint((row["topic"], what)):
         return False
     if what == WAITED_FOR:
-        return bool(row[_SIDES[delta > 0]] != NOBODY)
+        return bool(row[SIDES[delta > 0]] != NOBODY)
     if row["delta"] is None or not _is_marked(row["baseline_value"], row["candidate_value"]):
         return row["delta"] is None
     is_either_way = what == MEAN_MESSAGE or (row["topic"] == "collectives" and row["unit"] == "count")

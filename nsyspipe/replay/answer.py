@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import MOST_USUAL
 from nsyspipe.analysis.steps import FEW_STEPS
-from nsyspipe.errors import NsyspipeError, OptionError, in_python
+from nsyspipe.errors import NsyspipeError, OptionError, in_python, problems_in_python
 from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
 from nsyspipe.findings.judge import in_order, is_conditional, severity_of
 from nsyspipe.findings.slow_link import nvlink_promise
@@ -210,8 +210,8 @@ class WhatIf(ShownInNotebooks):
         Largest difference of any step between capture and replay with nothing changed, in per cent; None likewise.
     scenarios
         One per question; a menu has the largest gain first, refused ones last.
-    problems
-        Rows of `schema.PROBLEMS`, and what the replay adds.
+    problem_rows
+        What `problems` has, in the words of the commands.
     run
         The run that was asked.
     """
@@ -226,8 +226,13 @@ class WhatIf(ShownInNotebooks):
     limit_gain_ns: float | None
     identity_error_pct: float | None
     scenarios: tuple[Scenario, ...]
-    problems: tuple[Mapping[str, Any], ...]
+    problem_rows: tuple[Mapping[str, Any], ...]
     run: Run | None = field(default=None, compare=False)  # what was asked, which its files say too
+
+    @property
+    def problems(self) -> tuple[Mapping[str, Any], ...]:
+        """Rows of `schema.PROBLEMS`, and what the replay adds."""
+        return tuple(problems_in_python(self.problem_rows))
 
     def __repr__(self) -> str:
         first = self.scenarios[0]
@@ -350,7 +355,7 @@ def whatif(
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
     summary = run.summary().to_pylist()[0]
-    problems, n_steps = run.problems.to_pylist(), summary["n_summary_steps"]
+    problems, n_steps = run.problem_rows, summary["n_summary_steps"]
     if replay is not None and n_steps < FEW_STEPS:
         said = f"the answers rest on {n_steps} step{'s'[: n_steps != 1]}: the ranges say nothing of how steps vary"
         few = {"code": "few-steps-to-replay", "severity": "warning", "report": None, "rank": None, "message": said}
@@ -364,7 +369,7 @@ def whatif(
         limit_gain_ns=None if replay is None else replay.limit_gain_ns,
         identity_error_pct=None if replay is None else 100 * replay.identity_error,
         scenarios=tuple(scenarios),
-        problems=tuple(problems),
+        problem_rows=tuple(problems),
         run=run,
     )
 

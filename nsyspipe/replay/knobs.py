@@ -171,7 +171,7 @@ def why_not(run: Run) -> Iterator[str]:
     if n_ranks <= 1 and (world_size == 1 or (world_size is None and not has_comm)):
         yield "the run has 1 rank: nothing is communicated that could be changed"
     if not has_comm:
-        hidden = run.problems.filter(pc.equal(run.problems["code"], "comm-in-graphs")).to_pylist()
+        hidden = [row for row in run.problem_rows if row["code"] == "comm-in-graphs"]
         yield f"{hidden[0]['message']}; {hidden[0]['fix']}" if hidden else "no communication was recorded in any step"
     steps = run.steps()
     complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())

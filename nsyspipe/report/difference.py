@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
-from nsyspipe.comparison.changes import top_kernels
-from nsyspipe.comparison.difference import RunDifference, Side
-from nsyspipe.comparison.gate import NOTHING_SET, REGRESSION, Gate, GateSettings
+from nsyspipe.comparison.changes import SIDES, top_kernels
+from nsyspipe.comparison.difference import Gate, RunDifference, Side
+from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.comparison.surroundings import Cause
@@ -25,7 +25,6 @@ from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_t
 from nsyspipe.report.words import subject_parts, uneven_notes
 from nsyspipe.version import __version__
 
-SIDES = ("baseline", "candidate")
 # How wide a terminal has room for what figures, kernels and changes can do without; both sides go last.
 _BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
@@ -39,14 +38,10 @@ PARTS, METRICS = "Where the change in step time comes from", "Figures of both si
 KERNELS, CHANGES = "Kernels that changed most", "What else changed"
 
 
-def difference_blocks(
-    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
-) -> Iterator[Block]:
+def difference_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield the verdict and its gate, both sides, doubts, where the step time changed, figures, kernels, facts and notes."""
-    yield Sentence(verdict_text(difference, gate), "bold", verdict=difference.verdict)
-    if gate is not None:
-        yield Sentence(f"Gate {gate.outcome}: {gate_text(gate)}", verdict=gate.outcome)
-        yield Sentence(rule_text(gate, settings))
+    yield Sentence(verdict_text(difference), "bold", verdict=difference.verdict)
+    yield from gate_blocks(difference)
     if (cause := difference.cause) is not None:
         yield Sentence(cause_text(difference, cause))
     if (one := difference.outlier) is not None:
@@ -63,7 +58,14 @@ def difference_blocks(
     yield _metrics(difference)
     yield _kernels(difference)
     yield _changes(difference)
-    yield Notes(notes(difference, settings))
+    yield Notes(notes(difference))
+
+
+def gate_blocks(difference: RunDifference) -> Iterator[Sentence]:
+    """Yield what the gate found, if there is one, and what it rests on."""
+    if (gate := difference.gate) is not None:
+        yield Sentence(f"Gate {gate.outcome}: {gate_text(gate)}", verdict=gate.outcome)
+        yield Sentence(rule_text(gate, difference.settings))
 
 
 def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
@@ -189,7 +191,7 @@ def interval_cell(row: Mapping[str, Any]) -> str:
     return interval_text(row).removesuffix(f" {ends.pop()}") if len(ends) == 1 else interval_text(row)
 
 
-def verdict_text(difference: RunDifference, gate: Gate | None = None) -> str:
+def verdict_text(difference: RunDifference) -> str:
     """Return what became of the judged metric that decides, by how much, how sure that is; then of the other ones."""
     rows = difference.judged_rows
     # Of those that know no better, one that is not the same.
@@ -199,7 +201,7 @@ def verdict_text(difference: RunDifference, gate: Gate | None = None) -> str:
         next((row for row in rows if row["verdict"] != NO_CHANGE), rows[0]),
     )
     others = [f"{metric_label(row['metric'])}: {row['verdict']}" for row in rows if row["metric"] != deciding["metric"]]
-    text = f"{_host_text(difference)}{difference.verdict.capitalize()}: {_decided(deciding, gate)}"
+    text = f"{_host_text(difference)}{difference.verdict.capitalize()}: {_decided(deciding, difference.fail_on)}"
     return "; ".join([text, ", ".join(others)]) if others else text
 
 
@@ -215,7 +217,7 @@ def _host_text(difference: RunDifference) -> str:
     return f"Host steps take {times[0]} before, {times[1]} after ({of_what}). "
 
 
-def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
+def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
     name = metric_label(row["metric"])
     if None in (row["baseline"], row["candidate"]):
         return f"no {name} ({row['why']})"
@@ -226,7 +228,7 @@ def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
     if row["verdict"] != INCONCLUSIVE:
         is_open = row["better"] == NEITHER and row["verdict"] != NO_CHANGE
         return f"{sure} {interval_text(row)}{f'; {name} is neither better lower nor higher' * is_open}"
-    is_gated = gate is not None and gate.fail_on == REGRESSION
+    is_gated = fail_on == REGRESSION
     hint = settle_text(row, "gate" if is_gated else "settle")
     if is_gated and row["no_regression"]:
         hint = "a regression that counts is excluded, and the gate passes"
@@ -285,7 +287,7 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     return f"{by_steps or by_captures} would {aim}"
 
 
-def notes(difference: RunDifference, settings: GateSettings = NOTHING_SET) -> list[str]:
+def notes(difference: RunDifference) -> list[str]:
     """Return what to know of the figures: the method, what the interval leaves out, which file set thresholds."""
     method = next((row["method"] for row in difference.metrics.to_pylist() if row["method"]), None)
     texts = []
@@ -301,11 +303,20 @@ def notes(difference: RunDifference, settings: GateSettings = NOTHING_SET) -> li
             f"Figures of both sides are medians over steps{times}; other tables have means. Intervals of the difference: "
             f"{method}; no change: all of the interval within {percent_text(difference.min_effect)}."
         )
-        if not difference.has_spread_between_captures:
-            unseen = "the spread between captures is not in the interval; name several as LABEL=REPORTS"
-            texts.append(f"One capture per side: {unseen}.")
+        texts += spread_text(difference, "LABEL=REPORTS")
     texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
-    return texts + ([f"Thresholds from {settings.file}."] if settings.file else [])
+    return texts + ([f"Thresholds from {file}."] if (file := _settings_file(difference)) else [])
+
+
+def spread_text(difference: RunDifference, several: str) -> list[str]:
+    """Return what the intervals leave out where each side is one capture, and how `several` are named; else nothing."""
+    what = f"the spread between captures is not in the interval; name several as {several}"
+    is_unseen = any(difference.metrics["method"].to_pylist()) and not difference.has_spread_between_captures
+    return [f"One capture per side: {what}."] if is_unseen else []
+
+
+def _settings_file(difference: RunDifference) -> str | None:
+    return None if difference.settings is None else difference.settings.file
 
 
 def _beside_text(difference: RunDifference) -> str | None:
@@ -350,14 +361,15 @@ def _judged(row: Mapping[str, Any]) -> str:
     return " ".join(filter(None, [row["statistic"], row["metric"]]))  # which number of it is compared
 
 
-def rule_text(gate: Gate, settings: GateSettings) -> str:
-    """Return what a gate was asked, and who says so: the metrics, from where on a change counts, how sure that has to be."""
+def rule_text(gate: Gate, settings: GateSettings | None) -> str:
+    """Return what a gate was asked, and of a command who says so: the metrics, from where on a change counts, how sure that has to be."""
     first, names = gate.judged[0], ",".join(row["metric"] for row in gate.judged)
     options = {
         "fail_on": f"--fail-on {gate.fail_on}", "metrics": f"--metric {names}",
         "min_effect": f"--min-effect {units.decimals(first['min_effect_pct'])}%", "confidence": f"--confidence {first['confidence']:g}",
     }  # fmt: skip
-    return f"It rests on {', '.join(f'{option} ({settings.source(name)})' for name, option in options.items())}."
+    sources = {name: f" ({settings.source(name)})" if settings else "" for name in options}
+    return f"It rests on {', '.join(option + sources[name] for name, option in options.items())}."
 
 
 def cause_text(difference: RunDifference, cause: Cause) -> str:
@@ -375,9 +387,7 @@ def cause_text(difference: RunDifference, cause: Cause) -> str:
     return f"Mean step time changed by {whole}, {part}.{because}"
 
 
-def difference_document(
-    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
-) -> dict[str, Any]:
+def difference_document(difference: RunDifference) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order.
 
     ``baseline`` and ``candidate`` are the run object of the side's first capture, with the side's label and the run ids
@@ -388,7 +398,7 @@ def difference_document(
         values = {side: row.pop(f"{side}_value") for side in SIDES}
         row.update({} if values["baseline"] is None else values)
     evenness = zip(SIDES, difference.evenness, strict=True)
-    judged_by = gate and {
+    judged_by = (gate := difference.gate) and {
         **{name: getattr(gate, name) for name in ("fail_on", "outcome", "exit_code")},
         **{name: [row["metric"] for row in getattr(gate, name)] for name in ("failed", "undecided")},
     }  # fmt: skip
@@ -397,7 +407,7 @@ def difference_document(
         "verdict": difference.verdict, "judged": list(difference.judged),
         "min_effect_pct": round(100 * difference.min_effect, 12), "statistic": difference.statistic,
         "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
-        "confidence": difference.confidence, "settings_file": settings.file,
+        "confidence": difference.confidence, "settings_file": _settings_file(difference),
         "has_spread_between_captures": difference.has_spread_between_captures,
         "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(), "gate": judged_by,
         "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
@@ -406,7 +416,7 @@ def difference_document(
         "cause": difference.cause and difference.cause._asdict(),
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
         "kernels": top_kernels(difference.kernels).to_pylist(), "changes": changes,
-        "problems": difference.problems.to_pylist(),
+        "problems": difference.problem_rows,
     }  # fmt: skip
 
 
@@ -419,15 +429,13 @@ def identity_of(difference: RunDifference) -> str:
     return json.dumps([_side(side)["captures"] for side in (difference.baseline, difference.candidate)])
 
 
-def difference_formats(
-    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
-) -> dict[str, Format]:
+def difference_formats(difference: RunDifference) -> dict[str, Format]:
     """Return how a difference is written in each format, and how a file of it says which runs it is of."""
     return formats_of(
         "diff", identity_of(difference),
-        document=partial(difference_document, difference, gate, settings=settings),
+        document=partial(difference_document, difference),
         identity_in=lambda document: json.dumps([list(map(str, document[side]["captures"])) for side in SIDES]),
-        blocks=partial(difference_blocks, difference, gate, settings=settings),
+        blocks=partial(difference_blocks, difference),
         usage="nsyspipe diff BASELINE CANDIDATE", meta=DIFF_RUNS,
-        page=partial(lazily("html.difference_page", "difference_page"), difference, gate, settings=settings),
+        page=partial(lazily("html.difference_page", "difference_page"), difference),
     )  # fmt: skip

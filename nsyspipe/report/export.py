@@ -218,7 +218,10 @@ def document(run: Run) -> dict[str, Any]:
     from nsyspipe.analysis.traffic import parallelism
     from nsyspipe.model.schema import DOCUMENTED, FIGURES_OF_RANKS
     from nsyspipe.model.table import SCHEMA_VERSION
+    from nsyspipe.run.run import Run
 
+    if not isinstance(run, Run):
+        raise OptionError.of_kind("run", run, "a run", "write(ANSWER, 'answer.json')")
     summary = run.summary().to_pylist()[0]
     tables = {key: run.table(one.name).to_pylist() for key, one in DOCUMENTED.items()}
     tables["ranks"] = run.ranks.drop_columns(["device_ids", "clock_shift_ns"]).to_pylist()  # which only the API has
@@ -233,7 +236,7 @@ def document(run: Run) -> dict[str, Any]:
         **tables,
         "nccl": None if run.nccl is None else asdict(run.nccl),
         "findings": [row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()],
-        "problems": run.problems.to_pylist(),
+        "problems": run.problem_rows,
     }
 
 

@@ -106,7 +106,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     if extent.n_findings != 0:
         yield from change_blocks(findings_of(run), extent, words.mean_step_ns(summary))
         yield from () if extent.is_brief else of_capture(run)
-    yield from _problems(run.problems.to_pylist(), extent)
+    yield from _problems(run.problem_rows, extent)
     if extent.is_comment:
         yield blocks.Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
 
@@ -152,7 +152,7 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
         return "\N{EN DASH}", "one rank: there is nobody to wait for"
     if figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"} and summary["comm_share"] == 0:
         return "\N{EN DASH}", "there is no communication"
-    reasons = {row["code"]: (row["message"], row["fix"] or "") for row in reversed(run.problems.to_pylist())}
+    reasons = {row["code"]: (row["message"], row["fix"] or "") for row in reversed(run.problem_rows)}
     if not summary["n_summary_steps"] and "no-steps" not in reasons:
         figure = "step_time_ns"
     codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])

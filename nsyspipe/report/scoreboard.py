@@ -53,7 +53,7 @@ def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
             yield Heading(kind_text, "dim")
         yield _results(board, rows)
     yield _figures([row for _, rows, _ in kinds for row in rows], board.sort)
-    grave = (row for row in board.problems.to_pylist() if row["severity"] != "info")
+    grave = (row for row in board.problem_rows if row["severity"] != "info")
     problems = same_problems(grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows)))
     if doubtful := [("warning", doubt, "", None) for doubt in doubts(board)] + problems:
         yield Troubles(doubtful, _SHOWN_TROUBLES)
@@ -279,7 +279,7 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
         "is_forced": board.rules.is_forced, "settings_file": board.rules.settings_file,
         "runs": [row | {"captures": captures[row["label"]]} for row in rows],
         "kinds": [asdict(kind) for kind in board.kinds],
-        "comparability": board.checks.to_pylist(), "problems": board.problems.to_pylist(),
+        "comparability": board.checks.to_pylist(), "problems": board.problem_rows,
     }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ _BESIDE_COMPUTE = {"idle", "transfer", "other", "slowed_by_waiting"}
 def verdict(run: Run) -> str:
     """Return the sentence for a run's figures, and on lines of their own what goes with it."""
     (summary,) = run.summary().to_pylist()
-    severities = {row["code"]: row["severity"] for row in run.problems.to_pylist()}
+    severities = {row["code"]: row["severity"] for row in run.problem_rows}
     of_what = "the capture" if run.is_capture else "step time"
     wall = rank_step_ns(run) or 0.0
 

@@ -93,7 +93,7 @@ def _less_or_more(found: WhatIf, one: Scenario) -> str:
 def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     """Yield the answer: the sentence, the menu, what findings promise, what it rests on, and what is not answered."""
     yield blocks.Sentence(headline(found), "bold")
-    few = (f"{row['message'].capitalize()}; {row['fix']}." for row in found.problems if row["code"] == _FEW_STEPS)
+    few = (f"{row['message'].capitalize()}; {row['fix']}." for row in found.problem_rows if row["code"] == _FEW_STEPS)
     yield from (blocks.Sentence(text, "bold") for text in few)
     ranks = words.of_world(run.header.n_ranks, run.header.world_size, "rank", "s")
     steps = f"{found.n_steps} step{'s'[: found.n_steps != 1]} in the figures"
@@ -117,7 +117,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     if len(answered) > 1:
         yield blocks.Sentence("What each rests on: --json -", "dim", is_close=bool(bounds))
     # Few steps stand in front.
-    grave = [row for row in found.problems if row["severity"] != "info" and row["code"] != _FEW_STEPS]
+    grave = [row for row in found.problem_rows if row["severity"] != "info" and row["code"] != _FEW_STEPS]
     if answered and grave:
         yield blocks.Troubles(same_problems(grave, lambda _: ""))
 
@@ -199,7 +199,7 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
         "step_time_ns": found.step_time_ns, "limit_step_time_ns": found.limit_step_time_ns,
         "limit_gain_ns": found.limit_gain_ns,
         "identity_error_pct": found.identity_error_pct,
-        "scenarios": scenarios, "problems": [dict(one) for one in found.problems],
+        "scenarios": scenarios, "problems": [dict(one) for one in found.problem_rows],
     }  # fmt: skip
 
 

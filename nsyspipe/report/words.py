@@ -77,7 +77,7 @@ def _left_out(run: Run) -> dict[str, list[int]]:
 
 def backward_source(run: Run) -> list[str]:
     """Return what backward is taken to be where no range says it: what is said of it rests on that."""
-    codes = set(run.problems["code"].to_pylist())
+    codes = {row["code"] for row in run.problem_rows}
     return [text for code, text in BACKWARD_SOURCES.items() if code in codes]
 
 

@@ -56,7 +56,7 @@ class ReportRun(Run):
     @property
     def inputs(self) -> tuple[Path, ...]:
         # An export in the cache stands for a report that must not be overwritten either.
-        given = (*self.paths, *map(source_of, self.paths), *self.nccl_logs, *self._sidecars.paths)
+        given = (*map(source_of, self.paths), *self.paths, *self.nccl_logs, *self._sidecars.paths)
         return given if self.topology is None else (*given, self.topology)
 
     @cached_property

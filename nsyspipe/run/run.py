@@ -16,11 +16,11 @@ import pyarrow as pa
 from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION
 from nsyspipe.analysis.summary import Evenness, evenness, step_times, telling_ranks
-from nsyspipe.errors import NsyspipeError, OptionError, short_repr
+from nsyspipe.errors import NsyspipeError, OptionError, problems_in_python, short_repr
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
 from nsyspipe.model.names import ranges
-from nsyspipe.model.options import check_whole
+from nsyspipe.model.options import check_kind, check_whole
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ class Run(ShownInNotebooks, ABC):
     0.12
     """
 
+    given_label: str | None  # what whoever opened it calls it; None: it is called by what is known of it
+
     def _table(self, name: str) -> pa.Table:
         if name not in self._made:
             self._made[name] = self._make(name)
@@ -171,8 +173,14 @@ class Run(ShownInNotebooks, ABC):
 
     @property
     def problems(self) -> pa.Table:
-        """`schema.PROBLEMS`: what could not be read or judged, which answers it costs; the gravest first."""
-        return self._table("problems")
+        """`schema.PROBLEMS`: what could not be read or judged, which answers it costs, and what mends it; the gravest first."""
+        return schema.PROBLEMS.from_rows(problems_in_python(self.problem_rows))
+
+    @property
+    def problem_rows(self) -> list[dict[str, Any]]:
+        """The same in the words of the commands, as files and terminals have it."""
+        rows: list[dict[str, Any]] = self._table("problems").to_pylist()
+        return rows
 
     def steps(self) -> pa.Table:
         """`schema.STEPS`: one row per (rank, step) with window, breakdown and ratios, sorted by (rank, start)."""
@@ -266,6 +274,8 @@ class Run(ShownInNotebooks, ABC):
         """
         if step is None and ranks is None:
             return self._table("timeline")
+        if step is not None:
+            check_kind("step", step, Integral, "the number of one step", "step=14")
         from nsyspipe.analysis.timeline import representative_step, timeline  # noqa: PLC0415 - few ask for it
 
         if step is None and (step := representative_step(self.steps())) is None:

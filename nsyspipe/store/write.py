@@ -99,6 +99,7 @@ def save(
     # The timeline first: workers read for it while the rest is made here.
     names = dict.fromkeys(["timeline", *(name for name in RUN_TABLES if name in DATASET)])
     tables = {name: run.table(name) for name in names} | {"metrics": _metrics(run)}
+    tables["problems"] = schema.PROBLEMS.from_rows(run.problem_rows)  # in the words of the commands
     with staged_run(store, run_id) as staged:
         files: dict[str, str] = {}
         for name, table in tables.items():
@@ -151,7 +152,11 @@ def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None
 
 
 def check_store(run: Run, store: Path) -> None:
-    """Refuse a directory in which the reports lie: whoever names it next would get the saved run, not them."""
+    """Refuse a directory in which the reports lie: whoever names it next would get the saved run, not them; and ``STORE:NAME``."""
+    place, colon, name = str(store).rpartition(":")
+    if colon and not store.exists():
+        fix = f"--out {place}/ (a label is given where the reports are named: --label {name!r})"
+        raise OutputError(str(store), "names a run of a store, where a directory was needed", fix=fix)
     where = Path(os.path.realpath(store))  # resolve() fails on a link to itself
     # Of the inputs a directory is a saved run.
     if any(Path(os.path.realpath(one)).parent == where for one in run.inputs if not one.is_dir()):

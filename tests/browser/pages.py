@@ -1,11 +1,11 @@
 """The pages that are looked at in a browser, by name: of runs, differences, scoreboards, stores, and what commands write."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from nsyspipe import load
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.difference import RunDifference, Side
-from nsyspipe.comparison.gate import gate
 from nsyspipe.report.html.dashboard_page import dashboard_page
 from nsyspipe.report.html.difference_page import difference_page
 from nsyspipe.report.html.run_page import run_page
@@ -140,4 +140,6 @@ def page_of(name, folder, real):
         assert nsyspipe_here(name, folder, "--html", folder / "page.html").returncode == 0
         return (folder / "page.html").read_text(encoding="utf-8")
     found = make(folder, real) if make else real_run(real, name)
-    return difference_page(found, gate(found, "regression")) if isinstance(found, RunDifference) else run_page(found)
+    return (
+        difference_page(replace(found, fail_on="regression")) if isinstance(found, RunDifference) else run_page(found)
+    )

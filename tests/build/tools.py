@@ -164,7 +164,8 @@ class Changed:
         if findings is not None:
             self.findings = lambda: schema.FINDINGS.from_rows([_FINDING | row for row in findings])
         if problems is not None:
-            self.problems = schema.PROBLEMS.from_rows([_PROBLEM | row for row in problems])
+            self.problem_rows = [_PROBLEM | row for row in problems]
+            self.problems = schema.PROBLEMS.from_rows(self.problem_rows)
         vars(self).update(others)
 
     def __getattr__(self, name):

@@ -7,6 +7,7 @@ import pytest
 import nsyspipe
 from nsyspipe.cli.inputs import NamedRuns, opened_runs, parse_runs, split_label
 from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions
+from nsyspipe.comparison.difference import Side, told_apart
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.store.write import save
 from tests.build.plain_steps import write_run
@@ -16,8 +17,9 @@ STEPS = [(1000, 100, 40, 60)] * 3
 
 
 def opened(arguments, **reading):
+    """Return the runs of each argument by the label that words have for them."""
     with opened_runs(parse_runs(arguments), SeveralRunsOptions(**reading), RunningOptions(jobs=1)) as found:
-        return found
+        return [(side.name, side.runs) for side in told_apart([Side(runs[0].label, runs) for runs in found])]
 
 
 @pytest.fixture(scope="module")
@@ -92,20 +94,18 @@ def test_ranks_that_a_shell_left_of_a_glob_are_refused_with_a_word_for_each_run_
 
 def test_every_sort_of_argument_opens_a_run(folder):
     found = opened(["one", "two/run_*.sqlite", "two/run_0.sqlite", "store/runs/run_id=two"])
-    # The files of both are called run_*, so that their arguments name them; a single one keeps its number.
+    # The files of the first two are called run_*, the directory of one as the last run.
     labels = [(label, runs[0].header.n_ranks) for label, runs in found]
-    assert labels == [("one", 2), ("two/run_*.sqlite", 2), ("run_0", 1), ("two", 2)]
+    assert labels == [(f"{folder.name}/one", 2), (f"{folder.name}/two", 2), ("run_0", 1), ("two", 2)]
 
 
-def test_labels_that_clash_give_way_to_arguments_and_then_to_numbers(folder):
-    assert [label for label, _ in opened(["one/", "two/"])] == ["one", "two"]
-    assert [label for label, _ in opened(["one", "one"])] == ["one", "one (2)"]
-    # A label that was given stays.
-    assert [label for label, _ in opened(["run=one", "two"])] == ["run", "two"]
-    (folder / "long").symlink_to(folder / "two")
-    long = "./" * 80 + "long"
-    name = opened(["one", long])[1][0]
-    assert (len(name), name[:3], name[-5:]) == (100, "...", "/long")
+@pytest.mark.parametrize(("arguments", "names"), [
+    ("one/ two/", ["one", "two"]), ("one two/run_*.sqlite", ["one", "two"]),
+    ("one one", ["run", "run (2)"]), ("a=one b=one", ["a", "b"]), ("run=one two", ["run", "two"]),
+    ("x=store/runs/run_id=one y=two", ["x", "y"]),
+])  # fmt: skip
+def test_labels_that_clash_give_way_to_directories_then_to_run_ids_then_to_numbers(folder, arguments, names):
+    assert [label for label, _ in opened(arguments.split())] == names
 
 
 def test_a_label_names_the_run_itself_too_and_captures_of_one_stay_together(folder):
@@ -120,7 +120,7 @@ def test_saved_runs_alone_import_nothing_that_reads_reports(folder):
         "import sys; from nsyspipe.cli.inputs import opened_runs, parse_runs\n"
         "from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions\n"
         "with opened_runs(parse_runs(['store/runs/run_id=one']), SeveralRunsOptions(), RunningOptions()) as found:\n"
-        "    print(found[0][1][0].header.label)\n"
+        "    print(found[0][0].header.label)\n"
         "print(sorted({'sqlalchemy', 'rich', 'jinja2'} & set(sys.modules)))"
     )
     done = python_run(script)

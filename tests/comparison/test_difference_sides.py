@@ -33,7 +33,8 @@ def test_a_list_of_runs_is_several_captures_and_a_store_all_its_runs(run, made, 
     assert [len(side.runs) for side in (diff([run, other], run).baseline, diff((other,), run).baseline)] == [2, 1]
     for one in (run, other):
         save(one, tmp_path / "store")
-    assert len(compare(tmp_path / "store").sides) == 2
+    assert len(compare(tmp_path / "store").sides) == len(compare(run, other).sides) == 2
+    assert Side("x", run) == Side("x", [run])
     with pytest.raises(OptionError, match="is one run, not a list"):
         compare(str(run.inputs[0].parent))
     with pytest.raises(OptionError, match="is not of runs"):

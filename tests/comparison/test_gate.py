@@ -5,36 +5,43 @@ from functools import partial
 import pytest
 
 from nsyspipe.comparison import gate as module
+from nsyspipe.comparison.difference import Gate
 from nsyspipe.errors import OptionError
 from nsyspipe.model.figures import METRICS
 
+PASSED, FAILED, UNDECIDED = 0, 3, 4
 
-class Judged:
-    """A difference of which only the verdicts of the judged metrics are known; "change" is of one without direction."""
 
-    def __init__(self, **verdicts):
-        self.judged_rows = [
-            {"metric": name, "verdict": verdict, "better": "neither" if verdict == "change" else "lower"}
-            for name, verdict in verdicts.items()
-        ]
+def gate_of(fail_on, **verdicts):
+    """Return the gate of a difference of which only these verdicts are known; "change" is of a metric without direction."""
+    rows = [
+        {
+            "metric": name,
+            "verdict": verdict,
+            "better": "neither" if verdict == "change" else "lower",
+            "min_effect_pct": 2,
+        }
+        for name, verdict in verdicts.items()
+    ]
+    return Gate.of(rows, fail_on)
 
 
 @pytest.mark.parametrize(("verdicts", "on_regression", "on_any_change"), [
-    (["no change"], module.PASSED, module.PASSED), (["improvement"], module.PASSED, module.FAILED), (["regression"], module.FAILED, module.FAILED),
-    (["inconclusive"], module.UNDECIDED, module.UNDECIDED), (["inconclusive", "regression"], module.FAILED, module.FAILED),
-    (["inconclusive", "improvement"], module.UNDECIDED, module.FAILED), (["no change", "inconclusive"], module.UNDECIDED, module.UNDECIDED),
+    (["no change"], PASSED, PASSED), (["improvement"], PASSED, FAILED), (["regression"], FAILED, FAILED),
+    (["inconclusive"], UNDECIDED, UNDECIDED), (["inconclusive", "regression"], FAILED, FAILED),
+    (["inconclusive", "improvement"], UNDECIDED, FAILED), (["no change", "inconclusive"], UNDECIDED, UNDECIDED),
 ])  # fmt: skip
 def test_a_gate_fails_is_undecided_or_passes(verdicts, on_regression, on_any_change):
-    judged = Judged(**{f"m{at}": verdict for at, verdict in enumerate(verdicts)})
-    assert module.gate(judged, "regression").exit_code == on_regression
-    assert module.gate(judged, "any-change").exit_code == on_any_change
+    judged = {f"m{at}": verdict for at, verdict in enumerate(verdicts)}
+    assert gate_of("regression", **judged).exit_code == on_regression
+    assert gate_of("any-change", **judged).exit_code == on_any_change
 
 
 def test_a_metric_without_direction_fails_only_where_any_change_does():
-    judged = Judged(step_time="no change", comm="change")
-    assert module.gate(judged, "any-change").exit_code == module.FAILED
+    judged = {"step_time": "no change", "comm": "change"}
+    assert gate_of("any-change", **judged).exit_code == FAILED
     with pytest.raises(OptionError, match="comm is neither better lower nor higher") as caught:
-        module.gate(judged, "regression")
+        gate_of("regression", **judged)
     assert caught.value.fix == "--fail-on any-change"
     module.check_can_fail("any-change", {"comm": "neither"})
     module.check_can_fail("regression", {"idle": "lower", "busbw": "higher"})
@@ -45,12 +52,13 @@ def test_a_metric_without_direction_fails_only_where_any_change_does():
 
 
 def test_a_gate_says_which_metrics_failed_and_which_are_open():
-    found = module.gate(Judged(a="regression", b="inconclusive", c="no change"), "regression")
+    found = gate_of("regression", a="regression", b="inconclusive", c="no change")
+    assert (found.metrics, found.min_effect_pct) == (("a", "b", "c"), 2)
     assert [row["metric"] for row in found.failed] == ["a"]
     assert [row["metric"] for row in found.undecided] == ["b"]
     assert found.outcome == "failed"
     with pytest.raises(OptionError, match="is no gate"):
-        module.gate(Judged(a="no change"), "slower")
+        gate_of("slower", a="no change")
 
 
 @pytest.mark.parametrize(

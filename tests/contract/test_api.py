@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import nsyspipe
@@ -108,9 +109,22 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "link=3: is an int": lambda run: api.whatif(run, link=3),
     "steps='x': is a str, where a step's": lambda run: run.operations("x"),
     "ranks='0-3': is a str, where a rank": lambda run: run.operations(ranks="0-3"),
+    "steps 2:1: end before they begin\n  fix: steps=(1, 2)": lambda run: run.operations((2, 1)),
+    "step 99: no rank has such a step": lambda run: run.timeline(99),
+    "step=(1, 2): is a tuple, where the number of one step": lambda run: run.timeline((1, 2)),
     "top='x': is a str": lambda run: run.kernels(top="x"),
+    "label=3: is an int, where a text was needed\n  fix: a name": lambda run: api.Side(3, [run]),
+    "runs='a/': is a str, where a loaded run": lambda _: api.Side("a", "a/"),
+    "runs=['a/']: is a list, where a loaded run": lambda _: api.Side("a", ["a/"]),
+    "run=<RunDifference 'steady' -> 'steady (2)'": lambda run: api.export.document(api.diff(run, run)),
+    "metrics='idel': there is no such metric": lambda run: api.diff(run, run, metrics="step_time, idel"),
     "metrics=3: is an int": lambda run: api.diff(run, run, metrics=3),
     "diff: compares two runs": api.diff,
+    "fail_on=3: is an int": lambda run: api.diff(run, run, fail_on=3),
+    "fail_on='slower': is no gate\n  found: regression, any-change": lambda run: api.diff(run, run, fail_on="slower"),
+    "fail_on='regression': can never fail: comm is": lambda run: api.diff(
+        run, run, fail_on="regression", metrics="idle,comm"
+    ),
     "baseline=<Run 'steady'": lambda run: api.diff(run, against="a"),
     "runs=3: is an int": lambda _: api.compare(3),
     "path=None: is a NoneType": lambda run: api.export.write(run, None),
@@ -211,7 +225,7 @@ def test_whatever_the_command_line_writes_python_writes_too(store, tmp_path):
     with pytest.raises(OutputError, match=r"no dashboard of nsyspipe\n  fix: force=True"):
         nsyspipe.dashboard(store, tmp_path / "change.html")
     assert change.to_pandas("metrics").shape[0] == change.metrics.num_rows
-    assert board.to_pandas("table")["label"].tolist() == ["a", "a (2)", "b"]
+    assert board.to_pandas("table")["label"].tolist() == ["a (run-0)", "a (run-1)", "b"]
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
@@ -244,11 +258,22 @@ def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_pat
         with pytest.raises(OptionError, match="where a path was needed"):
             nsyspipe.load(reports)
     path = steady_rank(0, world_size=1).write(tmp_path / "a.sqlite")
-    problems = nsyspipe.load(path, backward="bwd|backwards").problems.to_pylist()
-    (told,) = [row["message"] for row in problems if row["code"] == "phase-pattern-unmatched"]
-    assert told.startswith(
-        "no NVTX range is named as --backward 'bwd|backwards' asks for, so there is no backward phase; "
+    run = nsyspipe.load(path, backward="bwd|backwards")
+    change, board, answer = nsyspipe.diff(run, run), nsyspipe.compare([run]), nsyspipe.whatif(run)
+    of_all = [run.problems, run.table("problems"), change.problems, board.problems]
+    nsyspipe.export.parquet(run, tmp_path / "old")
+    there = (
+        *map(pa.Table.to_pylist, of_all),
+        answer.problems,
+        nsyspipe.load(tmp_path / "old").problem_rows,
+        run.problem_rows,
     )
+    for problems, option in zip(there, [*["backward="] * 5, *["--backward "] * 2], strict=True):
+        told = next(row for row in problems if row["code"] == "phase-pattern-unmatched")
+        assert told["message"].startswith(
+            f"no NVTX range is named as {option}'bwd|backwards' asks for, so there is no b"
+        )
+        assert told["fix"].startswith(f"leave {option.strip()} out")
     two = nsyspipe.load(path, label="two")
     for run in (steady_run, two):
         nsyspipe.export.parquet(run, tmp_path / "store")

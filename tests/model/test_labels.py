@@ -137,9 +137,9 @@ def test_a_name_that_is_none_gets_the_nearest_as_its_fix(name, fix):
 @pytest.mark.parametrize(("text", "python"), [
     ("--rank-map: gives no rank to a", "rank_map: gives no rank to a"), ("with --rank-map", "with rank_map="),
     ("--step '^a$', or leave --step out", "step='^a$', or leave step= out"), ("leave --step none out", "leave step='none' out"),
-    ("--run-id day-1.b", "run_id='day-1.b'"), ("--skip-first b: x", "skip_first='b': x"), ("--skip-first auto", "skip_first='auto'"), ("--run-id with another name", "run_id= with another name"),
+    ("--run-id day-1.b", "run_id='day-1.b'"), ("--skip-first b: x", "skip_first='b': x"), ("--skip-first auto", "skip_first='auto'"), ("leave --skip-first out", "leave skip_first= out"), ("--run-id with another name", "run_id= with another name"),
     ("--gradient-bytes 1,000: x", "gradient_bytes=1_000: x"), ("--bandwidth 300GB/s", "bandwidth='300GB/s'"),
-    ("--min-effect 2%, --metric idle", "min_effect_pct='2%', metrics= idle"), ("--perfetto-steps 3:7", "steps=(3, 7)"),
+    ("--min-effect 2%, --metric idle", "min_effect_pct='2%', metrics='idle'"), ("--perfetto-steps 3:7", "steps=(3, 7)"),
     ("--perfetto-ranks 0,7", "ranks='0,7'"), ("--ranks 0-7,63: x", "ranks='0-7,63': x"), ("--ranks 7: x", "ranks=7: x"), ("leave out --ranks", "leave out ranks="),
     ("ask for --no-wait, or --force", "ask for no_wait=True, or force=True"), ("-j 1", "jobs=1"), ("--steps 5.", "steps=5."),
     ("again with --out DIR --events", "again with nsyspipe.export.parquet(run, STORE, events=True)"),

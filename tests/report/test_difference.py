@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from rich.console import Console
 import nsyspipe
 from nsyspipe.api import diff
 from nsyspipe.comparison.difference import RunDifference, Side
-from nsyspipe.comparison.gate import GateSettings, gate
+from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report import difference as words
 from nsyspipe.report.as_text import as_text
@@ -23,12 +24,12 @@ from tests.build.plain_steps import MS, host_run, plain_rank, plain_run, steps, 
 from tests.build.tools import Changed
 
 
-def text_of(difference, width=100, gate=None):
-    return as_text(words.difference_blocks(difference, gate), Console(width=width, no_color=True))
+def text_of(difference, width=100):
+    return as_text(words.difference_blocks(difference), Console(width=width, no_color=True))
 
 
-def markdown_of(*given, **options):
-    return words.difference_formats(*given, **options)["markdown"].text()
+def markdown_of(difference):
+    return words.difference_formats(difference)["markdown"].text()
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +156,10 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_built_difference_says_in_all_formats_what_it_did(case, runs, tmp_path, pinned, shown):
     sides = CASES[case](tmp_path, runs)
-    found = RunDifference(*sides) if case == "many-changes" else diff(*sides, force=True)
-    judged = gate(found, "regression")
-    page = shown(difference_page(found, judged))
-    document = {"json": words.difference_formats(found, judged)["json"].text()} if case == "faster" else {}
-    texts = {"text": text_of(found, gate=judged), "markdown": markdown_of(found, judged), "page": page}
+    made = RunDifference(*sides) if case == "many-changes" else diff(*sides, force=True)
+    found = replace(made, fail_on="regression", settings=NOTHING_SET)
+    document = {"json": words.difference_formats(found)["json"].text()} if case == "faster" else {}
+    texts = {"text": text_of(found), "markdown": markdown_of(found), "page": shown(difference_page(found))}
     pinned(f"difference/{case}", **texts, **document)
 
 
@@ -183,7 +183,7 @@ def test_what_runs_beside_compute_and_signs_that_differ_are_said(compute, expose
 
 
 def test_a_gate_says_in_one_line_what_it_found_and_by_which_rule(change):
-    passed, failed = (gate(change, fail_on) for fail_on in ("regression", "any-change"))
+    passed, failed = (replace(change, fail_on=fail_on).gate for fail_on in ("regression", "any-change"))
     assert words.gate_text(passed) == "no regression of median step_time by 2.0 % or more"
     assert words.gate_text(failed) == "median step_time improvement, 131.0 ms -> 101.0 ms (-22.9 %)"
     # Whoever set it: an option, the file that what is of it names, or nobody.
@@ -192,7 +192,7 @@ def test_a_gate_says_in_one_line_what_it_found_and_by_which_rule(change):
     )
     rule = "--fail-on regression (option), --metric step_time (default), --min-effect 2.0% (x.toml), --confidence 0.95 (default)."
     assert words.rule_text(passed, settings) == f"It rests on {rule}"
-    assert words.notes(change, settings)[-1] == "Thresholds from x.toml."
+    assert words.notes(replace(change, settings=settings))[-1] == "Thresholds from x.toml."
 
 
 @pytest.fixture(scope="module")
@@ -236,10 +236,10 @@ def test_a_name_cannot_drive_the_terminal_nor_break_the_markdown(runs):
 
 
 def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change, tmp_path):
-    judged = gate(change, "any-change")
-    formats = words.difference_formats(change, judged, settings=GateSettings(path=Path("x.toml").resolve()))
+    gated = replace(change, fail_on="any-change", settings=GateSettings(path=Path("x.toml").resolve()))
+    formats = words.difference_formats(gated)
     why = "Gate failed: median step_time improvement, 131.0 ms -> 101.0 ms"
-    assert why in text_of(change, gate=judged)
+    assert why in text_of(gated)
     assert "Gate" not in text_of(change)
     page = formats["markdown"].text()
     assert page.startswith("<!-- nsyspipe:diff -->")

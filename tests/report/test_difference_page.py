@@ -87,7 +87,7 @@ def test_names_of_traces_are_only_text(tmp_path, runs):
     label = "</title><script>window.attacked=9</script>"
     log, run_id = hostile_log(tmp_path / "nccl.log"), "\"><script>alert('id')</script>\n"
     hostile = nsyspipe.load(write_hostile_run(tmp_path), nccl_log=log, run_id=run_id, jobs=1)
-    found = diff(Side(label, (runs["slow"],)), Side(label, (hostile,)), force=True)
+    found = diff(Side(label, (runs["slow"],)), Side(f"{label} too", (hostile,)), force=True)
     text = drawn.difference_page(found)
     assert text.count("<script") == 2 + text.count('<script type="application/json"')
     markup = text.replace(text[text.rindex("<script>") :], "")

@@ -57,6 +57,17 @@ def test_what_is_shown_names_parameters_and_no_options_of_commands(steady):
     assert "--step" not in shown
 
 
+def test_a_difference_says_whether_its_gate_lets_it_pass(steady_run):
+    gated = nsyspipe.diff(steady_run, nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1), fail_on="regression")
+    gate = gated.gate
+    assert (gate.outcome, gate.exit_code, gate.metrics) == ("undecided", 4, ("step_time",))
+    assert gate.verdict.startswith("Gate undecided: median step_time is inconclusive (not comparable")
+    assert (repr(gate), gate.verdict in texts(gate._repr_html_())) == (f"<{gate.verdict}>", True)
+    asked = "It rests on fail_on='regression', metrics='step_time', min_effect_pct='2.0%', confidence=0.95."
+    assert f"{gate.verdict} {asked}" in " ".join(texts(gated._repr_html_()).split())
+    assert nsyspipe.diff(steady_run, steady_run).gate is None
+
+
 def test_a_notebook_says_what_commands_say_of_an_answer_and_of_findings():
     run = nsyspipe.load(SAMPLES.glob("ddp-4gpu-before_[01].sqlite"), jobs=1, skip_first=7)
     answer = nsyspipe.whatif(run)

@@ -11,14 +11,13 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import top_kernels
+from nsyspipe.comparison.changes import SIDES, top_kernels
 from nsyspipe.comparison.difference import RunDifference, Side
-from nsyspipe.comparison.gate import NOTHING_SET, Gate, GateSettings
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
 from nsyspipe.report import difference as report
 from nsyspipe.report.blocks import Block, Facts, Field, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
-from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, SIDES, metric_rows, part_rows, percent_change
+from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, metric_rows, part_rows, percent_change
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.html.run_page import provenance
 from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
@@ -36,17 +35,15 @@ _SHORT = {
 _REST, _NEUTRAL = "not split", "ink3"  # a part that a side did not record; and a colour that stands for no part
 
 
-def difference_page(
-    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
-) -> str:
+def difference_page(difference: RunDifference) -> str:
     """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
-    blocks, identity = _blocks(difference, gate, settings), (report.DIFF_RUNS, report.identity_of(difference))
+    blocks, identity = _blocks(difference), (report.DIFF_RUNS, report.identity_of(difference))
     return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=_SCRIPTS, short=_SHORT)
 
 
-def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings) -> Iterator[Block | Chart]:
-    for block in report.difference_blocks(difference, gate, settings=settings):
+def _blocks(difference: RunDifference) -> Iterator[Block | Chart]:
+    for block in report.difference_blocks(difference):
         match block:
             case Facts(about=about):
                 side = difference.baseline if about == SIDES[0] else difference.candidate
@@ -63,7 +60,7 @@ def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings
                 yield with_column(block, 0, Field("about", kind="text"), topics)
             case _:
                 yield block
-    problems = difference.problems.to_pylist()
+    problems = difference.problem_rows
     if problems:
         sides = [(side, troubles([row for row in problems if row["side"] == side])) for side in SIDES]
         yield Troubles([(grave, f"{side}: {what}", at, fix) for side, rows in sides for grave, what, at, fix in rows])

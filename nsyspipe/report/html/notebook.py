@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from nsyspipe.comparison.difference import RunDifference
+from nsyspipe.comparison.changes import SIDES
+from nsyspipe.comparison.difference import Gate, RunDifference
 from nsyspipe.comparison.scoreboard import Scoreboard
 from nsyspipe.errors import in_python
 from nsyspipe.model.names import printable
@@ -42,6 +43,8 @@ def headline(shown: ShownInNotebooks) -> str:
             text = "\n".join(of_scoreboard.headlines(shown))
         case RunDifference():
             text = of_difference.verdict_text(shown)
+        case Gate():
+            text = f"Gate {shown.outcome}: {of_difference.gate_text(shown)}"
     return in_python(text.replace("\n", " "))
 
 
@@ -90,14 +93,15 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
             if reasons := of_whatif.refusals(shown):
                 yield Heading(f"{len(shown.scenarios) - len(answers)} not answered. {'; '.join(reasons)}")
             if answers:
-                yield from _problems(shown.problems)
+                yield from _problems(shown.problem_rows)
         case Run():
             yield from _run_blocks(shown)
 
 
 def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
+    yield from (Heading(one.text) for one in of_difference.gate_blocks(change))
     rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
-    sides = zip(of_difference.SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
+    sides = zip(SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
     if change.cause is not None:
         yield Heading(of_difference.cause_text(change, change.cause))
     yield from _drawn((side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides)
@@ -105,6 +109,7 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
         yield from _troubles(one)
         if getattr(one, "caption", None) == of_difference.METRICS:
             yield one
+    yield from map(Heading, of_difference.spread_text(change, "a list of runs"))
 
 
 def _troubles(block: Block) -> Iterator[Heading]:
@@ -116,7 +121,7 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     yield Heading(", ".join(map(printable, subject_parts(run, run.summary().to_pylist()[0]))))
     if not run.breakdown().num_rows:
         yield from of_run.host_blocks(run.host_steps(), _MOST_RANKS)
-        yield from _problems(run.problems.to_pylist())
+        yield from _problems(run.problem_rows)
         return
     ranks = run.telling_ranks(_MOST_RANKS)
     drawn = [(row, row["length_ns"]) for row in of_run.rank_rows(run) if row["rank"] in ranks]
@@ -131,7 +136,7 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     yield from (one for one in of_run.change_blocks(shown, extent, step_ns) if isinstance(one, Table))
     if rest := [one.id for one in findings if one not in shown]:
         yield Heading(f"and {', '.join(rest)}: .findings()")
-    yield from _problems(run.problems.to_pylist())
+    yield from _problems(run.problem_rows)
 
 
 def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:

@@ -110,7 +110,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     if run.nccl is not None:
         yield _pairs("NCCL, as its log says", nccl_rows(run.nccl))
     yield Heading("Problems")
-    if troubles := words.troubles(run.problems.to_pylist()):
+    if troubles := words.troubles(run.problem_rows):
         yield Sentence("What could not be read or answered, and what would bring it back.")
         yield Troubles(troubles, is_close=True)
     else:
@@ -161,7 +161,7 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
         if run.is_capture:
             nothing = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
         elif not has_comm:
-            fixes = [row["fix"] for row in run.problems.to_pylist() if row["severity"] == "error" and row["fix"]]
+            fixes = [row["fix"] for row in run.problem_rows if row["severity"] == "error" and row["fix"]]
             fix = "; fix: ".join(["", *fixes[:1]])
             nothing = f"Hardly anything could be judged, as communication is not known{fix}."
         yield Sentence(f"{nothing} What could not be judged is under Problems.")
@@ -230,7 +230,7 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
 
 def _clock_text(run: Run) -> str:
     """Return how well the ranks' clocks agree; nothing of one rank."""
-    errors, codes = run.ranks["clock_error_ns"].to_pylist(), run.problems["code"].to_pylist()
+    errors, codes = run.ranks["clock_error_ns"].to_pylist(), [row["code"] for row in run.problem_rows]
     if len(errors) < 2:  # noqa: PLR2004 - nothing to compare
         return ""
     if "no-common-clock" in codes:
