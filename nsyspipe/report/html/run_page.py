@@ -70,8 +70,7 @@ def run_page(run: Run, top: int | None = None) -> str:
     title, identity = f"{run.header.label}: nsyspipe", (RUN_ID, run.header.run_id)
     n_beside = 0 if run.host_steps().num_rows else 2  # what to change, and beside it where time goes
     costs = {name: replace(one, is_close=True) for name, one in cost_tables(run, top or _SHOWN_COSTS).items()}
-    blocks, brand = _blocks(run, costs), run.header.label
-    return blocks_page(blocks, title, identity, brand=brand, scripts=_SCRIPTS, n_beside=n_beside)
+    return blocks_page(_blocks(run, costs), title, identity, scripts=_SCRIPTS, n_beside=n_beside)
 
 
 def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Findings | Details]:
@@ -313,8 +312,8 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
         barred(rows, "waits itself per step", per_step("wait_ns"), "waiting", "for other ranks, inside communication"),
     ]  # fmt: skip
     note = (
-        "Late per step: the largest lead of all others over the rank that arrived last, once per step. It is what a saving "
-        "is derived from; wait caused counts one delay again in every collective behind it."
+        "Late per step: the largest lead of all others over the rank that arrived last, once per step. Wait caused counts "
+        "one delay again in every collective behind it."
     )
     more = f" And {len(rows) - _LISTED} more ranks; --json has all." if len(rows) > _LISTED else ""
     return table_of("Who the others wait for", rows[:_LISTED], fields, note + more, is_close=True)
