@@ -16,7 +16,7 @@ from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import listed, printable, ranges
 from nsyspipe.report.blocks import Field, Table, barred, of, table_of
 from nsyspipe.report.files import head_of
-from nsyspipe.report.units import absent, bytes_text, count_text, ms_text, percent_text
+from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
 from nsyspipe.run.run import Run
 
 Row = dict[str, Any]
@@ -66,7 +66,7 @@ def _rates(*from_widths: int) -> list[Field]:
     """Return the bandwidths of nccl-tests, and from which width on each is shown."""
     hints = ("message / transfer", "algbw x 2(n-1)/n for all_reduce, (n-1)/n for gather, scatter, all_to_all")
     return [
-        Field(f"{name.partition('_')[0]}\nGB/s", of(name, lambda rate: f"{rate / 1e9:.4g}"), hint=hint, from_width=width)
+        Field(f"{name.partition('_')[0]}\nGB/s", of(name, lambda rate: bandwidth_text(rate).removesuffix(" GB/s")), hint=hint, from_width=width)
         for name, hint, width in zip(RATES, hints, from_widths, strict=True)
     ]  # fmt: skip
 

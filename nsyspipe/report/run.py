@@ -44,10 +44,14 @@ _CAUSES = {
     "backward_overlap_ratio": (
         "comm-in-graphs", "no-comm-kernels", "no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels",
     ),
-    "wait_share": ("different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM),
+    "wait_share": (
+        "different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM,
+        "ranks-missing", "ranks-not-captured", "ranks-not-read",
+    ),
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
     "exposed_memory_share": ("comm-in-graphs", "graphs-as-a-whole", "no-memcpy", "no-memset", "no-kernels"),
 }  # fmt: skip
+_NOT_RECORDED = "not recorded"
 _OF_RANKS = PLACES["ranks"].split()  # the parts of the step come first and sum to it
 
 
@@ -148,7 +152,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
 
 def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, str]:
     """Return what stands for a figure that is null: a dash where nothing could have been recorded; and why."""
-    if figure == "wait_share" and run.header.n_ranks == 1:
+    if figure == "wait_share" and run.header.n_ranks == 1 == (run.header.world_size or 1):
         return "\N{EN DASH}", "one rank: there is nobody to wait for"
     if figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"} and summary["comm_share"] == 0:
         return "\N{EN DASH}", "there is no communication"
@@ -160,7 +164,7 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
     text = text.partition(": ")[0]  # what is missing; which answers that costs is seen
     text = text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
     option = re.search(r"--[a-z-]+=[\w,]+", fix)
-    return "not recorded", f"{text}: {option[0]}" if option else text
+    return _NOT_RECORDED, f"{text}: {option[0]}" if option else text
 
 
 def without_comm(run: Run) -> str:
@@ -168,6 +172,15 @@ def without_comm(run: Run) -> str:
     if run.summary()["comm_share"][0].as_py() is None:
         return "Not known: what was not recorded is under Problems."
     return f"There is no communication in {'the capture' if run.is_capture else 'the steps of the figures'}."
+
+
+def without_waits(run: Run) -> str:
+    """Return why there is nothing to show of who waits for whom."""
+    summary = run.summary().to_pylist()[0]
+    if summary["wait_share"] is not None and summary["comm_share"]:
+        return "Not known: who is late is counted in each step, and there are no steps."
+    missing, why = _why_null("wait_share", run, summary)
+    return f"{f'Not known: {why}' if missing == _NOT_RECORDED else why.capitalize()}."
 
 
 def rank_rows(run: Run) -> list[dict[str, Any]]:

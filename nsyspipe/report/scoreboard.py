@@ -46,7 +46,8 @@ def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
     """Yield who is fastest, the runs of each kind with their speed-ups, what steps go to, doubts and notes."""
     yield from (Sentence(line, "bold") for line in headlines(board))
     kinds = rows_by_kind(board)
-    common = [kinds[0][2]] if len(kinds) == 1 else []
+    # By force runs of several kinds stand in one table.
+    common = [kinds[0][2]] if len(kinds) == 1 and len({row["n_ranks"] for row in kinds[0][1]}) == 1 else []
     yield Facts([of_world(len(board.sides), None, "run", "s"), *common, f"reference: {board.reference}"], "Runs")
     for _, rows, kind_text in kinds:
         if len(kinds) > 1:
@@ -152,7 +153,7 @@ def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str
         return f"{_listed(kind.labels)} are the same capture: there is nothing to compare."
     if kind.best is None:  # nobody can be measured against the first
         few = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS]
-        why = f"{_listed(few or [kind.peer])} {'have' if len(few) > 1 else 'has'} less than {MIN_STEPS} steps in a capture"
+        why = f"{_listed(few or [kind.peer])} {'have' if len(few) > 1 else 'has'} fewer than {MIN_STEPS} steps in a capture"
         if by_label[kind.peer]["peer_speedup"] is None:
             why = f"{kind.peer} has no step times"
         return f"Which of {len(rows)} runs{among} is fastest cannot be said: {why}."
@@ -263,7 +264,7 @@ def doubts(board: Scoreboard) -> list[str]:
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
         *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items() if labels),
         *(
-            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does)' * (check == OTHER_WORK)}"
+            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does)' * (check == OTHER_WORK and not board.rules.is_forced)}"
             for (check, what, against, value), others in differ.items()
         ),
     ]

@@ -1,6 +1,7 @@
 """The answer of a replay: the largest single change first, then the menu."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -92,7 +93,7 @@ def _less_or_more(found: WhatIf, one: Scenario) -> str:
 
 def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     """Yield the answer: the sentence, the menu, what findings promise, what it rests on, and what is not answered."""
-    yield blocks.Sentence(headline(found), "bold")
+    yield from (blocks.Sentence(text, "bold") for text in re.split(r"(?<=\.) (?=[A-Z])", headline(found)))
     few = (f"{row['message'].capitalize()}; {row['fix']}." for row in found.problem_rows if row["code"] == _FEW_STEPS)
     yield from (blocks.Sentence(text, "bold") for text in few)
     ranks = words.of_world(run.header.n_ranks, run.header.world_size, "rank", "s")
@@ -158,7 +159,7 @@ def _page(found: WhatIf, run: Run) -> str:
     for place, block in enumerate(parts):
         if isinstance(block, blocks.Table):
             parts[place] = blocks.with_column(block, 2, Field("loss or gain", kind="track"), tracks)
-    return blocks_page(parts, f"{found.label}: nsyspipe whatif", (_META, found.run_id), brand=found.label)
+    return blocks_page(parts, f"{found.label}: nsyspipe whatif", (_META, found.run_id))
 
 
 def _row_label(one: Scenario) -> str:

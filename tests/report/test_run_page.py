@@ -217,7 +217,7 @@ def test_of_graphs_that_were_captured_as_a_whole_the_page_says_that_hardly_anyth
     said = re.sub(r"<[^>]+>", "", text)
     what = "Hardly anything could be judged, as communication is not known; fix: capture with nsys profile"
     assert f"{what} --cuda-graph-trace=node." in said
-    assert said.count("CUDA graphs were captured as a whole: --cuda-graph-trace=node") == 6  # tiles
+    assert said.count("CUDA graphs were captured as a whole: --cuda-graph-trace=node") == 7  # tiles, and who waits
     steps = json.loads(re.search(r'id="data-step-columns">(.*?)</script>', text)[1])["parts"]
     assert {name for name, parts in steps.items() if any(parts)} == {"idle"}
 

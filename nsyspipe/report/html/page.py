@@ -36,7 +36,8 @@ _BLANK_LINES = re.compile(r"\n\s*\n+")
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points)(?!\w))")
 # Words of an advice that are typed as they are: options, variables, functions and their arguments.
 _CODE = re.compile(
-    r"(nvidia-smi topo -m|(?:nsys profile )?--[a-z][\w-]*(?:[= ][A-Z]+\b| -(?!\S))?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
+    r"(nvidia-smi topo -m(?: > \w+\.txt)?|pip install '[^']+'|nsys export(?: --[\w-]+=\w+)+ [A-Z]+\.[\w-]+|nsyspipe [a-z]+(?: [A-Z]+)+\b"
+    r"|(?:nsys profile |[\w/]+\.sh )?--[a-z][\w-]*(?:[= ](?:[A-Z]+|\w+\.txt)\b| -(?!\S))?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
     r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b)"
 )
 _MOST_SHOWN = 2000  # longer than any sentence of ours
@@ -169,7 +170,7 @@ _SECTIONS: dict[type, Callable[[Any], str | None]] = {
 
 def blocks_page(
     blocks: Iterable[Any], title: str, identity: tuple[str, str], *,
-    scripts: Sequence[str] = (), brand: str | None = None, n_beside: int = 0, short: Mapping[str, str] | None = None,
+    scripts: Sequence[str] = (), n_beside: int = 0, short: Mapping[str, str] | None = None,
 ) -> str:  # fmt: skip
     """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
 
@@ -187,7 +188,7 @@ def blocks_page(
             data[block.name] = block.data
     (_, head), *rest = parts
     context = {
-        "brand": brand or title,
+        "brand": title.rpartition(": nsyspipe")[0] or title,
         "short": short or {},
         "n_beside": n_beside,
         "head": head,

@@ -37,6 +37,7 @@ MOST_COLUMNS = 400  # more are narrower than a pixel or two
 _DOTS = 16  # of the ranks of a step
 # Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
 MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
+THIN = (("waiting", "waiting"), ("transfer", "transfer"))  # in the legend of the bar below that of a rank
 _KIND = ["seq", "collective"]
 _MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
 
@@ -98,7 +99,7 @@ def rank_chart(
         Field("of it transfer", lambda row: mean(row["transfer_ns"])),
     ]
     data = {"n_steps": n_steps, "whole": whole, "ranks": drawn}
-    thin = [("waiting", "waiting"), ("transfer", "transfer")] if has_comm else []
+    thin = THIN if has_comm and any(row["wait"] is not None for row in drawn) else ()
     colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
     height, table = 36 + 46 * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
     return Chart("step-bars", "Time", label, height, data, table, caption, colours)
@@ -158,8 +159,8 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
     return Chart("step-columns", "Steps", "Step time over steps", 260, data, table, caption, colours, has_zoom)
 
 
-def collective_charts(medians: Medians) -> list[Chart]:
-    """Return the collectives in order, and message size against bus bandwidth where sizes are known; none without any.
+def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
+    """Return the collectives in order of what they are part of, and message size against bus bandwidth where sizes are known; none without any.
 
     The table has the wait of each of few ranks, of many the longest.
     """
@@ -178,10 +179,12 @@ def collective_charts(medians: Medians) -> list[Chart]:
         *(Field(f"rank {rank} waits", partial(lambda at, row: ms_text(row["wait"].get(at)), rank)) for rank in ranks),
         *(messages if any(row["bytes"] for row in rows) else []),
     ]
-    label, section = "Collectives in the order of a step", "Collectives"
+    label, section = f"Collectives in the order of {whole}", "Collectives"
     drawn = ("seq", "collective", "transfer", "duration", "longest", "n_waits")
-    data = {name: [row[name] for row in rows] for name in drawn}
-    colours = [("transfer", "transfer"), ("waiting", "longest wait of a rank")]
+    data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn} | {"whole": whole}
+    is_known = {row["transfer"] is not None for row in rows}
+    colours = [("transfer", "transfer"), ("waiting", "longest wait of a rank")] if True in is_known else []
+    colours += [("untold", "duration: transfer and waiting are not known")] if False in is_known else []
     table, has_zoom = table_of(label, rows, fields, medians.note), len(rows) > _ZOOMED_FROM
     order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
     sized = [row for row in rows if row["bytes"] and row["busbw"]]
@@ -214,8 +217,8 @@ class Medians(NamedTuple):
     note: str  # what the figures are medians over, what is left out, and what could not be matched
 
 
-def collective_medians(collectives: pa.Table) -> Medians:
-    """Return the collectives of summary steps; of more than `MOST_COLLECTIVES` those that take most time."""
+def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
+    """Return the collectives of summary steps, or of a capture as a `whole`; of more than `MOST_COLLECTIVES` those that take most time."""
     table = collectives.filter(collectives["in_summary"])
     steps = table["step"].unique().to_pylist()
     n_used = n_steps = len(steps)
@@ -226,7 +229,7 @@ def collective_medians(collectives: pa.Table) -> Medians:
     rows, n_all = _rows(table) if table.num_rows else ([], 0)
     note = f"Medians over {f'{n_used} of' if n_used < n_steps else 'the'} {n_steps} steps of the figures"
     if n_used == n_steps <= 1:
-        note = "The one step of the figures"
+        note = "The one step of the figures" if whole == "a step" else "All that was captured"
     if len(rows) < n_all:
         note += f"; the {len(rows)} longest of {n_all} collectives"
     # Transfer and waits rest on the steps in which any operation is matched.

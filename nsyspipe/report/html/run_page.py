@@ -70,8 +70,7 @@ def run_page(run: Run, top: int | None = None) -> str:
     title, identity = f"{run.header.label}: nsyspipe", (RUN_ID, run.header.run_id)
     n_beside = 0 if run.host_steps().num_rows else 2  # what to change, and beside it where time goes
     costs = {name: replace(one, is_close=True) for name, one in cost_tables(run, top or _SHOWN_COSTS).items()}
-    blocks, brand = _blocks(run, costs), run.header.label
-    return blocks_page(blocks, title, identity, brand=brand, scripts=_SCRIPTS, n_beside=n_beside)
+    return blocks_page(_blocks(run, costs), title, identity, scripts=_SCRIPTS, n_beside=n_beside)
 
 
 def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Findings | Details]:
@@ -88,16 +87,18 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield from _charts(run, costs, rank_rows(run))
     yield Heading("Stragglers")
     yield straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]) or Sentence(
-        "One rank: there is nobody to wait for." if run.header.n_ranks == 1
-        else "Not known: no collective could be matched across ranks, or there is none."
-    )  # fmt: skip
+        run_report.without_waits(run)
+    )
     yield Heading("Phases")
     if phases := run_report.phase_table(run.phase_summary(), words.rank_step_ns(run)):
         yield replace(phases, is_close=True)
         yield from (Sentence(text) for text in [words.phases_text(run)] if text)
     else:
-        yield Sentence("No NVTX range inside the steps is named like a phase.")
-    yield idle_table(summary, words.unseen_idle(run)) or Sentence("Idle time by cause is not known, or there is none.")
+        unnamed = "No NVTX range inside the steps is named like a phase."
+        yield Sentence("Phases are of steps, and there are none." if run.is_capture else unnamed)
+    yield idle_table(summary, words.unseen_idle(run)) or Sentence(
+        "Devices are never idle." if summary["idle_share"] == 0 else "Why devices idle is not known."
+    )
     if calls := run.idle_calls().to_pylist()[:_SHOWN_CALLS]:
         fields = [Field("call", of("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
         yield table_of("Calls that hosts were blocked in", calls, fields, is_close=True)
@@ -186,8 +187,8 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
     whole, over = "a step", "mean of the steps in the figures"
     if run.is_capture:
         whole, over = "the capture", "from the first operation to the end of the last"
-    medians = charts.collective_medians(run.collectives())
-    collectives = charts.collective_charts(medians)
+    medians = charts.collective_medians(run.collectives(), whole)
+    collectives = charts.collective_charts(medians, whole)
     has_comm = bool(collectives)
     unseen = words.unseen_idle(run)
     least = f" Idle is at least that: {unseen}." if unseen else ""
@@ -195,8 +196,9 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
     yield Heading("Time")
     chart_of = partial(charts.rank_chart, is_capture=run.is_capture, has_comm=has_comm)
     if bars := chart_of(run.breakdown(), drawn, listed, caption=left_out_note(len(drawn), len(rows))):
-        split = " Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
-        yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split if has_comm else ''}{least}")
+        thin = " Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
+        split = thin if charts.THIN[0] in bars.legend else ""
+        yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split}{least}")
         yield bars
     else:
         yield Sentence("No step has a window on every rank, so there is nothing to split.")
@@ -215,10 +217,10 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
         yield Sentence(f"There are no steps{rest}")
     yield Heading("Collectives")
     if has_comm:
-        yield Sentence(
-            f"In the order of {whole}: transfer with all ranks there, and the longest that a rank waits in it for the "
-            f"others. {medians.note}"
-        )
+        measured = "how long each takes"
+        if any(row["transfer"] is not None for row in medians.rows):
+            measured = "transfer with all ranks there, and the longest that a rank waits in it for the others"
+        yield Sentence(f"In the order of {whole}: {measured}. {medians.note}")
         yield from collectives
         hidden = Sentence("Not known: CUDA graphs that were captured as a whole may hold more.")
         yield costs.get(COLLECTIVES, hidden)
@@ -310,8 +312,8 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
         barred(rows, "waits itself per step", per_step("wait_ns"), "waiting", "for other ranks, inside communication"),
     ]  # fmt: skip
     note = (
-        "Late per step: the largest lead of all others over the rank that arrived last, once per step. It is what a saving "
-        "is derived from; wait caused counts one delay again in every collective behind it."
+        "Late per step: the largest lead of all others over the rank that arrived last, once per step. Wait caused counts "
+        "one delay again in every collective behind it."
     )
     more = f" And {len(rows) - _LISTED} more ranks; --json has all." if len(rows) > _LISTED else ""
     return table_of("Who the others wait for", rows[:_LISTED], fields, note + more, is_close=True)

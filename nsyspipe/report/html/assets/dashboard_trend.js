@@ -123,7 +123,7 @@ nsyspipe.trend = (() => {
       symbol: "none",
       lineStyle: { color: palette.accent, type: "dashed", width: 1 },
       label: {
-        color: palette.ink, fontSize: 12, fontWeight: 600, position: "end", distance: 6, formatter: () => text,
+        color: palette.ink, fontSize: 12, fontWeight: 600, position: "end", distance: 9, formatter: () => text,
         align: isLeft ? "left" : "right",
       },
       data: [{ xAxis: axes.place(last.runs[0]) }],
@@ -142,8 +142,8 @@ nsyspipe.trend = (() => {
     const valuesOf = (some) => some.map((run) => board.value(figure.name, run)).filter((value) => value !== null).map((value) => value * scale);
     // A change in the chosen series must be seen: jobs with other step times may lie outside. Variants show what is like them.
     const own = figure.kind === "ratio" || focus === null ? [] : valuesOf(series.get(focus));
-    const reach = own.length && board.isStudy(focus) ? 2 * Math.max(...own) : -Infinity;
-    const values = own.length ? [...own, ...valuesOf(runs).filter((value) => value <= reach)] : valuesOf(runs);
+    const isLike = (value) => (figure.kind === "1/s" ? 2 * value >= Math.min(...own) : value <= 2 * Math.max(...own));
+    const values = own.length ? [...own, ...(board.isStudy(focus) ? valuesOf(runs).filter(isLike) : [])] : valuesOf(runs);
     const limits = axes.limits(values, figure.kind, isMain ? 5 : 3);
     const grid = { left: 54, right: isMain ? 20 : 12, top: isMain ? 28 : 18, bottom: isMain && axes.isNamed(runs, width - 74) && !board.isByTime() ? 54 : 30 };
     const room = width - grid.left - grid.right;

@@ -60,19 +60,27 @@ nsyspipe.builders.waterfall = (() => {
     };
   };
 
+  /** A round distance of ticks, so that one of them is where an axis begins that does not begin at 0. */
+  const interval = (from, to, { splitNumber: most }) => {
+    const power = 10 ** Math.floor(Math.log10((to - from) / most));
+    return [1, 2, 5, 10, 20, 50].map((one) => one * power).find((one) => most * one >= to - from && from % one === 0);
+  };
+
   return (data, palette, { width }) => {
     const { bars } = data;
+    const [ticks, most] = [nsyspipe.ticks(width - 216), Math.max(...bars.map((bar) => bar.end)) || 1];
     const frame = nsyspipe.frame(palette);
     return {
       ...frame,
       grid: { left: width < NARROW ? 108 : 128, right: 88, top: 2, bottom: 26 },
       tooltip: { ...frame.tooltip, trigger: "axis", axisPointer: nsyspipe.shadow(palette), formatter: ([hit]) => tip(bars[hit.dataIndex], palette, bars) },
       xAxis: nsyspipe.valueAxis(palette, {
-        ...nsyspipe.ticks(width - 216),
+        ...ticks,
         min: data.from,
-        max: Math.max(...bars.map((bar) => bar.end)) || 1,
+        max: most,
+        interval: data.from ? interval(data.from, most, ticks) : undefined,
         splitLine: { showMaxLine: false, lineStyle: { color: palette.line } },
-        axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, showMinLabel: !data.from, showMaxLabel: false, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
+        axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, showMaxLabel: false, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
       }),
       yAxis: nsyspipe.categoryAxis(palette, bars.map((bar) => bar.name), {
         inverse: true,

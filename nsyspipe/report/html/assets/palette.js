@@ -4,7 +4,7 @@
 nsyspipe.palette = (() => {
   const names = {
     page: "--page", surface: "--surface", raised: "--raised", line: "--line", lineStrong: "--line-strong",
-    ink: "--ink", ink2: "--ink-2", ink3: "--ink-3", accent: "--accent", accentSoft: "--accent-soft",
+    ink: "--ink", ink2: "--ink-2", ink3: "--ink-3", accent: "--accent", accentSoft: "--accent-soft", bad: "--bad",
     compute: "--c-compute", exposed: "--c-exposed", hidden: "--c-hidden", waiting: "--c-waiting",
     copies: "--c-copies", idle: "--c-idle", transfer: "--c-transfer", launch: "--c-launch",
     untold: "--c-untold",

@@ -42,7 +42,7 @@ nsyspipe.builders.scoreboard = (() => {
       if (row.heading || row.speedup === null) return null;
       const [x, y] = api.coord([row.speedup, api.value(1)]);
       const isSure = row.verdict === "improvement" || row.verdict === "regression";
-      const color = row.verdict === "improvement" ? palette.accent : palette.ink;
+      const color = { improvement: palette.accent, regression: palette.bad }[row.verdict] ?? palette.ink;
       const [from, to] = [row.low ?? row.speedup, row.high ?? row.speedup].map((one) => api.coord([one, api.value(1)])[0]);
       const line = (x1, y1, x2, y2) => ({ type: "line", shape: { x1, y1, x2, y2 }, style: { stroke: color, lineWidth: 1.5 } });
       const whisker = to > from ? [line(from, y, to, y), line(from, y - 4, from, y + 4), line(to, y - 4, to, y + 4)] : [];
