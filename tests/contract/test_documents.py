@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 import typer.main
 import typer.testing
+import yaml
 
 import nsyspipe
 from nsyspipe.analysis.traffic import ROLES
@@ -232,6 +233,30 @@ def test_a_query_says_what_the_samples_say(answer, monkeypatch):
     rows = [tuple(row.values()) for row in duckdb.sql(query).to_arrow_table().to_pylist()]
     told = [tuple(f"{cell.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}" if hasattr(cell, "hour") else cell for cell in row) for row in rows]  # fmt: skip
     assert told == answer()
+
+
+def test_the_dashboard_for_superset_answers_from_the_samples():
+    database, datasets, answers = duckdb.connect(), {}, {}
+    for table in ("runs", "steps"):
+        database.execute(f"CREATE VIEW {table} AS FROM read_parquet('{SAMPLES}/dataset/{table}/*/*.parquet')")
+    for path in sorted(
+        (ROOT / "docs/examples/superset").glob("[cd]*/**/*.yaml"), reverse=True
+    ):  # datasets before charts
+        one = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if path.parts[-3] == "datasets":
+            datasets[one["uuid"]] = database.sql(one["sql"])
+            assert {*datasets[one["uuid"]].columns} == {column["column_name"] for column in one["columns"]}
+        elif path.parts[-2] == "charts":
+            asked = {"metrics": [], "metric": None, "x_axis": [], "groupby": [], "all_columns": [], **one["params"]}
+            names = pd.Series([asked["x_axis"], asked["groupby"], asked["all_columns"]]).explode().dropna()
+            metrics = [metric["sqlExpression"] for metric in [*asked["metrics"], asked["metric"]] if metric]
+            query = ", ".join([*(f'"{name}"' for name in names), *metrics])
+            answers[path.stem] = datasets[one["dataset_uuid"]].aggregate(query).fetchall()
+    shares = [row[-1] / 100 for row in sorted(answers["exposed_comm"])]
+    assert sorted(shares) == pytest.approx(sorted(share for _, _, share, _ in exposed_by_rank()))
+    mean = rows_of("steps").groupby("run")["wall_ns"].mean() / 1e6
+    assert sorted(sum(parts) for _, *parts in answers["breakdown"]) == pytest.approx(sorted(mean))
+    assert len(answers["step_time"]) == len(answers["what_changed"]) == len(RUNS)
 
 
 PACKAGE = ROOT / "nsyspipe"
