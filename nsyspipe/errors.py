@@ -180,8 +180,7 @@ def require(is_so: object, problem: str) -> None:
 
 def short_repr(given: object) -> str:
     """Return how Python writes a value, in a line of some 60 characters: a table would fill the screen."""
-    text = " ".join(repr(given).split())
-    return shortened(text, _LONGEST_VALUE)
+    return shortened(" ".join(repr(given).split()), _LONGEST_VALUE)
 
 
 def shortened(text: str, longest: int) -> str:

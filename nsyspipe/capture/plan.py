@@ -276,8 +276,7 @@ def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
             yield InputError(options.program, "no such training program", fix="--program FILE")
         return
     name, *below = options.module.split(".")
-    path = [str(Path.cwd()), *options.module_path.split(os.pathsep)]
-    spec = PathFinder.find_spec(name, path) or importlib.util.find_spec(name)
+    spec = PathFinder.find_spec(name, options.module_path.split(os.pathsep)) or importlib.util.find_spec(name)
     while spec is not None and (below or spec.submodule_search_locations is not None):
         places = list(spec.submodule_search_locations or ())
         if not all(map(os.path.isdir, places)):  # an archive, or a finder of its own: Python will tell

@@ -54,13 +54,9 @@ _TAG = b"\x0a"  # field 1 of Trace: a packet
 
 
 def perfetto(
-    run: Run,
-    file: BinaryIO,
-    steps: Steps = None,
-    on_progress: OnProgress | None = None,
-    *,
+    run: Run, file: BinaryIO, steps: Steps = None, on_progress: OnProgress | None = None, *,
     ranks: Iterable[int] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     r"""Write a run as a Perfetto trace, of all steps or from one to another, of some ranks or of `traced_ranks`.
 
     Below the track of each rank stand ``steps``, its windows on the device, and what is derived of them, clipped to them:
