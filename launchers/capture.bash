@@ -152,7 +152,7 @@ check_options() {
   # What the user tells nsys directly goes before.
   case " ${nsys_args[*]} " in *' --cuda-graph-trace'*) graphs='' ;; esac
   local found
-  found=$("${run_module[@]}" nsyspipe.capture.plan --nproc="$nproc" ${counted:+--is-counted} --world-size=$((n_nodes * nproc)) --name="$name" --program="$program" \
+  found=$("${run_module[@]}" nsyspipe.capture.plan --nproc="$nproc" ${counted:+--is-counted} --world-size=$((n_nodes * nproc)) --name="$name" --program="$program" --module="$module" --module-path="$PWD:$program_path" \
     --trace="$trace" --capture-range="$range" ${graphs:+--cuda-graph-trace="$graphs"} ${ranks:+--ranks="$ranks"} ${cpu:+--cpu} ${no_profile:+--no-profile} ${dry_run:+--dry-run} ${nsys:+--nsys="$nsys"}) || exit 2
   if [ -z "$no_profile" ]; then
     local usable

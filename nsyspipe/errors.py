@@ -186,8 +186,12 @@ def require(is_so: object, problem: str) -> None:
 
 def short_repr(given: object) -> str:
     """Return how Python writes a value, in a line of some 60 characters: a table would fill the screen."""
-    text = " ".join(repr(given).split())
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+    return shortened(" ".join(repr(given).split()), _LONGEST_VALUE)
+
+
+def shortened(text: str, longest: int) -> str:
+    """Return a text of at most so many characters: what is cut off stands as three dots."""
+    return text if len(text) <= longest else f"{text[: longest - 3].rstrip()}..."
 
 
 class OutputError(NsyspipeError):

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -184,7 +185,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--nproc", type=int, default=1)
     parser.add_argument("--program", required=True)
     parser.add_argument("--world-size", type=int)
-    for text in ("--ranks", "--capture-range", "--nsys"):
+    for text in ("--module", "--module-path", "--ranks", "--capture-range", "--nsys"):
         parser.add_argument(text)
     parser.add_argument("--trace", default="cuda,nvtx,nccl,osrt")
     parser.add_argument("--cuda-graph-trace", choices=("node", "graph"), default="node")
@@ -268,10 +269,27 @@ def n_gpus() -> int | None:
     return min(there, len(list(itertools.takewhile(lambda one: one and one[0] != "-", visible.split(",")))))
 
 
+def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
+    """Yield that there is no such file, or no module that ``python3 -m`` would run; nothing of it is imported."""
+    if not options.module:
+        if not Path(options.program).is_file():
+            yield InputError(options.program, "no such training program", fix="--program FILE")
+        return
+    name, *below = options.module.split(".")
+    spec = PathFinder.find_spec(name, options.module_path.split(os.pathsep)) or importlib.util.find_spec(name)
+    while spec is not None and (below or spec.submodule_search_locations is not None):
+        places = list(spec.submodule_search_locations or ())
+        if not all(map(os.path.isdir, places)):  # an archive, or a finder of its own: Python will tell
+            return
+        spec = PathFinder.find_spec(below.pop(0) if below else "__main__", places)
+    if spec is None:
+        fix = "a name as python3 -m takes it, from its directory or with that in PYTHONPATH; a package needs a __main__"
+        yield InputError(f"-m {options.module}", "no such training program", fix=fix)
+
+
 def _missing(options: argparse.Namespace, there: int | None) -> Iterator[NsyspipeError]:
     """Yield what a capture needs, nsys excepted, and this machine has not."""
-    if not Path(options.program).is_file():
-        yield InputError(options.program, "no such training program", fix="--program FILE")
+    yield from _missing_program(options)
     folder = next(one for one in options.name.absolute().parents if one.exists())
     if not (options.no_profile or (folder.is_dir() and os.access(folder, os.W_OK))):
         yield OutputError(str(options.name), f"reports cannot be written below {folder}", fix="-o NAME")

@@ -20,7 +20,7 @@ from nsyspipe.cli.options import flag, option
 from nsyspipe.errors import DatasetError, NsyspipeError, OptionError, OutputError
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.options import OnProgress, parse_ranks
-from nsyspipe.nsys.find_reports import SOURCES
+from nsyspipe.nsys.find_reports import naming_sources
 from nsyspipe.report.export import FORMATS
 from nsyspipe.report.files import Format
 
@@ -65,10 +65,7 @@ def print_error(error: NsyspipeError) -> None:
     """Print an error: one line that says it, then what was found and what fixes it."""
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     word = typer.style("error:", fg="red", bold=True) if is_coloured else "error:"
-    lines = error.lines()
-    for made, source in SOURCES.items():  # as the user named it
-        lines = [line.replace(str(made), str(source)) for line in lines]
-    first, *rest = map(printable, lines)
+    first, *rest = (printable(naming_sources(line)) for line in error.lines())
     sys.stderr.write("\n".join([f"{word} {first}", *rest]) + "\n")
 
 

@@ -27,7 +27,7 @@ EXPORT_SUFFIX, RAW_SUFFIXES = ".sqlite", (".nsys-rep", ".qdrep")
 # What ends a report's name where it is its rank.
 RANK_OF_NAME = re.compile(r"(?i)(?:rank|[._-])(\d{1,18})$")
 # What an export that lies elsewhere, in a cache, was made from: files beside the report are looked for there.
-SOURCES: dict[Path, Path] = {}
+_SOURCES: dict[Path, Path] = {}
 _DIRECTORY, _BYTES, _MOST_BYTES = "NSYSPIPE_CACHE_DIR", "NSYSPIPE_CACHE_BYTES", 20_000_000_000
 _KEY_LENGTH, _OPTIONS_LENGTH, _NO_CACHE = 32, 8, "cannot be used as the cache of exports"
 _ENTRY = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII)
@@ -92,7 +92,14 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
 
 def source_of(path: Path) -> Path:
     """Return the report that an export in the cache was made from, as the user named it; else the path itself."""
-    return SOURCES.get(path, path) if SOURCES else path
+    return _SOURCES.get(path, path)
+
+
+def naming_sources(text: str) -> str:
+    """Return a text that names reports where it named their exports in the cache, as `source_of` does."""
+    for made, source in _SOURCES.items():
+        text = text.replace(str(made), str(source))
+    return text
 
 
 def split_logs(arguments: Iterable[str], logs: Sequence[str] | None) -> tuple[list[str], list[str]]:
@@ -215,7 +222,7 @@ def exported_reports(
     outcomes = attempt_exports(targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress)
     _make_room(folder, int(limit))
     all_exported(outcomes)
-    SOURCES.update((target, source) for source, target in targets.items())
+    _SOURCES.update((target, source) for source, target in targets.items())
     return [targets.get(path, path) for path in paths]
 
 

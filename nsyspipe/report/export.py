@@ -19,13 +19,13 @@ from nsyspipe.version import __version__
 if TYPE_CHECKING:
     from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
+    from nsyspipe.model.options import OnProgress
     from nsyspipe.replay.answer import WhatIf
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
 __all__ = ["dashboard", "document", "parquet", "write"]
 Steps: TypeAlias = "tuple[int, int] | None"  # the first and the last to write, by number; None for all
-OnProgress: TypeAlias = "Callable[[int, int], None] | None"  # called with (done, in all)
 
 
 def __dir__() -> list[str]:
@@ -53,7 +53,7 @@ def lazily(module: str, name: str) -> Callable[..., Any]:
 
 
 def _as_text(text_of: Callable[..., str]) -> Callable[..., None]:
-    def write(run: Run, file: BinaryIO, _steps: Steps, _on_progress: OnProgress, **shown: int | None) -> None:
+    def write(run: Run, file: BinaryIO, _steps: Steps, _on_progress: OnProgress | None, **shown: int | None) -> None:
         file.write(text_of(run, **shown).encode("utf-8", errors="replace"))  # a name may hold what is no text
 
     return write

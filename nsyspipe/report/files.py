@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from nsyspipe.errors import OutputError
-from nsyspipe.model.names import decoded
+from nsyspipe.model.names import RUN_DIRECTORY, decoded
 from nsyspipe.nsys.files import claimed_file, make_readable
 from nsyspipe.store.layout import run_ids
 
@@ -97,8 +97,8 @@ def check_directory(given: str, name: str) -> None:
             raise NotADirectoryError(20, os.strerror(20))
         if not os.access(parent, os.W_OK):
             raise PermissionError(13, os.strerror(13))
-        table = parent.parent if parent.name.startswith("run_id=") else parent
-        if any(one.name.startswith("run_id=") for one in table.iterdir()) and any(run_ids(table.parent)):
+        table = parent.parent if parent.name.startswith(RUN_DIRECTORY) else parent
+        if any(one.name.startswith(RUN_DIRECTORY) for one in table.iterdir()) and any(run_ids(table.parent)):
             problem = "lies among the files of a dataset, where readers take all for Parquet"
             raise OutputError(given, problem, fix="another directory")
     except OSError as error:

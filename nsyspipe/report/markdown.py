@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+from nsyspipe.errors import shortened
 from nsyspipe.model.names import printable
 from nsyspipe.report import blocks
 from nsyspipe.report.files import head_of
@@ -42,13 +43,13 @@ _MARKS_OF_CODE = re.compile(r"[_.=]|^--|\(\)$")
 
 def escaped(text: str, longest: int = _LONGEST) -> str:
     """Return text that Markdown shows as it is, in one line; not for the start of a line."""
-    broken = _LINKED.sub(_BREAK, _cut(text, longest))
+    broken = _LINKED.sub(_BREAK, shortened(printable(text), longest))
     return _SYNTAX.sub(lambda match: _INSTEAD.get(match[0], f"\\{match[0]}"), broken)
 
 
 def prose(text: str, longest: int = _LONGEST) -> str:
     """Return the same with what looks like an option, a call or a name of a program in code font."""
-    text = _cut(text, longest)
+    text = shortened(printable(text), longest)
     parts, at = [], 0
     for match in _CODE.finditer(text):
         if _MARKS_OF_CODE.search(match[0]):  # not the "rank(s)" of a sentence
@@ -123,11 +124,6 @@ def marked_as(path: Path, command: str, key: str) -> str | None:
     pattern = rf"<!-- nsyspipe:{command} -->\s+<!-- nsyspipe:{key}=(\S*) -->"
     found = re.match(pattern, head_of(path))
     return unquote(found[1], errors="surrogatepass") if found else None
-
-
-def _cut(text: str, longest: int) -> str:
-    text = printable(text)
-    return text if len(text) <= longest else f"{text[: longest - 3].rstrip()}..."
 
 
 def markdown(run: Run, top: int | None = None) -> str:

@@ -26,7 +26,8 @@ from nsyspipe.report.units import bytes_text
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from nsyspipe.report.export import OnProgress, Steps
+    from nsyspipe.model.options import OnProgress
+    from nsyspipe.report.export import Steps
     from nsyspipe.run.run import Run, RunHeader
 
 # What is told of each slice.
@@ -53,8 +54,9 @@ _TAG = b"\x0a"  # field 1 of Trace: a packet
 
 
 def perfetto(
-    run: Run, file: BinaryIO, steps: Steps = None, on_progress: OnProgress = None, *, ranks: Iterable[int] | None = None
-) -> None:
+    run: Run, file: BinaryIO, steps: Steps = None, on_progress: OnProgress | None = None, *,
+    ranks: Iterable[int] | None = None,
+) -> None:  # fmt: skip
     r"""Write a run as a Perfetto trace, of all steps or from one to another, of some ranks or of `traced_ranks`.
 
     Below the track of each rank stand ``steps``, its windows on the device, and what is derived of them, clipped to them:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from nsyspipe.analysis.kernels import TRAFFIC
 from nsyspipe.analysis.summary import host_figures
+from nsyspipe.errors import shortened
 from nsyspipe.model.figures import FIGURES, PLACES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.report import blocks, words
@@ -161,8 +162,7 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
         figure = "step_time_ns"
     codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
     text, fix = next((reasons[code] for code in codes if code in reasons), ("see Problems", ""))
-    text = text.partition(": ")[0]  # what is missing; which answers that costs is seen
-    text = text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
+    text = shortened(text.partition(": ")[0], _LONGEST_REASON)  # what is missing; which answers that costs is seen
     option = re.search(r"--[a-z-]+=[\w,]+", fix)
     return _NOT_RECORDED, f"{text}: {option[0]}" if option else text
 

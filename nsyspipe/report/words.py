@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
 from nsyspipe.comparison.changes import has_whole_graphs
+from nsyspipe.errors import shortened
 from nsyspipe.model.names import printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
@@ -111,7 +112,7 @@ def link_text(verdict: LinkVerdict | None) -> str | None:
     elif nominal:
         rest += f"; nominal {bandwidth_text(nominal)}"
     room, text = _LINK_LENGTH - len(rest), printable(f"link: {link.text}")
-    return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + rest
+    return shortened(text, room) + rest
 
 
 def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsyspipe.errors import OutputError
+from nsyspipe.model.names import RUN_DIRECTORY
 from nsyspipe.model.schema import DATASET
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError
@@ -45,7 +46,7 @@ class Locked:
         """Return the names of the files that a run has in their places, of tables of the dataset alone."""
         found = set()
         for table in DATASET.keys() & self.top.names():
-            with contextlib.suppress(FileNotFoundError), self.top.within(table, f"run_id={run_id}") as of_run:
+            with contextlib.suppress(FileNotFoundError), self.top.within(table, f"{RUN_DIRECTORY}{run_id}") as of_run:
                 if of_run.require(layout.PART, layout.FILE):
                     found.add(layout.file_name(table))
                 for name in of_run.names():
@@ -117,7 +118,7 @@ class Locked:
     def _prune(self, run_id: str) -> None:
         """Remove directories of a run in which nothing is."""
         for table in DATASET.keys() & self.top.names():
-            own = table, f"run_id={run_id}"
+            own = table, f"{RUN_DIRECTORY}{run_id}"
             with contextlib.suppress(OSError, NotPlainError), self.top.within(*own) as of_run:
                 for name in of_run.names():
                     of_run.remove_empty(name)

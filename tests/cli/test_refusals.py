@@ -6,7 +6,7 @@ import pytest
 
 from nsyspipe.cli.outputs import print_error
 from nsyspipe.errors import InputError
-from nsyspipe.nsys.find_reports import SOURCES
+from nsyspipe.nsys import find_reports
 from tests.cli.sick_run import LOG
 from tests.cli.tools import assert_refused, nsyspipe_here
 
@@ -129,6 +129,6 @@ def test_what_cannot_be_used_is_refused_in_one_line(made, words, said):
 
 
 def test_an_error_names_the_report_that_was_given_and_not_its_export(capsys, monkeypatch):
-    monkeypatch.setitem(SOURCES, Path("/cache/x/a.sqlite"), Path("a.nsys-rep"))
+    monkeypatch.setitem(find_reports._SOURCES, Path("/cache/x/a.sqlite"), Path("a.nsys-rep"))
     print_error(InputError("/cache/x/a.sqlite", "is truncated"))
     assert capsys.readouterr().err == "error: a.nsys-rep: is truncated\n"

@@ -31,6 +31,7 @@ from tests.conftest import SAMPLES
 ROOT = SAMPLES.parent
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted(path for path in (ROOT / "docs").glob("*.md") if path.stem != "architecture")]
+SUPERSET = ROOT / "docs" / "examples" / "superset"
 RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 # Options of other programs.
 OPTIONS = (
@@ -239,23 +240,20 @@ def test_the_dashboard_for_superset_answers_from_the_samples():
     database, datasets, answers = duckdb.connect(), {}, {}
     for table in ("runs", "steps"):
         database.execute(f"CREATE VIEW {table} AS FROM read_parquet('{SAMPLES}/dataset/{table}/*/*.parquet')")
-    for path in sorted(
-        (ROOT / "docs/examples/superset").glob("[cd]*/**/*.yaml"), reverse=True
-    ):  # datasets before charts
-        one = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if path.parts[-3] == "datasets":
-            datasets[one["uuid"]] = database.sql(one["sql"])
-            assert {*datasets[one["uuid"]].columns} == {column["column_name"] for column in one["columns"]}
-        elif path.parts[-2] == "charts":
-            asked = {"metrics": [], "metric": None, "x_axis": [], "groupby": [], "all_columns": [], **one["params"]}
-            names = pd.Series([asked["x_axis"], asked["groupby"], asked["all_columns"]]).explode().dropna()
-            metrics = [metric["sqlExpression"] for metric in [*asked["metrics"], asked["metric"]] if metric]
-            query = ", ".join([*(f'"{name}"' for name in names), *metrics])
-            answers[path.stem] = datasets[one["dataset_uuid"]].aggregate(query).fetchall()
-    shares = [row[-1] / 100 for row in sorted(answers["exposed_comm"])]
-    assert sorted(shares) == pytest.approx(sorted(share for _, _, share, _ in exposed_by_rank()))
-    mean = rows_of("steps").groupby("run")["wall_ns"].mean() / 1e6
-    assert sorted(sum(parts) for _, *parts in answers["breakdown"]) == pytest.approx(sorted(mean))
+    for path in (SUPERSET / "datasets").glob("*/*.yaml"):
+        dataset = yaml.safe_load(path.read_text(encoding="utf-8"))
+        datasets[dataset["uuid"]] = answer = database.sql(dataset["sql"])
+        assert {*answer.columns} == {column["column_name"] for column in dataset["columns"]}
+    for path in (SUPERSET / "charts").glob("*.yaml"):
+        text = path.read_text(encoding="utf-8")
+        chart = {"x_axis": "run", "groupby": [], "all_columns": [], **yaml.safe_load(text)["params"]}
+        names = pd.Series([chart["x_axis"], chart["groupby"], chart["all_columns"]]).explode().dropna()
+        query = [*(f'"{name}"' for name in names), *re.findall(r"sqlExpression: '?([^'\n]+)", text)]
+        answers[path.stem] = datasets[yaml.safe_load(text)["dataset_uuid"]].aggregate(", ".join(query)).fetchall()
+    shares = sorted(row[-1] / 100 for row in answers["exposed_comm"])
+    assert shares == pytest.approx(sorted(share for _, _, share, _ in exposed_by_rank()))
+    walls = sorted(rows_of("steps").groupby("run")["wall_ns"].mean() / 1e6)
+    assert sorted(sum(parts) for _, *parts in answers["breakdown"]) == pytest.approx(walls)
     assert len(answers["step_time"]) == len(answers["what_changed"]) == len(RUNS)
 
 

@@ -137,6 +137,17 @@ def test_a_machine_with_nothing_prints_the_command_and_says_what_is_missing(mach
     assert "error" not in answer.err
 
 
+@pytest.mark.parametrize(
+    ("module", "is_there"), {"no.such": 0, "of": 0, "of.x": 0, "of.job": 1, "json.tool": 1}.items()
+)
+def test_a_module_that_cannot_run_is_told_and_nothing_of_it_is_imported(machine, module, is_there):
+    put(machine.work / "of", "__init__.py", "raise SystemError")
+    put(machine.work / "of", "job.py", "raise SystemError")
+    told = f"-m {module}: no such training program\n"
+    assert (f"note: {told}" in machine.run("ddp.sh", "--cpu", "--dry-run", "-m", module).err) is not bool(is_there)
+    assert is_there or machine.run("baseline.sh", "--cpu", "-m", module).err.startswith(f"error: {told}")
+
+
 def test_files_and_directories_may_have_odd_names(machine, tmp_path):
     folder = machine.work / "it's a dir$"
     put(folder, "-t.py", "print('here')")

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import nsyspipe
-from nsyspipe.nsys.find_reports import SOURCES
+from nsyspipe.nsys import find_reports
 from nsyspipe.report.export import document
 from nsyspipe.store.write import save
 from tests.build.programs import TOPOLOGY
@@ -314,7 +314,7 @@ def test_reports_that_were_exported_elsewhere_have_the_sidecar_of_where_they_lay
     sidecar(runs, *SWAPPED)
     assert numbered(nsyspipe.load(cache), "pid")[1] == "file_name"
     for at in (0, 1):
-        SOURCES[cache / f"ddp_{at}.sqlite"] = runs / f"ddp_{at}.nsys-rep"
+        find_reports._SOURCES[cache / f"ddp_{at}.sqlite"] = runs / f"ddp_{at}.nsys-rep"
     run = nsyspipe.load(cache)
     assert numbered(run, "pid") == ({1000: 1, 1001: 0}, "sidecar")
     assert runs / "ddp.capture.json" in run.inputs
