@@ -57,6 +57,7 @@ WAITING_UNKNOWN = ("waiting is not known", "see the problems about clocks, match
 MOST_BELIEVED = 1.0  # no capture showed all of compute slowed by more than this
 AT_MOST = 1 + slowdown.MEASURED_WITHIN  # times a slowdown, as bounds take it
 
+Saving = tuple[float, dict[str, Any]]  # ns per step, and the figures that it follows from
 Answer = Finding | NotJudged | None  # None: judged, and nothing to say
 
 
@@ -132,7 +133,7 @@ class Evidence:
         rows = (row for row in self._by_rank if row["role"] == role)
         return [row for row in rows if not collectives or row["collective"] in collectives]
 
-    def exposed_cost(self, role: str, *collectives: str) -> tuple[float, dict[str, Any]] | None:
+    def exposed_cost(self, role: str, *collectives: str) -> Saving | None:
         r"""Return what exposed communication of a role costs at most, and its figures; None below 5 % of step time.
 
         That is ``|M \ C| - wait`` at least, the mean over ranks of the sum over its uses. Cost: `saving_without` them.
@@ -238,9 +239,7 @@ class Evidence:
         share = 0.0 if self.slowdown_figures["slowdown_ratio"] is None else hidden / np.maximum(all_hidden, 1)
         return self.slowed_ns(hidden, is_most=True) + AT_MOST * delay * share
 
-    def saving_without(
-        self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False
-    ) -> tuple[float, dict[str, Any]]:
+    def saving_without(self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False) -> Saving:
         r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
 
         Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and `most_slowed_ns` of
@@ -328,6 +327,5 @@ class Evidence:
         return bool(self.summary["comm_share"])
 
 
-Rules = dict[
-    Callable[[Evidence], Answer], tuple[str, ...]
-]  # the columns of steps of which a null makes silence mean nothing
+# By rule the columns of steps of which a null makes silence mean nothing.
+Rules = dict[Callable[[Evidence], Answer], tuple[str, ...]]
