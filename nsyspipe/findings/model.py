@@ -224,25 +224,21 @@ class Evidence:
     def slowed_ns(self, hidden: Float64, *, is_most: bool = False) -> Float64:
         """Return by how much hidden communication lengthens compute, ``hidden x c / (1 + c)``.
 
-        c is the measured slowdown, or the most that it may be, at most 1; where none was measured the one that is assumed.
+        c is the measured slowdown, or the most that it may be, at most 1, and then with the share of ``comm_delay_ns``; where none
+        was measured the one that is assumed, delays in it.
         """
         known, assumed = self.slowdown_figures.values()
         c = min(max((assumed or 0.0) if known is None else known * (AT_MOST if is_most else 1.0), 0.0), MOST_BELIEVED)
-        return hidden * (c / (1 + c))
-
-    def most_slowed_ns(self, hidden: Float64) -> Float64:
-        """Return the most that this much hidden communication lengthens compute, its share of ``comm_delay_ns`` too.
-
-        An assumed slowdown has the delays in it.
-        """
+        slowed = hidden * (c / (1 + c))
+        if known is None or not is_most:
+            return slowed
         all_hidden, delay = self.columns("overlap_compute_ns", "comm_delay_ns")
-        share = 0.0 if self.slowdown_figures["slowdown_ratio"] is None else hidden / np.maximum(all_hidden, 1)
-        return self.slowed_ns(hidden, is_most=True) + AT_MOST * delay * share
+        return slowed + AT_MOST * delay * (hidden / np.maximum(all_hidden, 1))
 
     def saving_without(self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False) -> Saving:
         r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
 
-        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and `most_slowed_ns` of
+        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and the most of `slowed_ns` of
         ``min(|M n C|, L)``: T is the sum of their transfer, L that of their length. With `waits` their waiting goes too:
         ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer. And the figures behind it, these two parts first.
         """
@@ -256,7 +252,10 @@ class Evidence:
             transfer = whole
         else:
             exposed = exposed - wait
-        exposed, slowed = np.minimum(exposed, transfer * (1 - kept)), self.most_slowed_ns(np.minimum(hidden, whole))
+        exposed, slowed = (
+            np.minimum(exposed, transfer * (1 - kept)),
+            self.slowed_ns(np.minimum(hidden, whole), is_most=True),
+        )
         most = self.rows_of_most(exposed + slowed)
         alone = "exposed_transfer" if self.is_wait_known and not waits else "exposed_comm"
         parts = {alone: float(exposed[most].mean()), "slowed_compute": float(slowed[most].mean())}

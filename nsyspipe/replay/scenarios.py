@@ -126,7 +126,7 @@ class Replay(Facts):
     @cached_property
     def is_answered_balanced(self) -> bool:
         """Whether hosts would launch in time if no rank waited for a late one."""
-        return why_launch_bound(self, Knobs(no_wait=True)) is None
+        return why_refused(self, Knobs(no_wait=True)) is None
 
     def _waited(self, program: Program, knobs: Knobs) -> Program:
         """Return the program, balanced where nobody is waited for: as the ranks that do not lack launches."""
@@ -238,15 +238,10 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
         return opened
     if reason := why_not_knobs(opened, knobs):
         return reason
-    return why_launch_bound(opened, knobs)
-
-
-def why_launch_bound(replay: Replay, knobs: Knobs) -> str | None:
-    """Return why hosts would not launch in time with a combination of knobs; None if they would, as far as is seen."""
-    share, host = replay.launch_bound_share(knobs), replay.launching_ns if knobs.no_wait else None
+    share, host = opened.launch_bound_share(knobs), opened.launching_ns if knobs.no_wait else None
     if share > limits.LARGEST_STARVED_SHARE:
         why = f"GPUs would stand idle {100 * share:.1f} % of the step because work is not launched yet"
-    elif host is not None and host > (most := replay.predict(knobs).high_ns):
+    elif host is not None and host > (most := opened.predict(knobs).high_ns):
         why = f"hosts take {host / 1e6:.2f} ms to launch a step, and GPUs would need {most / 1e6:.2f} ms at most"
     else:
         return None
