@@ -87,7 +87,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     lost = evidence.mean_of_most(evidence.slowed_ns(hidden) + late)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
         return None
-    slowed = evidence.most_slowed_ns(hidden)
+    slowed = evidence.slowed_ns(hidden, is_most=True)
     rows = evidence.rows_of_most(slowed)
     beyond = ", by more than is usual" if slowdown > MOST_USUAL else ""
     sums = evidence.kernels.group_by("name", use_threads=False).aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])

@@ -57,6 +57,7 @@ WAITING_UNKNOWN = ("waiting is not known", "see the problems about clocks, match
 MOST_BELIEVED = 1.0  # no capture showed all of compute slowed by more than this
 AT_MOST = 1 + slowdown.MEASURED_WITHIN  # times a slowdown, as bounds take it
 
+Saving = tuple[float, dict[str, Any]]  # ns per step, and the figures that it follows from
 Answer = Finding | NotJudged | None  # None: judged, and nothing to say
 
 
@@ -132,7 +133,7 @@ class Evidence:
         rows = (row for row in self._by_rank if row["role"] == role)
         return [row for row in rows if not collectives or row["collective"] in collectives]
 
-    def exposed_cost(self, role: str, *collectives: str) -> tuple[float, dict[str, Any]] | None:
+    def exposed_cost(self, role: str, *collectives: str) -> Saving | None:
         r"""Return what exposed communication of a role costs at most, and its figures; None below 5 % of step time.
 
         That is ``|M \ C| - wait`` at least, the mean over ranks of the sum over its uses. Cost: `saving_without` them.
@@ -223,27 +224,21 @@ class Evidence:
     def slowed_ns(self, hidden: Float64, *, is_most: bool = False) -> Float64:
         """Return by how much hidden communication lengthens compute, ``hidden x c / (1 + c)``.
 
-        c is the measured slowdown, or the most that it may be, at most 1; where none was measured the one that is assumed.
+        c is the measured slowdown, or the most that it may be, at most 1, and then with the share of ``comm_delay_ns``; where none
+        was measured the one that is assumed, delays in it.
         """
         known, assumed = self.slowdown_figures.values()
         c = min(max((assumed or 0.0) if known is None else known * (AT_MOST if is_most else 1.0), 0.0), MOST_BELIEVED)
-        return hidden * (c / (1 + c))
-
-    def most_slowed_ns(self, hidden: Float64) -> Float64:
-        """Return the most that this much hidden communication lengthens compute, its share of ``comm_delay_ns`` too.
-
-        An assumed slowdown has the delays in it.
-        """
+        slowed = hidden * (c / (1 + c))
+        if known is None or not is_most:
+            return slowed
         all_hidden, delay = self.columns("overlap_compute_ns", "comm_delay_ns")
-        share = 0.0 if self.slowdown_figures["slowdown_ratio"] is None else hidden / np.maximum(all_hidden, 1)
-        return self.slowed_ns(hidden, is_most=True) + AT_MOST * delay * share
+        return slowed + AT_MOST * delay * (hidden / np.maximum(all_hidden, 1))
 
-    def saving_without(
-        self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False
-    ) -> tuple[float, dict[str, Any]]:
+    def saving_without(self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False) -> Saving:
         r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
 
-        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and `most_slowed_ns` of
+        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and the most of `slowed_ns` of
         ``min(|M n C|, L)``: T is the sum of their transfer, L that of their length. With `waits` their waiting goes too:
         ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer. And the figures behind it, these two parts first.
         """
@@ -257,7 +252,10 @@ class Evidence:
             transfer = whole
         else:
             exposed = exposed - wait
-        exposed, slowed = np.minimum(exposed, transfer * (1 - kept)), self.most_slowed_ns(np.minimum(hidden, whole))
+        exposed, slowed = (
+            np.minimum(exposed, transfer * (1 - kept)),
+            self.slowed_ns(np.minimum(hidden, whole), is_most=True),
+        )
         most = self.rows_of_most(exposed + slowed)
         alone = "exposed_transfer" if self.is_wait_known and not waits else "exposed_comm"
         parts = {alone: float(exposed[most].mean()), "slowed_compute": float(slowed[most].mean())}
@@ -328,6 +326,5 @@ class Evidence:
         return bool(self.summary["comm_share"])
 
 
-Rules = dict[
-    Callable[[Evidence], Answer], tuple[str, ...]
-]  # the columns of steps of which a null makes silence mean nothing
+# By rule the columns of steps of which a null makes silence mean nothing.
+Rules = dict[Callable[[Evidence], Answer], tuple[str, ...]]

@@ -68,10 +68,8 @@ def slow_link(evidence: Evidence) -> Answer:
     reached, promised = verdict.busbw_bytes_per_s, nvlink_promise(evidence.gpu_names)
     kept = min(reached / promised, 1.0) if reached and promised else 0.0
     # What NVLink would still need says nothing of what goes between hosts.
-    is_bound = evidence.exposed_transfer_ns_per_step is not None and not (
-        evidence.n_hosts > 1 and verdict.crosses_hosts
-    )
-    saving, figures = evidence.saving_without(kept=kept) if is_bound else (None, evidence.slowdown_figures)
+    is_open = evidence.exposed_transfer_ns_per_step is None or (evidence.n_hosts > 1 and verdict.crosses_hosts)
+    saving, figures = (None, evidence.slowdown_figures) if is_open else evidence.saving_without(kept=kept)
     mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
     settings = evidence.nccl_settings  # of these what decides which way NCCL takes is shown
     kind = verdict.evidence["link_kind"]

@@ -339,7 +339,7 @@ def whatif(
     replay = None if isinstance(opened, str) else opened
     fitting = {key: one for key, one in _WHERE_IT_FITS.items() if replay and not why_refused(replay, one)}
     findings = run.judged_findings().to_pylist()
-    _limit_bounds(run, findings, replay)
+    _limit_bounds(run, findings, opened)
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
     conditional = {row["id"] for row in findings if is_conditional(row)}
     promised = nvlink_promise(run.header.gpu_names)
@@ -409,12 +409,12 @@ def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> s
     return None if is_beyond or _SLOW_LINK not in fired else _SLOW_LINK
 
 
-def _limit_bounds(run: Run, rows: list[dict[str, Any]], replay: Replay | None) -> None:
+def _limit_bounds(run: Run, rows: list[dict[str, Any]], opened: Replay | str) -> None:
     """Let no bound of the breakdown on what transfers cost be above what a replay gains if they took no time.
 
     Evidence: the part ``left_by_replay``, gaps between kernels and other ranks' work, with which the parts sum to the bound.
     """
-    gain = None if replay is None else replay.limit_gain_ns
+    gain = None if isinstance(opened, str) else opened.limit_gain_ns
     limit = math.inf if gain is None else max(gain, 0.0)
     for row in rows:
         if row["id"] in _OF_TRANSFER and limit < (saving := row["saving_ns_per_step"] or 0.0):
@@ -442,7 +442,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
             opened = opened_replay(run)
         except NsyspipeError as error:  # an answer without it is better than none
             opened = f"not replayed: {error.lines()[0]}"
-    _limit_bounds(run, rows, None if isinstance(opened, str) else opened)
+    _limit_bounds(run, rows, opened)
     for row, change in ((row, change) for row, change in zip(rows, changes, strict=True) if change is not None):
         evidence, refused = json.loads(row["evidence"]) | {"replay_change": change.label}, why_refused(opened, change)
         row["expected_ns_per_step"] = None

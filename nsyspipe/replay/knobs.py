@@ -273,10 +273,10 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
     shares = replay.starved_shares
     n_starved, share = np.count_nonzero(shares > LARGEST_STARVED_SHARE), f"{100 * shares.max():.1f} %"
     if n_starved > 1 or n_starved == n_ranks:
-        idle = f"GPUs stand idle {share} of the step because work was not launched yet"
+        idle = f"GPUs stand idle {share} of the median step because work was not launched yet"
         yield f"launch- or input-bound: {idle}, and how that changes is not known"
     if n_starved and not knobs.no_wait:
-        idle = f"rank {replay.captured.windows.ranks[np.argmax(shares)]} alone stands idle {share} of its step"
+        idle = f"rank {replay.captured.windows.ranks[np.argmax(shares)]} alone stands idle {share} of its median step"
         fix = "launch sooner there: without it the others would lack launches too"
         fix = "ask for the balanced run, --no-wait" if replay.is_answered_balanced else fix
         yield f"{idle} for lack of launches: a straggler; {fix}"

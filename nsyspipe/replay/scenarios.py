@@ -25,15 +25,12 @@ from nsyspipe.replay.rebucket import balanced, sent_once, with_buckets, with_cas
 from nsyspipe.replay.simulate import NOTHING, Program, Setting, simulate
 from nsyspipe.run.run import Run
 
-_GIVEN_WITHIN, _MOVED_WITHIN = (
-    0.1,
-    0.06,
-)  # of bandwidths: as a user measured; as other sizes and work beside change them
+# Of bandwidths: as a user measured; as other sizes and work beside change them.
+_GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.06
 _SKEWS = (-0.25, 0.25)
 _NOISE = 0.005  # two captures of one program differ by this much (seen: 0.2 to 0.5 %)
-_MODEL_WITHIN = (
-    0.02  # what any replay may be off by: on pairs of captures that differ by one change 0.7 % in the middle
-)
+# What any replay may be off by: on pairs of captures that differ by one change 0.7 % in the middle.
+_MODEL_WITHIN = 0.02
 _BYTES_WITHIN = 0.1  # of bytes of gradients: what a user says may be this much off what the capture says
 _ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}  # as NCCL's kernels name them
 _USE = "comm_id", "collective"
@@ -71,25 +68,22 @@ class Replay(Facts):
 
     @cached_property
     def limits(self) -> Float64 | None:
-        """Step times with transfers that take no time and slow nothing, which they do likely and at most; None where sharded, or ranks miss."""
+        """Step times with transfers that take no time and slow nothing: likeliest and least; None where sharded, or ranks miss."""
         if self.is_sharded or self.captured.program.n_ranks < max(self.world_size, 2):
             return None
         likely, *_, most = (before for before, _ in self.slowdowns(None).pairs)
-        return self._without_transfer(self.captured.program, [likely, most])
+        times = self._without_transfer(self.captured.program, [likely, most])
+        return np.stack((times[0], times.min(axis=0)))
 
     @property
     def limit_ns(self) -> float | None:
         """The least step time with transfers that take no time; None likewise."""
-        return None if self.limits is None else float(np.median(self.limits.min(axis=0)))
+        return None if self.limits is None else float(np.median(self.limits[1]))
 
     @property
     def limit_gain_ns(self) -> float | None:
         """What a step gains then, the mean over steps; None likewise."""
-        return (
-            None
-            if self.limits is None
-            else float((self.captured.windows.step_times() - self.limits.min(axis=0)).mean())
-        )
+        return None if self.limits is None else float((self.captured.windows.step_times() - self.limits[1]).mean())
 
     def predict(self, knobs: Knobs) -> Prediction:
         """Replay with what the knobs change, which `why_not_knobs` does not refuse; the range is that of `answer.whatif`."""
@@ -132,7 +126,7 @@ class Replay(Facts):
     @cached_property
     def is_answered_balanced(self) -> bool:
         """Whether hosts would launch in time if no rank waited for a late one."""
-        return why_launch_bound(self, Knobs(no_wait=True)) is None
+        return why_refused(self, Knobs(no_wait=True)) is None
 
     def _waited(self, program: Program, knobs: Knobs) -> Program:
         """Return the program, balanced where nobody is waited for: as the ranks that do not lack launches."""
@@ -244,15 +238,10 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
         return opened
     if reason := why_not_knobs(opened, knobs):
         return reason
-    return why_launch_bound(opened, knobs)
-
-
-def why_launch_bound(replay: Replay, knobs: Knobs) -> str | None:
-    """Return why hosts would not launch in time with a combination of knobs; None if they would, as far as is seen."""
-    share, host = replay.launch_bound_share(knobs), replay.launching_ns if knobs.no_wait else None
+    share, host = opened.launch_bound_share(knobs), opened.launching_ns if knobs.no_wait else None
     if share > limits.LARGEST_STARVED_SHARE:
         why = f"GPUs would stand idle {100 * share:.1f} % of the step because work is not launched yet"
-    elif host is not None and host > (most := replay.predict(knobs).high_ns):
+    elif host is not None and host > (most := opened.predict(knobs).high_ns):
         why = f"hosts take {host / 1e6:.2f} ms to launch a step, and GPUs would need {most / 1e6:.2f} ms at most"
     else:
         return None

@@ -56,7 +56,7 @@ class Finding:
     is_conditional: bool  # the bound holds only if something is so that was not recorded
     assumed: str  # what the bound assumes, `words.assumed_text`
     parts: str  # of the bound, `parts_text`
-    if_so: str  # what is expected only if it is so, in words with "if"
+    replay_assumes: str | None
     evidence: list[tuple[str, str]]
 
     @property
@@ -94,7 +94,7 @@ def findings_of(run: Run) -> list[Finding]:
             row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]),
             ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible), in_replay,
             words.is_replay_clear(evidence, summary["step_time_ns"]), is_conditional(row), words.assumed_text(evidence),
-            parts_text(evidence), words.if_text(evidence), [*evidence_rows(evidence)],
+            parts_text(evidence), evidence.get("replay_assumes"), [*evidence_rows(evidence)],
         ))  # fmt: skip
     return findings
 

@@ -293,8 +293,9 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
         notes.append(f"up to, of {', '.join(one.id for one in assuming)}{assuming[0].assumed}")
     sums = {text: ", ".join(one.id for one in shown if one.parts == text) for text in (one.parts for one in shown)}
     notes += [f"up to, of {ids}: {text}" for text, ids in sums.items() if text]
-    if_so = {one.if_so: ", of " + ", ".join(own.id for own in shown if own.if_so) for one in shown if one.if_so}
-    notes += ["likely: by a replay", *(f"likely{ids}: {text}" for text, ids in if_so.items())] if is_replayed else []
+    notes += ["likely: by a replay"] if is_replayed else []
+    if assuming := [one for one in shown if one.replay_assumes]:
+        notes.append(f"likely, of {', '.join(one.id for one in assuming)}, if {assuming[0].replay_assumes}")
     notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear for one in shown) else []
     notes += order_notes(shown) if len(shown) > 1 else []
     if extent.is_comment:  # which has few lines

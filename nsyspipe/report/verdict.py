@@ -14,7 +14,7 @@ from nsyspipe.findings.judge import is_conditional
 from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.report.findings import parts_text
 from nsyspipe.report.units import ms_text, percent_text
-from nsyspipe.report.words import NOT_CLEAR, SEEN, assumed_text, if_text, is_replay_clear, rank_step_ns, uneven_text
+from nsyspipe.report.words import NOT_CLEAR, SEEN, assumed_text, is_replay_clear, rank_step_ns, uneven_text
 
 if TYPE_CHECKING:
     from nsyspipe.run.run import Run
@@ -135,7 +135,7 @@ def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None
     if likely is not None and likely > 0:
         is_sure = is_replay_clear(evidence, median_ns)
         expected = f", likely {percent_text(likely / step_ns)}{'' if is_sure else f', {NOT_CLEAR}'}"
-        expected += f", {text}" if (text := if_text(evidence)) else ""
+        expected += f", if {text}" if (text := evidence.get("replay_assumes")) else ""
     parts = f" ({text})" if (text := parts_text(evidence)) else ""
     worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{parts}{assumed_text(evidence)}{expected}"
     little = "Little to gain" if most < _LITTLE else "Largest gain"

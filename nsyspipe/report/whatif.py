@@ -163,10 +163,10 @@ def _page(found: WhatIf, run: Run) -> str:
 
 
 def _row_label(one: Scenario) -> str:
-    """Return a change in words, and that it is none where it is a limit, or what was captured."""
+    """Return a change in words, and that it is none where nothing sets it, or it was captured."""
     is_same = one.mean_gain_ns is not None and abs(one.mean_gain_ns) < _SAME_NS
     is_captured = is_same and not {"link", "bucket_mb"}.isdisjoint(one.knobs)
-    return f"{one.label}{' (a limit)' if one.id == _LIMIT else ' (as captured)' if is_captured else ''}"
+    return f"{one.label}{' (no setting)' if one.id == _LIMIT else ' (as captured)' if is_captured else ''}"
 
 
 def _bounds(found: WhatIf, run: Run, mean_ns: float | None) -> list[str]:

@@ -210,11 +210,6 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     return text + (f", assuming that communication slows compute by up to {percent_text(ratio, 0)}" if ratio else "")
 
 
-def if_text(evidence: Mapping[str, Any]) -> str:
-    """Return on what the expectation of a replay depends, with "if" in front; nothing where it assumes nothing."""
-    return f"if {assumed}" if (assumed := evidence.get("replay_assumes")) else ""
-
-
 def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
     """Return ``step 3``, or ``steps 3, 5-7``."""
     return f"{noun}{'s'[: len(numbers) != 1]} {few(ranges(numbers), most)}"

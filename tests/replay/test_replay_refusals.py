@@ -141,6 +141,14 @@ def test_a_straggler_that_waits_for_launches_can_be_balanced(written):
     assert only(whatif(run, no_wait=True)).step_time_ns == pytest.approx(12 * MS, rel=0.01)
 
 
+def test_a_straggler_is_not_balanced_to_more_than_the_other_host_launches(written):
+    # It launches the same work in 15 ms, and the next step 1 ms later: of three steps the last one's next is not replayed.
+    rows = [("part", at * MS, (at + 1) * MS, int(1.5 * at * MS)) for at in range(10)]
+    slow = rank_of(0, 16 * MS, [*rows, (NCCL, 10 * MS, 16 * MS, 15 * MS)], lead=40 * MS, span=(-US, 16 * MS - 2 * US))
+    words = "hosts take 15.67 ms to launch a step, and GPUs would need 12.24 ms"
+    assert words in refusal(whatif(written(slow, launch_bound(1)), no_wait=True))
+
+
 @pytest.mark.parametrize(("forgotten", "reason"), [
     # Two of one rank: the first is of the step that is skipped. Steps 1 to 18 count: the last one is cut off.
     ([(1, NCCL, 2)], "launches of collectives were not recorded (1 of 36)"),
