@@ -251,7 +251,6 @@ def compare(
     min_effect_pct: float | str = gate.DEFAULT_MIN_EFFECT_PCT,
     confidence: float = gate.DEFAULT_CONFIDENCE,
     force: bool = False,
-    settings_file: str | None = None,
 ) -> Scoreboard:
     """Set runs side by side: which is fastest, by how much, and what their steps' time goes to.
 
@@ -270,8 +269,6 @@ def compare(
         Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
     min_effect_pct, confidence, force
         As in `diff`, of step times.
-    settings_file
-        The file that the thresholds come from, which outputs name.
 
     Returns
     -------
@@ -302,7 +299,7 @@ def compare(
     sides = _sides([runs, *others] if others else runs)
     if not sides:
         raise OptionError("compare", "has no run", fix="one run at least, the reference first")
-    return Scoreboard(sides, Rules(least, confidence, force, settings_file), sort)
+    return Scoreboard(sides, Rules(least, confidence, force), sort)
 
 
 def _sides(runs: Any) -> tuple[Side, ...]:  # noqa: ANN401 - as `compare` takes them

@@ -184,7 +184,7 @@ def compare(
         from nsyspipe.api import compare as compared
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
-        board = compared(opened, sort=sort, **thresholds, force=outputs.force, settings_file=rules.file)
+        board = replace(compared(opened, sort=sort, **thresholds, force=outputs.force), settings=rules)
         formats, blocks = scoreboard_formats(board), scoreboard_blocks(board)
         inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(board), quiet=running.quiet)

@@ -17,6 +17,7 @@ from nsyspipe.comparison.gate import (
     ANY_CHANGE,
     DEFAULT_CONFIDENCE,
     DEFAULT_MIN_EFFECT,
+    NOTHING_SET,
     REGRESSION,
     GateSettings,
     check_can_fail,
@@ -153,7 +154,7 @@ class RunDifference(ShownInNotebooks):
     judged: tuple[str, ...] = ("step_time",)  # the metrics that the verdict and the gate rest on
     is_forced: bool = False  # whether verdicts are given although the runs are not comparable
     fail_on: str | None = None  # what its gate fails on; None: nothing was asked
-    settings: GateSettings | None = None  # who set all that, of a command; None: a caller from Python
+    settings: GateSettings = NOTHING_SET  # who set all that, of a command; nothing: a caller from Python
 
     @cached_property
     def gate(self) -> Gate | None:

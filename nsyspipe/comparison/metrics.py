@@ -139,7 +139,6 @@ class Rules:
     min_effect: float  # the smallest |difference| of step times, as a ratio of the reference
     confidence: float  # of the intervals
     is_forced: bool = False  # runs that are not comparable are judged, too
-    settings_file: str | None = None  # which says so, if not options or defaults do
 
 
 def judged(

@@ -305,7 +305,7 @@ def notes(difference: RunDifference) -> list[str]:
         )
         texts += spread_text(difference, "LABEL=REPORTS")
     texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
-    return texts + ([f"Thresholds from {file}."] if (file := _settings_file(difference)) else [])
+    return texts + ([f"Thresholds from {file}."] if (file := difference.settings.file) else [])
 
 
 def spread_text(difference: RunDifference, several: str) -> list[str]:
@@ -313,10 +313,6 @@ def spread_text(difference: RunDifference, several: str) -> list[str]:
     what = f"the spread between captures is not in the interval; name several as {several}"
     is_unseen = any(difference.metrics["method"].to_pylist()) and not difference.has_spread_between_captures
     return [f"One capture per side: {what}."] if is_unseen else []
-
-
-def _settings_file(difference: RunDifference) -> str | None:
-    return None if difference.settings is None else difference.settings.file
 
 
 def _beside_text(difference: RunDifference) -> str | None:
@@ -361,14 +357,14 @@ def _judged(row: Mapping[str, Any]) -> str:
     return " ".join(filter(None, [row["statistic"], row["metric"]]))  # which number of it is compared
 
 
-def rule_text(gate: Gate, settings: GateSettings | None) -> str:
+def rule_text(gate: Gate, settings: GateSettings) -> str:
     """Return what a gate was asked, and of a command who says so: the metrics, from where on a change counts, how sure that has to be."""
     first, names = gate.judged[0], ",".join(row["metric"] for row in gate.judged)
     options = {
         "fail_on": f"--fail-on {gate.fail_on}", "metrics": f"--metric {names}",
         "min_effect": f"--min-effect {units.decimals(first['min_effect_pct'])}%", "confidence": f"--confidence {first['confidence']:g}",
     }  # fmt: skip
-    sources = {name: f" ({settings.source(name)})" if settings else "" for name in options}
+    sources = {name: f" ({settings.source(name)})" if settings.fail_on else "" for name in options}
     return f"It rests on {', '.join(option + sources[name] for name, option in options.items())}."
 
 
@@ -407,7 +403,7 @@ def difference_document(difference: RunDifference) -> dict[str, Any]:
         "verdict": difference.verdict, "judged": list(difference.judged),
         "min_effect_pct": round(100 * difference.min_effect, 12), "statistic": difference.statistic,
         "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
-        "confidence": difference.confidence, "settings_file": _settings_file(difference),
+        "confidence": difference.confidence, "settings_file": difference.settings.file,
         "has_spread_between_captures": difference.has_spread_between_captures,
         "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(), "gate": judged_by,
         "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
