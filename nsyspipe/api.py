@@ -218,14 +218,13 @@ def diff(
     <Gate passed: no regression of median step_time by 2.0 % or more>
     """
     from nsyspipe.comparison.difference import RunDifference, told_apart  # noqa: PLC0415 - one run needs none
-    from nsyspipe.comparison.metrics import DEFAULT_METRIC  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.metrics import DEFAULT_METRIC, Rules  # noqa: PLC0415 - one run needs none
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - one run needs none
 
     check_kind("force", force, bool, "True or False", "force=True")
     least = gate.effect_ratio(min_effect_pct)
     gate.check_confidence(confidence)
-    given = metrics or (DEFAULT_METRIC,)
-    judged = gate.parse_metrics(given) if isinstance(given, str) else gate.check_metrics(given)
+    judged = gate.check_metrics(metrics or DEFAULT_METRIC)
     check_kind("fail_on", fail_on, str, "a gate", "fail_on='regression'")
     if fail_on is not None:
         gate.check_can_fail(fail_on, {name: METRICS[name].better for name in judged})
@@ -241,7 +240,7 @@ def diff(
             fix="diff(BASELINE, CANDIDATE); a list is several captures of one of them",
         )
     before, after = told_apart([_as_side(baseline), _as_side(candidate)])
-    return RunDifference(before, after, least, confidence, judged, force, fail_on)
+    return RunDifference(before, after, Rules(least, confidence, force), judged, fail_on)
 
 
 def compare(
@@ -330,8 +329,7 @@ def _as_side(side: AnySide) -> Side:
         run = side if isinstance(side, Run) else load(side)
         return Side(run.header.label, (run,))
     fix = "load([REPORT, REPORT]) for reports of one run, or [load(RUN), load(RUN)]"
-    given = list(several("run", side, "a run, a path, or a list of runs", fix))
-    runs = tuple(one for one in given if isinstance(one, Run))
-    if len(runs) != len(given) or not runs:
+    runs = tuple(several("run", side, "a run, a path, or a list of runs", fix))
+    if not (runs and all(isinstance(run, Run) for run in runs)):
         raise OptionError("a list", "is not of runs", fix=fix)
     return Side(runs[0].header.label, runs)

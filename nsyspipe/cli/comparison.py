@@ -60,7 +60,7 @@ class GateOptions(RuleOptions):
 
     def settings(self) -> gate.GateSettings:
         """Return what options say, else what the nearest file says; a gate that could never fail is refused."""
-        metrics = gate.parse_metrics(",".join(self.metric)) if self.metric else None
+        metrics = gate.check_metrics(",".join(self.metric)) if self.metric else None
         fail_on = None if self.fail_on is None else gate.check_gate(self.fail_on)
         found = self.settled(fail_on=fail_on, metrics=metrics)
         if found.fail_on and found.metrics:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
@@ -13,24 +13,15 @@ import pyarrow as pa
 from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import SIDES, StepTable, kernel_changes, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import COMPARABILITY, PROBLEMS_OF_SIDES, check_comparable, check_order
-from nsyspipe.comparison.gate import (
-    ANY_CHANGE,
-    DEFAULT_CONFIDENCE,
-    DEFAULT_MIN_EFFECT,
-    NOTHING_SET,
-    REGRESSION,
-    GateSettings,
-    check_can_fail,
-)
-from nsyspipe.comparison.metrics import Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
+from nsyspipe.comparison.gate import NOTHING_SET, GateSettings, check_can_fail
+from nsyspipe.comparison.metrics import INCONCLUSIVE, Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
 from nsyspipe.comparison.surroundings import Cause, cause_of, surroundings
 from nsyspipe.errors import OptionError, problems_in_python
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 _THIS = ": nsyspipe diff"  # a fix that this is itself
 _EXIT_CODES = {"passed": 0, "failed": 3, "undecided": 4}  # of the contract
-_FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
-_DECIDED = {REGRESSION: (REGRESSION, "no change", "improvement"), ANY_CHANGE: (*_FAILING[ANY_CHANGE], "no change")}
+_FAILING = {"regression": ("regression",), "any-change": ("regression", "improvement", "change")}
 
 
 @dataclass(frozen=True)
@@ -76,9 +67,8 @@ def told_apart(sides: Sequence[Side]) -> list[Side]:
         ways = (*_directories(runs), [f"{name} ({run.header.run_id})" for run in runs], [*islice(numbers, len(runs))])
         for at, own in zip(free, next(own for own in ways if len({*own} - taken) == len(runs)), strict=True):
             names[at] = own
-    return [
-        side if side.name == name else replace(side, shown_as=name) for side, name in zip(sides, names, strict=True)
-    ]
+    named = zip(sides, names, strict=True)
+    return [side if side.name == name else replace(side, shown_as=name) for side, name in named]
 
 
 def _directories(runs: Sequence[Run]) -> list[list[str]]:
@@ -112,8 +102,8 @@ class Gate(ShownInNotebooks):
         """
         check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
         failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
-        unsure = (row for row in rows if row["verdict"] not in _DECIDED[fail_on])
-        undecided = tuple(row for row in unsure if not (fail_on == REGRESSION and row.get("no_regression")))
+        unsure = (row for row in rows if row["verdict"] == INCONCLUSIVE)
+        undecided = tuple(row for row in unsure if not (fail_on == "regression" and row.get("no_regression")))
         return cls(
             fail_on, "failed" if failed else "undecided" if undecided else "passed", tuple(rows), failed, undecided
         )
@@ -149,10 +139,8 @@ class RunDifference(ShownInNotebooks):
 
     baseline: Side
     candidate: Side
-    min_effect: float = DEFAULT_MIN_EFFECT  # smallest |delta| / baseline that counts, as a ratio
-    confidence: float = DEFAULT_CONFIDENCE  # of the intervals
+    rules: Rules = field(default_factory=Rules)  # what counts, and how sure the intervals are
     judged: tuple[str, ...] = ("step_time",)  # the metrics that the verdict and the gate rest on
-    is_forced: bool = False  # whether verdicts are given although the runs are not comparable
     fail_on: str | None = None  # what its gate fails on; None: nothing was asked
     settings: GateSettings = NOTHING_SET  # who set all that, of a command; nothing: a caller from Python
 
@@ -186,14 +174,14 @@ class RunDifference(ShownInNotebooks):
     def metrics(self) -> pa.Table:
         """`METRIC_ROWS`: per figure of a step both medians, delta, its interval, n and verdict."""
         why = [row["message"].partition(": ")[0] for row in self.comparability.to_pylist() if row["blocks"]]
-        blocked = f"not comparable: {', '.join(why)}" if why and not self.is_forced else None
-        return metric_rows(*self._tables, rules=self._rules, blocked=blocked, settled=() if blocked else self.judged)
+        blocked = f"not comparable: {', '.join(why)}" if why and not self.rules.is_forced else None
+        return metric_rows(*self._tables, rules=self.rules, blocked=blocked, settled=() if blocked else self.judged)
 
     @cached_property
     def outlier(self) -> Outlier | None:
         """The one step that makes a judged step time inconclusive, against what would otherwise be decided; else None."""
-        may_decide = self.is_comparable or self.is_forced
-        return outlier(*self._tables, rules=self._rules, rows=self.judged_rows) if may_decide else None
+        may_decide = self.is_comparable or self.rules.is_forced
+        return outlier(*self._tables, rules=self.rules, rows=self.judged_rows) if may_decide else None
 
     @cached_property
     def cause(self) -> Cause | None:
@@ -239,7 +227,7 @@ class RunDifference(ShownInNotebooks):
     @cached_property
     def kernels(self) -> pa.Table:
         """`KERNEL_CHANGES`: every kernel of either side, the largest |delta| per step first."""
-        return kernel_changes(*self._tables, min_effect=self.min_effect)
+        return kernel_changes(*self._tables, min_effect=self.rules.min_effect)
 
     @cached_property
     def changes(self) -> pa.Table:
@@ -275,10 +263,6 @@ class RunDifference(ShownInNotebooks):
         inconclusive: nothing says whether that is better.
         """
         return overall_verdict(self.judged_rows)
-
-    @property
-    def _rules(self) -> Rules:
-        return Rules(self.min_effect, self.confidence, self.is_forced)
 
     @cached_property
     def _tables(self) -> tuple[list[StepTable], ...]:

@@ -80,19 +80,15 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
 
 
 def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, ...]:
-    """Return names of metrics, each once; an `OptionError` in which it is called `option` if one is none."""
+    """Return names of metrics, each once, of a text those between commas; an `OptionError` with `option` if one is none."""
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
 
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
     checked = tuple(dict.fromkeys(several("metrics", names, "a name, or several,", "metrics='step_time'")))
     for name in checked:
         if name not in METRICS:
             raise OptionError.no_such_name(f"{option} {name!r}", "there is no such metric", name, METRICS)
     return checked
-
-
-def parse_metrics(text: str, name: str = "--metric") -> tuple[str, ...]:
-    """Return the same of a comma-separated list."""
-    return check_metrics((one.strip() for one in text.split(",")), name)
 
 
 def _number(value: object, *kinds: type) -> float:
@@ -232,7 +228,7 @@ def _metrics(value: object, name: str) -> tuple[str, ...]:
         value = ",".join(value)
     if not isinstance(value, str):
         raise OptionError(f"{name} {value!r}", "is no list of metrics", fix='metric = ["step_time"]')
-    return parse_metrics(value, name)
+    return check_metrics(value, name)
 
 
 # Key of a file, which is the option too -> attribute of `GateSettings`, and what checks its value.

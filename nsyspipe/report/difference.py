@@ -111,7 +111,7 @@ def _metrics(difference: RunDifference) -> Table:
     of_what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
     heading, below = ("of the capture", "") if statistics == {None} else ("over steps", f"\n{of_what}")
     said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # of_what, where it may be either
-    sure = f"{percent_text(difference.confidence, 0)} interval"
+    sure = f"{percent_text(difference.rules.confidence, 0)} interval"
     fields = [
         Field(heading, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], ""), "word"),
         *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
@@ -301,7 +301,7 @@ def notes(difference: RunDifference) -> list[str]:
         texts += uneven
         texts.append(
             f"Figures of both sides are medians over steps{times}; other tables have means. Intervals of the difference: "
-            f"{method}; no change: all of the interval within {percent_text(difference.min_effect)}."
+            f"{method}; no change: all of the interval within {percent_text(difference.rules.min_effect)}."
         )
         texts += spread_text(difference, "LABEL=REPORTS")
     texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
@@ -401,9 +401,9 @@ def difference_document(difference: RunDifference) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION, "tool_version": __version__,
         "verdict": difference.verdict, "judged": list(difference.judged),
-        "min_effect_pct": round(100 * difference.min_effect, 12), "statistic": difference.statistic,
+        "min_effect_pct": round(100 * difference.rules.min_effect, 12), "statistic": difference.statistic,
         "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
-        "confidence": difference.confidence, "settings_file": difference.settings.file,
+        "confidence": difference.rules.confidence, "settings_file": difference.settings.file,
         "has_spread_between_captures": difference.has_spread_between_captures,
         "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(), "gate": judged_by,
         "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),

@@ -87,9 +87,9 @@ def test_what_is_no_percentage_and_a_confidence_out_of_range_are_refused(parse, 
 
 
 def test_metrics_are_names_separated_by_commas():
-    assert module.parse_metrics("step_time, idle,step_time") == ("step_time", "idle")
+    assert module.check_metrics("step_time, idle,step_time") == ("step_time", "idle")
     with pytest.raises(OptionError) as caught:
-        module.parse_metrics("step_time,speed")
+        module.check_metrics("step_time,speed")
     assert caught.value.found == ", ".join(METRICS)
 
 

@@ -238,7 +238,7 @@ def test_a_metric_goes_by_its_name_or_its_column_and_an_unknown_one_lists_those_
         check_sort("label", "--sort")
     assert caught.value.lines()[0] == "--sort 'label': there is no such metric"
     assert caught.value.found.startswith("step_time, throughput, ")
-    assert repr(compare([Side("a", (runs["slow"],))])) == "<Scoreboard of 1 runs against 'a'>"
+    assert repr(compare([Side("a", (runs["slow"],))])) == "<Scoreboard of 1 run against 'a'>"
 
 
 @pytest.mark.parametrize(("name", "expected"), [("step_time", "bcad"), ("overlap_ratio", "abcd")])
