@@ -45,9 +45,7 @@ class Side:
             raise OptionError.of_kind("label", self.label, "a text", "a name in quotes, as 'main'")
         runs = [self.runs] if isinstance(self.runs, Run) else self.runs
         if not isinstance(runs, list | tuple) or any(isinstance(run, str | Path) for run in runs):
-            raise OptionError.of_kind(
-                "runs", self.runs, "a loaded run, or several,", f"Side({self.label!r}, [load(RUN)])"
-            )
+            raise OptionError.of_kind("runs", self.runs, "a loaded run, or several,", "Side('main', [load(RUN)])")
         object.__setattr__(self, "runs", tuple(runs))
         if not self.runs:
             raise OptionError(self.label, "has no run", fix="at least one capture on each side")
@@ -104,9 +102,8 @@ class Gate(ShownInNotebooks):
         failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
         unsure = (row for row in rows if row["verdict"] == INCONCLUSIVE)
         undecided = tuple(row for row in unsure if not (fail_on == "regression" and row.get("no_regression")))
-        return cls(
-            fail_on, "failed" if failed else "undecided" if undecided else "passed", tuple(rows), failed, undecided
-        )
+        outcome = "failed" if failed else "undecided" if undecided else "passed"
+        return cls(fail_on, outcome, tuple(rows), failed, undecided)
 
     @property
     def exit_code(self) -> int:

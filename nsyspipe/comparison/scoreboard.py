@@ -183,14 +183,8 @@ class Scoreboard(ShownInNotebooks):
                 where = {"label": label, "run_id": side.run.header.run_id}
                 if not side.n_steps:
                     message, fix = _NO_STEP_TIME if side.run.is_capture else _NO_STEP
-                    own = {
-                        "code": "no-figures",
-                        "severity": "warning",
-                        "report": None,
-                        "rank": None,
-                        "message": message,
-                    }
-                    rows.append(where | own | {"fix": fix})
+                    of_run = {"code": "no-figures", "severity": "warning", "report": None, "rank": None}
+                    rows.append(where | of_run | {"message": message, "fix": fix})
                 rows += [where | row for row in side.run.problem_rows]
         return rows
 
