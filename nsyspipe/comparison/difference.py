@@ -80,7 +80,7 @@ def _directories(runs: Sequence[Run]) -> list[list[str]]:
 class Gate(ShownInNotebooks):
     """Whether a difference passes, with the rows of `METRIC_ROWS`: those judged, those that failed, those nobody can be sure of.
 
-    `verdict` says it in a sentence, with the metrics and from where on a change of them counts.
+    `verdict` says it in a sentence, with the metrics and from where on a change of them counts. Only one that passed is true.
     """
 
     fail_on: str  # ``regression`` or ``any-change``
@@ -119,6 +119,9 @@ class Gate(ShownInNotebooks):
     def min_effect_pct(self) -> float:
         """From where on a change of them counts, per cent of the baseline."""
         return float(self.judged[0]["min_effect_pct"])
+
+    def __bool__(self) -> bool:
+        return self.outcome == "passed"
 
     def __repr__(self) -> str:
         return f"<{self.verdict}>"

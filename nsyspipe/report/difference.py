@@ -394,7 +394,7 @@ def difference_document(difference: RunDifference) -> dict[str, Any]:
         values = {side: row.pop(f"{side}_value") for side in SIDES}
         row.update({} if values["baseline"] is None else values)
     evenness = zip(SIDES, difference.evenness, strict=True)
-    judged_by = (gate := difference.gate) and {
+    judged_by = None if (gate := difference.gate) is None else {
         **{name: getattr(gate, name) for name in ("fail_on", "outcome", "exit_code")},
         **{name: [row["metric"] for row in getattr(gate, name)] for name in ("failed", "undecided")},
     }  # fmt: skip

@@ -35,6 +35,7 @@ def test_a_gate_fails_is_undecided_or_passes(verdicts, on_regression, on_any_cha
     judged = {f"m{at}": verdict for at, verdict in enumerate(verdicts)}
     assert gate_of("regression", **judged).exit_code == on_regression
     assert gate_of("any-change", **judged).exit_code == on_any_change
+    assert bool(gate_of("regression", **judged)) == (on_regression == PASSED)
 
 
 def test_a_metric_without_direction_fails_only_where_any_change_does():
