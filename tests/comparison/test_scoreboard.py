@@ -216,11 +216,6 @@ def test_figures_of_a_damaged_run_that_are_no_numbers_are_null(runs, tmp_path):
     assert found["step_time_ns"] == 131 * MS
 
 
-def test_equal_labels_are_told_apart(runs):
-    board = compare([Side("x", (runs["slow"],)), Side("x", (runs["fast"],)), Side("x (2)", (runs["again"],))])  # fmt: skip
-    assert board.table["label"].to_pylist() == ["slow", "fast", "x (2)"]
-
-
 @pytest.mark.parametrize(("given", "options", "message"), [
     ([], {}, "has no run"), ("path", {}, "is one run"), (None, {"sort": "speed"}, "no such metric"),
     *((None, {"min_effect_pct": value}, "no percentage") for value in (-1, float("nan"), "two", True)),
