@@ -131,7 +131,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "metrics='idel': there is no such metric": partial(compared, metrics="step_time, idel"),
     "metrics=3: is an int": partial(compared, metrics=3),
     "diff: compares two runs": api.diff,
-    "fail_on=3: is an int": partial(compared, fail_on=3),
+    "fail_on=3: is no gate": partial(compared, fail_on=3),
     "fail_on='slower': is no gate\n  found: regression, any-change": partial(compared, fail_on="slower"),
     "fail_on='regression': can never fail: comm": lambda run: api.diff(
         run, run, fail_on="regression", metrics="idle,comm"
