@@ -46,4 +46,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

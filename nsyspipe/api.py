@@ -218,15 +218,12 @@ def diff(
     <Gate passed: no regression of median step_time by 2.0 % or more>
     """
     from nsyspipe.comparison.difference import RunDifference, told_apart  # noqa: PLC0415 - one run needs none
-    from nsyspipe.comparison.metrics import DEFAULT_METRIC  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.metrics import DEFAULT_METRIC, Rules  # noqa: PLC0415 - one run needs none
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - one run needs none
 
     check_kind("force", force, bool, "True or False", "force=True")
-    least = gate.effect_ratio(min_effect_pct)
-    gate.check_confidence(confidence)
-    given = metrics or (DEFAULT_METRIC,)
-    judged = gate.parse_metrics(given) if isinstance(given, str) else gate.check_metrics(given)
-    check_kind("fail_on", fail_on, str, "a gate", "fail_on='regression'")
+    rules = Rules(gate.effect_ratio(min_effect_pct), gate.check_confidence(confidence), force)
+    judged = gate.check_metrics(metrics or DEFAULT_METRIC)
     if fail_on is not None:
         gate.check_can_fail(fail_on, {name: METRICS[name].better for name in judged})
     if against is not None:
@@ -235,13 +232,10 @@ def diff(
         baseline, *others = ([load(place, label=name) for place in places] for name, places in found.items())
         candidate = others[0] if others else candidate
     if candidate is None:
-        raise OptionError(
-            "diff",
-            "compares two runs, and one is named",
-            fix="diff(BASELINE, CANDIDATE); a list is several captures of one of them",
-        )
+        fix = "diff(BASELINE, CANDIDATE); a list is several captures of one of them"
+        raise OptionError("diff", "compares two runs, and one is named", fix=fix)
     before, after = told_apart([_as_side(baseline), _as_side(candidate)])
-    return RunDifference(before, after, least, confidence, judged, force, fail_on)
+    return RunDifference(before, after, rules, judged, fail_on)
 
 
 def compare(
@@ -251,7 +245,6 @@ def compare(
     min_effect_pct: float | str = gate.DEFAULT_MIN_EFFECT_PCT,
     confidence: float = gate.DEFAULT_CONFIDENCE,
     force: bool = False,
-    settings_file: str | None = None,
 ) -> Scoreboard:
     """Set runs side by side: which is fastest, by how much, and what their steps' time goes to.
 
@@ -270,8 +263,6 @@ def compare(
         Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
     min_effect_pct, confidence, force
         As in `diff`, of step times.
-    settings_file
-        The file that the thresholds come from, which outputs name.
 
     Returns
     -------
@@ -291,36 +282,29 @@ def compare(
     >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
     {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
     """
+    from nsyspipe.comparison.difference import Side, told_apart  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import Rules  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.scoreboard import Scoreboard, check_sort  # noqa: PLC0415 - one run needs none
 
     check_kind("force", force, bool, "True or False", "force=True")
-    least = gate.effect_ratio(min_effect_pct)
-    gate.check_confidence(confidence)
+    rules = Rules(gate.effect_ratio(min_effect_pct), gate.check_confidence(confidence), force)
     if sort is not None:
         sort = check_sort(sort)
-    sides = _sides([runs, *others] if others else runs)
-    if not sides:
-        raise OptionError("compare", "has no run", fix="one run at least, the reference first")
-    return Scoreboard(sides, Rules(least, confidence, force, settings_file), sort)
-
-
-def _sides(runs: Any) -> tuple[Side, ...]:  # noqa: ANN401 - as `compare` takes them
-    """Return sides whose labels differ, as words tell them apart."""
-    from nsyspipe.comparison.difference import Side, told_apart  # noqa: PLC0415 - one run needs none
-
-    if isinstance(runs, Mapping):
-        sides = [Side(label, _as_side(run).runs) for label, run in runs.items()]
-    elif isinstance(runs, str | os.PathLike):
-        place = os.fspath(runs)
+    given: Any = [runs, *others] if others else runs
+    if isinstance(given, Mapping):
+        sides = [Side(label, _as_side(run).runs) for label, run in given.items()]
+    elif isinstance(given, str | os.PathLike):
+        place = os.fspath(given)
         ids = ids_by_time(Path(place)) if is_saved(Path(place)) else []
         if len(ids) <= 1:
             raise OptionError(repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)")
         sides = [_as_side(f"{place.rstrip('/')}:{run_id}") for run_id in ids]
     else:
         fix = "compare(RUN, RUN), or compare('runs/')"
-        sides = [_as_side(run) for run in several("runs", runs, "a list of them", fix)]
-    return tuple(Side(side.name, side.runs) for side in told_apart(sides))
+        sides = [_as_side(run) for run in several("runs", given, "a list of them", fix)]
+    if not sides:
+        raise OptionError("compare", "has no run", fix="one run at least, the reference first")
+    return Scoreboard(tuple(Side(side.name, side.runs) for side in told_apart(sides)), rules, sort)
 
 
 def _as_side(side: AnySide) -> Side:
@@ -333,8 +317,7 @@ def _as_side(side: AnySide) -> Side:
         run = side if isinstance(side, Run) else load(side)
         return Side(run.header.label, (run,))
     fix = "load([REPORT, REPORT]) for reports of one run, or [load(RUN), load(RUN)]"
-    given = list(several("run", side, "a run, a path, or a list of runs", fix))
-    runs = tuple(one for one in given if isinstance(one, Run))
-    if len(runs) != len(given) or not runs:
+    runs = tuple(several("run", side, "a run, a path, or a list of runs", fix))
+    if not (runs and all(isinstance(run, Run) for run in runs)):
         raise OptionError("a list", "is not of runs", fix=fix)
     return Side(runs[0].header.label, runs)

@@ -38,8 +38,7 @@ class RuleOptions:
     def settled(self, **more: Any) -> gate.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
         """Return them checked, with `more`, and where they are silent what the nearest file says, seen from here."""
         effect = None if self.min_effect is None else gate.parse_min_effect(self.min_effect)
-        fix, given = "--confidence 0.95", self.confidence
-        confidence = None if given is None else gate.check_confidence(given, "--confidence", fix)
+        confidence = None if self.confidence is None else gate.check_confidence(self.confidence)
         options = gate.GateSettings(min_effect=effect, confidence=confidence, **more)
         return gate.settled(options, gate.read_settings(Path.cwd()), ("min_effect", "confidence", *more))
 
@@ -60,7 +59,7 @@ class GateOptions(RuleOptions):
 
     def settings(self) -> gate.GateSettings:
         """Return what options say, else what the nearest file says; a gate that could never fail is refused."""
-        metrics = gate.parse_metrics(",".join(self.metric)) if self.metric else None
+        metrics = gate.check_metrics(",".join(self.metric)) if self.metric else None
         fail_on = None if self.fail_on is None else gate.check_gate(self.fail_on)
         found = self.settled(fail_on=fail_on, metrics=metrics)
         if found.fail_on and found.metrics:
@@ -123,7 +122,7 @@ def diff(
         formats, blocks = difference_formats(difference), difference_blocks(difference)
         inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(difference), quiet=running.quiet)
-    if (judged := difference.gate) and judged.exit_code:
+    if (judged := difference.gate) is not None and not judged:
         cannot = " cannot be decided" * (judged.outcome == "undecided")
         typer.echo(printable(f"error: --fail-on {judged.fail_on}{cannot}: {gate_text(judged)}"), err=True)
         raise typer.Exit(judged.exit_code)
@@ -184,7 +183,7 @@ def compare(
         from nsyspipe.api import compare as compared
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
-        board = compared(opened, sort=sort, **thresholds, force=outputs.force, settings_file=rules.file)
+        board = replace(compared(opened, sort=sort, **thresholds, force=outputs.force), settings=rules)
         formats, blocks = scoreboard_formats(board), scoreboard_blocks(board)
         inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(board), quiet=running.quiet)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
@@ -13,23 +13,15 @@ import pyarrow as pa
 from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import SIDES, StepTable, kernel_changes, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import COMPARABILITY, PROBLEMS_OF_SIDES, check_comparable, check_order
-from nsyspipe.comparison.gate import (
-    ANY_CHANGE,
-    DEFAULT_CONFIDENCE,
-    DEFAULT_MIN_EFFECT,
-    REGRESSION,
-    GateSettings,
-    check_can_fail,
-)
-from nsyspipe.comparison.metrics import Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
+from nsyspipe.comparison.gate import NOTHING_SET, GateSettings, check_can_fail
+from nsyspipe.comparison.metrics import INCONCLUSIVE, Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
 from nsyspipe.comparison.surroundings import Cause, cause_of, surroundings
 from nsyspipe.errors import OptionError, problems_in_python
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 _THIS = ": nsyspipe diff"  # a fix that this is itself
 _EXIT_CODES = {"passed": 0, "failed": 3, "undecided": 4}  # of the contract
-_FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
-_DECIDED = {REGRESSION: (REGRESSION, "no change", "improvement"), ANY_CHANGE: (*_FAILING[ANY_CHANGE], "no change")}
+_FAILING = {"regression": ("regression",), "any-change": ("regression", "improvement", "change")}
 
 
 @dataclass(frozen=True)
@@ -53,9 +45,7 @@ class Side:
             raise OptionError.of_kind("label", self.label, "a text", "a name in quotes, as 'main'")
         runs = [self.runs] if isinstance(self.runs, Run) else self.runs
         if not isinstance(runs, list | tuple) or any(isinstance(run, str | Path) for run in runs):
-            raise OptionError.of_kind(
-                "runs", self.runs, "a loaded run, or several,", f"Side({self.label!r}, [load(RUN)])"
-            )
+            raise OptionError.of_kind("runs", self.runs, "a loaded run, or several,", "Side('main', [load(RUN)])")
         object.__setattr__(self, "runs", tuple(runs))
         if not self.runs:
             raise OptionError(self.label, "has no run", fix="at least one capture on each side")
@@ -75,9 +65,8 @@ def told_apart(sides: Sequence[Side]) -> list[Side]:
         ways = (*_directories(runs), [f"{name} ({run.header.run_id})" for run in runs], [*islice(numbers, len(runs))])
         for at, own in zip(free, next(own for own in ways if len({*own} - taken) == len(runs)), strict=True):
             names[at] = own
-    return [
-        side if side.name == name else replace(side, shown_as=name) for side, name in zip(sides, names, strict=True)
-    ]
+    named = zip(sides, names, strict=True)
+    return [side if side.name == name else replace(side, shown_as=name) for side, name in named]
 
 
 def _directories(runs: Sequence[Run]) -> list[list[str]]:
@@ -91,7 +80,7 @@ def _directories(runs: Sequence[Run]) -> list[list[str]]:
 class Gate(ShownInNotebooks):
     """Whether a difference passes, with the rows of `METRIC_ROWS`: those judged, those that failed, those nobody can be sure of.
 
-    `verdict` says it in a sentence, with the metrics and from where on a change of them counts.
+    `verdict` says it in a sentence, with the metrics and from where on a change of them counts. Only one that passed is true.
     """
 
     fail_on: str  # ``regression`` or ``any-change``
@@ -111,11 +100,10 @@ class Gate(ShownInNotebooks):
         """
         check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
         failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
-        unsure = (row for row in rows if row["verdict"] not in _DECIDED[fail_on])
-        undecided = tuple(row for row in unsure if not (fail_on == REGRESSION and row.get("no_regression")))
-        return cls(
-            fail_on, "failed" if failed else "undecided" if undecided else "passed", tuple(rows), failed, undecided
-        )
+        unsure = (row for row in rows if row["verdict"] == INCONCLUSIVE)
+        undecided = tuple(row for row in unsure if not (fail_on == "regression" and row.get("no_regression")))
+        outcome = "failed" if failed else "undecided" if undecided else "passed"
+        return cls(fail_on, outcome, tuple(rows), failed, undecided)
 
     @property
     def exit_code(self) -> int:
@@ -131,6 +119,9 @@ class Gate(ShownInNotebooks):
     def min_effect_pct(self) -> float:
         """From where on a change of them counts, per cent of the baseline."""
         return float(self.judged[0]["min_effect_pct"])
+
+    def __bool__(self) -> bool:
+        return self.outcome == "passed"
 
     def __repr__(self) -> str:
         return f"<{self.verdict}>"
@@ -148,12 +139,10 @@ class RunDifference(ShownInNotebooks):
 
     baseline: Side
     candidate: Side
-    min_effect: float = DEFAULT_MIN_EFFECT  # smallest |delta| / baseline that counts, as a ratio
-    confidence: float = DEFAULT_CONFIDENCE  # of the intervals
+    rules: Rules = field(default_factory=Rules)  # what counts, and how sure the intervals are
     judged: tuple[str, ...] = ("step_time",)  # the metrics that the verdict and the gate rest on
-    is_forced: bool = False  # whether verdicts are given although the runs are not comparable
     fail_on: str | None = None  # what its gate fails on; None: nothing was asked
-    settings: GateSettings | None = None  # who set all that, of a command; None: a caller from Python
+    settings: GateSettings = NOTHING_SET  # who set all that, of a command; nothing: a caller from Python
 
     @cached_property
     def gate(self) -> Gate | None:
@@ -185,14 +174,14 @@ class RunDifference(ShownInNotebooks):
     def metrics(self) -> pa.Table:
         """`METRIC_ROWS`: per figure of a step both medians, delta, its interval, n and verdict."""
         why = [row["message"].partition(": ")[0] for row in self.comparability.to_pylist() if row["blocks"]]
-        blocked = f"not comparable: {', '.join(why)}" if why and not self.is_forced else None
-        return metric_rows(*self._tables, rules=self._rules, blocked=blocked, settled=() if blocked else self.judged)
+        blocked = f"not comparable: {', '.join(why)}" if why and not self.rules.is_forced else None
+        return metric_rows(*self._tables, rules=self.rules, blocked=blocked, settled=() if blocked else self.judged)
 
     @cached_property
     def outlier(self) -> Outlier | None:
         """The one step that makes a judged step time inconclusive, against what would otherwise be decided; else None."""
-        may_decide = self.is_comparable or self.is_forced
-        return outlier(*self._tables, rules=self._rules, rows=self.judged_rows) if may_decide else None
+        may_decide = self.is_comparable or self.rules.is_forced
+        return outlier(*self._tables, rules=self.rules, rows=self.judged_rows) if may_decide else None
 
     @cached_property
     def cause(self) -> Cause | None:
@@ -238,7 +227,7 @@ class RunDifference(ShownInNotebooks):
     @cached_property
     def kernels(self) -> pa.Table:
         """`KERNEL_CHANGES`: every kernel of either side, the largest |delta| per step first."""
-        return kernel_changes(*self._tables, min_effect=self.min_effect)
+        return kernel_changes(*self._tables, min_effect=self.rules.min_effect)
 
     @cached_property
     def changes(self) -> pa.Table:
@@ -274,10 +263,6 @@ class RunDifference(ShownInNotebooks):
         inconclusive: nothing says whether that is better.
         """
         return overall_verdict(self.judged_rows)
-
-    @property
-    def _rules(self) -> Rules:
-        return Rules(self.min_effect, self.confidence, self.is_forced)
 
     @cached_property
     def _tables(self) -> tuple[list[StepTable], ...]:

@@ -48,19 +48,20 @@ def check_can_fail(fail_on: str, judged: Mapping[str, Better], given: str = _GIV
         raise OptionError(given, f"can never fail: {are}", fix=fix)
 
 
-def check_confidence(confidence: object, name: str = "", fix: str = "confidence=0.95") -> float:
-    """Return a confidence above 0.5 and below 1, of a text too where it has a `name`; else an `OptionError` that has it."""
-    value = _number(confidence, *([str] if name else []))
+def check_confidence(confidence: object, name: str = "--confidence", fix: str = "--confidence 0.95") -> float:
+    """Return a confidence above 0.5 and below 1, of a text too; an `OptionError` in which it is called `name` if it is none."""
+    value = _number(confidence)
     if not _LEAST_CONFIDENCE < value < 1:
-        given = f"{name} {confidence!r}" if name else f"confidence={confidence!r}"
-        raise OptionError(given, f"is no number between {_LEAST_CONFIDENCE} and 1", fix=fix)
+        problem = f"is no number between {_LEAST_CONFIDENCE} and 1"
+        raise OptionError(f"{name} {confidence!r}", problem, fix=fix)
     return value
 
 
 def effect_ratio(min_effect_pct: object) -> float:
-    """Return a percentage from 0 as a ratio."""
-    given = min_effect_pct.strip().removesuffix("%") if isinstance(min_effect_pct, str) else min_effect_pct
-    value = _number(given, Real, str)
+    """Return a percentage from 0 as a ratio, of a text as `parse_min_effect` reads it."""
+    if isinstance(min_effect_pct, str):
+        return parse_min_effect(min_effect_pct)
+    value = _number(min_effect_pct)
     if not 0 <= value < math.inf:
         raise OptionError(f"min_effect_pct={min_effect_pct!r}", "is no percentage from 0", fix="min_effect_pct=2")
     return value / 100
@@ -80,9 +81,10 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
 
 
 def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, ...]:
-    """Return names of metrics, each once; an `OptionError` in which it is called `option` if one is none."""
+    """Return names of metrics, each once, of a text those between commas; an `OptionError` with `option` if one is none."""
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
 
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
     checked = tuple(dict.fromkeys(several("metrics", names, "a name, or several,", "metrics='step_time'")))
     for name in checked:
         if name not in METRICS:
@@ -90,14 +92,9 @@ def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, 
     return checked
 
 
-def parse_metrics(text: str, name: str = "--metric") -> tuple[str, ...]:
-    """Return the same of a comma-separated list."""
-    return check_metrics((one.strip() for one in text.split(",")), name)
-
-
-def _number(value: object, *kinds: type) -> float:
-    """Return a number of Python or numpy, or what is of these kinds; NaN for a flag, and for anything else."""
-    is_number = isinstance(value, kinds or Real) and not isinstance(value, bool)
+def _number(value: object) -> float:
+    """Return a number of Python or numpy, or of a text; NaN for a flag, and for anything else."""
+    is_number = isinstance(value, Real | str) and not isinstance(value, bool)
     try:
         return float(value) if is_number else math.nan  # type: ignore[arg-type]  # a number, or a text
     except ValueError:
@@ -232,7 +229,7 @@ def _metrics(value: object, name: str) -> tuple[str, ...]:
         value = ",".join(value)
     if not isinstance(value, str):
         raise OptionError(f"{name} {value!r}", "is no list of metrics", fix='metric = ["step_time"]')
-    return parse_metrics(value, name)
+    return check_metrics(value, name)
 
 
 # Key of a file, which is the option too -> attribute of `GateSettings`, and what checks its value.

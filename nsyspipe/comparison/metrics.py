@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness, evenness
 from nsyspipe.comparison.changes import SIDES, StepTable
+from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.series import MIN_STEPS, Series
 from nsyspipe.comparison.statistics import MEAN, MEDIAN, Judgement, difference_of_centres
 from nsyspipe.model.figures import METRICS, NEITHER, Figure
@@ -136,10 +137,9 @@ def statistic_of(*step_times: Sequence[Float64]) -> str:
 class Rules:
     """What counts as a difference."""
 
-    min_effect: float  # the smallest |difference| of step times, as a ratio of the reference
-    confidence: float  # of the intervals
+    min_effect: float = DEFAULT_MIN_EFFECT  # the smallest |difference|, as a ratio of the reference
+    confidence: float = DEFAULT_CONFIDENCE  # of the intervals
     is_forced: bool = False  # runs that are not comparable are judged, too
-    settings_file: str | None = None  # which says so, if not options or defaults do
 
 
 def judged(

@@ -14,6 +14,7 @@ from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, Check, check_comparable, mean_compute
 from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
 from nsyspipe.errors import OptionError, problems_in_python
@@ -112,6 +113,7 @@ class Scoreboard(ShownInNotebooks):
     sides: tuple[Side, ...]  # the runs in the order given, each one or several captures; the first is the reference
     rules: Rules
     sort: str | None = None  # what the table is sorted by, a name of `SORTS`; None keeps the order given
+    settings: GateSettings = NOTHING_SET  # who set the rules, of a command; nothing: a caller from Python
 
     @property
     def reference(self) -> str:
@@ -181,14 +183,8 @@ class Scoreboard(ShownInNotebooks):
                 where = {"label": label, "run_id": side.run.header.run_id}
                 if not side.n_steps:
                     message, fix = _NO_STEP_TIME if side.run.is_capture else _NO_STEP
-                    own = {
-                        "code": "no-figures",
-                        "severity": "warning",
-                        "report": None,
-                        "rank": None,
-                        "message": message,
-                    }
-                    rows.append(where | own | {"fix": fix})
+                    of_run = {"code": "no-figures", "severity": "warning", "report": None, "rank": None}
+                    rows.append(where | of_run | {"message": message, "fix": fix})
                 rows += [where | row for row in side.run.problem_rows]
         return rows
 

@@ -111,7 +111,7 @@ def _metrics(difference: RunDifference) -> Table:
     of_what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
     heading, below = ("of the capture", "") if statistics == {None} else ("over steps", f"\n{of_what}")
     said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # of_what, where it may be either
-    sure = f"{percent_text(difference.confidence, 0)} interval"
+    sure = f"{percent_text(difference.rules.confidence, 0)} interval"
     fields = [
         Field(heading, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], ""), "word"),
         *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
@@ -301,11 +301,11 @@ def notes(difference: RunDifference) -> list[str]:
         texts += uneven
         texts.append(
             f"Figures of both sides are medians over steps{times}; other tables have means. Intervals of the difference: "
-            f"{method}; no change: all of the interval within {percent_text(difference.min_effect)}."
+            f"{method}; no change: all of the interval within {percent_text(difference.rules.min_effect)}."
         )
         texts += spread_text(difference, "LABEL=REPORTS")
     texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
-    return texts + ([f"Thresholds from {file}."] if (file := _settings_file(difference)) else [])
+    return texts + ([f"Thresholds from {file}."] if (file := difference.settings.file) else [])
 
 
 def spread_text(difference: RunDifference, several: str) -> list[str]:
@@ -313,10 +313,6 @@ def spread_text(difference: RunDifference, several: str) -> list[str]:
     what = f"the spread between captures is not in the interval; name several as {several}"
     is_unseen = any(difference.metrics["method"].to_pylist()) and not difference.has_spread_between_captures
     return [f"One capture per side: {what}."] if is_unseen else []
-
-
-def _settings_file(difference: RunDifference) -> str | None:
-    return None if difference.settings is None else difference.settings.file
 
 
 def _beside_text(difference: RunDifference) -> str | None:
@@ -361,14 +357,14 @@ def _judged(row: Mapping[str, Any]) -> str:
     return " ".join(filter(None, [row["statistic"], row["metric"]]))  # which number of it is compared
 
 
-def rule_text(gate: Gate, settings: GateSettings | None) -> str:
+def rule_text(gate: Gate, settings: GateSettings) -> str:
     """Return what a gate was asked, and of a command who says so: the metrics, from where on a change counts, how sure that has to be."""
     first, names = gate.judged[0], ",".join(row["metric"] for row in gate.judged)
     options = {
         "fail_on": f"--fail-on {gate.fail_on}", "metrics": f"--metric {names}",
         "min_effect": f"--min-effect {units.decimals(first['min_effect_pct'])}%", "confidence": f"--confidence {first['confidence']:g}",
     }  # fmt: skip
-    sources = {name: f" ({settings.source(name)})" if settings else "" for name in options}
+    sources = {name: f" ({settings.source(name)})" if settings.fail_on else "" for name in options}
     return f"It rests on {', '.join(option + sources[name] for name, option in options.items())}."
 
 
@@ -398,16 +394,16 @@ def difference_document(difference: RunDifference) -> dict[str, Any]:
         values = {side: row.pop(f"{side}_value") for side in SIDES}
         row.update({} if values["baseline"] is None else values)
     evenness = zip(SIDES, difference.evenness, strict=True)
-    judged_by = (gate := difference.gate) and {
+    judged_by = None if (gate := difference.gate) is None else {
         **{name: getattr(gate, name) for name in ("fail_on", "outcome", "exit_code")},
         **{name: [row["metric"] for row in getattr(gate, name)] for name in ("failed", "undecided")},
     }  # fmt: skip
     return {
         "schema_version": SCHEMA_VERSION, "tool_version": __version__,
         "verdict": difference.verdict, "judged": list(difference.judged),
-        "min_effect_pct": round(100 * difference.min_effect, 12), "statistic": difference.statistic,
+        "min_effect_pct": round(100 * difference.rules.min_effect, 12), "statistic": difference.statistic,
         "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
-        "confidence": difference.confidence, "settings_file": _settings_file(difference),
+        "confidence": difference.rules.confidence, "settings_file": difference.settings.file,
         "has_spread_between_captures": difference.has_spread_between_captures,
         "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(), "gate": judged_by,
         "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),

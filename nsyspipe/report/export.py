@@ -218,10 +218,7 @@ def document(run: Run) -> dict[str, Any]:
     from nsyspipe.analysis.traffic import parallelism
     from nsyspipe.model.schema import DOCUMENTED, FIGURES_OF_RANKS
     from nsyspipe.model.table import SCHEMA_VERSION
-    from nsyspipe.run.run import Run
 
-    if not isinstance(run, Run):
-        raise OptionError.of_kind("run", run, "a run", "write(ANSWER, 'answer.json')")
     summary = run.summary().to_pylist()[0]
     tables = {key: run.table(one.name).to_pylist() for key, one in DOCUMENTED.items()}
     tables["ranks"] = run.ranks.drop_columns(["device_ids", "clock_shift_ns"]).to_pylist()  # which only the API has

@@ -231,8 +231,7 @@ def notes(board: Scoreboard) -> list[str]:
     for side in board.sides:
         guessed = dict.fromkeys(text for run in side.runs for text in sources(run))
         texts += [f"{side.label}: {', '.join(guessed)}."] if guessed else []
-    if board.rules.settings_file is not None:
-        texts.append(f"Thresholds from {board.rules.settings_file}.")
+    texts += [f"Thresholds from {board.settings.file}."] if board.settings.file else []
     single = [side.label for side in board.sides if len(side.runs) == 1]
     if 1 < len(single) == len(board.sides):
         what = "the spread between captures is not in the intervals; several captures of a run share a LABEL=."
@@ -277,7 +276,7 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION, "tool_version": __version__, "reference": board.reference, "sort": board.sort,
         "min_effect_pct": round(100 * board.rules.min_effect, 12), "confidence": board.rules.confidence,
-        "is_forced": board.rules.is_forced, "settings_file": board.rules.settings_file,
+        "is_forced": board.rules.is_forced, "settings_file": board.settings.file,
         "runs": [row | {"captures": captures[row["label"]]} for row in rows],
         "kinds": [asdict(kind) for kind in board.kinds],
         "comparability": board.checks.to_pylist(), "problems": board.problem_rows,

@@ -216,11 +216,6 @@ def test_figures_of_a_damaged_run_that_are_no_numbers_are_null(runs, tmp_path):
     assert found["step_time_ns"] == 131 * MS
 
 
-def test_equal_labels_are_told_apart(runs):
-    board = compare([Side("x", (runs["slow"],)), Side("x", (runs["fast"],)), Side("x (2)", (runs["again"],))])  # fmt: skip
-    assert board.table["label"].to_pylist() == ["slow", "fast", "x (2)"]
-
-
 @pytest.mark.parametrize(("given", "options", "message"), [
     ([], {}, "has no run"), ("path", {}, "is one run"), (None, {"sort": "speed"}, "no such metric"),
     *((None, {"min_effect_pct": value}, "no percentage") for value in (-1, float("nan"), "two", True)),
@@ -238,7 +233,7 @@ def test_a_metric_goes_by_its_name_or_its_column_and_an_unknown_one_lists_those_
         check_sort("label", "--sort")
     assert caught.value.lines()[0] == "--sort 'label': there is no such metric"
     assert caught.value.found.startswith("step_time, throughput, ")
-    assert repr(compare([Side("a", (runs["slow"],))])) == "<Scoreboard of 1 runs against 'a'>"
+    assert repr(compare([Side("a", (runs["slow"],))])) == "<Scoreboard of 1 run against 'a'>"
 
 
 @pytest.mark.parametrize(("name", "expected"), [("step_time", "bcad"), ("overlap_ratio", "abcd")])

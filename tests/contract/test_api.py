@@ -7,6 +7,7 @@ import string
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -85,6 +86,12 @@ def test_a_run_reads_nothing_until_it_is_asked(steady):
 
 # As whoever has no type checker calls it.
 api: Any = nsyspipe
+
+
+def compared(run, **options):
+    return api.diff(run, run, **options)
+
+
 WRONG: dict[str, Callable[[Any], object]] = {
     "reports=None: is a NoneType": lambda _: api.load(None),
     "reports=[]: names no report": lambda _: api.load([]),
@@ -116,13 +123,17 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "label=3: is an int, where a text was needed\n  fix: a name": lambda run: api.Side(3, [run]),
     "runs='a/': is a str, where a loaded run": lambda _: api.Side("a", "a/"),
     "runs=['a/']: is a list, where a loaded run": lambda _: api.Side("a", ["a/"]),
-    "run=<RunDifference 'steady' -> 'steady (2)'": lambda run: api.export.document(api.diff(run, run)),
-    "metrics='idel': there is no such metric": lambda run: api.diff(run, run, metrics="step_time, idel"),
-    "metrics=3: is an int": lambda run: api.diff(run, run, metrics=3),
+    "a: has no run": lambda _: api.Side("a", ()),
+    "a: has the capture": lambda run: api.Side("a", (run, run)),
+    **{f"min_effect_pct={one}: is no percentage from 0": partial(compared, min_effect_pct=float(one)) for one in ("-0.1", "nan", "inf")},
+    **{f"confidence={one}: is no number": partial(compared, confidence=one) for one in (0.5, 1.0)},
+    "metrics='speed': there is no such metric": partial(compared, metrics=["speed"]),
+    "metrics='idel': there is no such metric": partial(compared, metrics="step_time, idel"),
+    "metrics=3: is an int": partial(compared, metrics=3),
     "diff: compares two runs": api.diff,
-    "fail_on=3: is an int": lambda run: api.diff(run, run, fail_on=3),
-    "fail_on='slower': is no gate\n  found: regression, any-change": lambda run: api.diff(run, run, fail_on="slower"),
-    "fail_on='regression': can never fail: comm is": lambda run: api.diff(
+    "fail_on=3: is no gate": partial(compared, fail_on=3),
+    "fail_on='slower': is no gate\n  found: regression, any-change": partial(compared, fail_on="slower"),
+    "fail_on='regression': can never fail: comm": lambda run: api.diff(
         run, run, fail_on="regression", metrics="idle,comm"
     ),
     "baseline=<Run 'steady'": lambda run: api.diff(run, against="a"),
@@ -131,7 +142,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "answer=3: is an int": lambda _: api.export.write(3, "a.html"),
     "store=3: is an int": lambda run: api.export.parquet(run, 3),
     "path=3: is an int": lambda run: api.dashboard(run.header.label, 3),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "call"), WRONG.items(), ids=WRONG)
@@ -259,21 +270,24 @@ def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_pat
             nsyspipe.load(reports)
     path = steady_rank(0, world_size=1).write(tmp_path / "a.sqlite")
     run = nsyspipe.load(path, backward="bwd|backwards")
-    change, board, answer = nsyspipe.diff(run, run), nsyspipe.compare([run]), nsyspipe.whatif(run)
-    of_all = [run.problems, run.table("problems"), change.problems, board.problems]
     nsyspipe.export.parquet(run, tmp_path / "old")
-    there = (
-        *map(pa.Table.to_pylist, of_all),
-        answer.problems,
-        nsyspipe.load(tmp_path / "old").problem_rows,
-        run.problem_rows,
-    )
-    for problems, option in zip(there, [*["backward="] * 5, *["--backward "] * 2], strict=True):
-        told = next(row for row in problems if row["code"] == "phase-pattern-unmatched")
-        assert told["message"].startswith(
-            f"no NVTX range is named as {option}'bwd|backwards' asks for, so there is no b"
-        )
-        assert told["fix"].startswith(f"leave {option.strip()} out")
+    change, board, answer = nsyspipe.diff(run, run), nsyspipe.compare([run]), nsyspipe.whatif(run)
+    in_python = [
+        run.problems,
+        run.table("problems"),
+        change.problems,
+        board.problems,
+        pa.Table.from_pylist(answer.problems),
+    ]
+    in_commands = [
+        pa.Table.from_pylist(one.problem_rows) for one in (run, change, board, answer, nsyspipe.load(tmp_path / "old"))
+    ]
+    for option, tables in (("backward=", in_python), ("--backward ", in_commands)):
+        for problems in tables:
+            at = problems["code"].index("phase-pattern-unmatched").as_py()
+            message = f"no NVTX range is named as {option}'bwd|backwards' asks for, so there is no backward phase; "
+            assert problems["message"][at].as_py().startswith(message)
+            assert problems["fix"][at].as_py().startswith(f"leave {option.strip()} out")
     two = nsyspipe.load(path, label="two")
     for run in (steady_run, two):
         nsyspipe.export.parquet(run, tmp_path / "store")

@@ -14,7 +14,7 @@ from rich.console import Console
 import nsyspipe
 from nsyspipe.api import diff
 from nsyspipe.comparison.difference import RunDifference, Side
-from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
+from nsyspipe.comparison.gate import GateSettings
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report import difference as words
 from nsyspipe.report.as_text import as_text
@@ -157,7 +157,7 @@ CASES = {
 def test_a_built_difference_says_in_all_formats_what_it_did(case, runs, tmp_path, pinned, shown):
     sides = CASES[case](tmp_path, runs)
     made = RunDifference(*sides) if case == "many-changes" else diff(*sides, force=True)
-    found = replace(made, fail_on="regression", settings=NOTHING_SET)
+    found = replace(made, fail_on="regression", settings=GateSettings(fail_on="regression"))
     document = {"json": words.difference_formats(found)["json"].text()} if case == "faster" else {}
     texts = {"text": text_of(found), "markdown": markdown_of(found), "page": shown(difference_page(found))}
     pinned(f"difference/{case}", **texts, **document)
@@ -236,7 +236,9 @@ def test_a_name_cannot_drive_the_terminal_nor_break_the_markdown(runs):
 
 
 def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change, tmp_path):
-    gated = replace(change, fail_on="any-change", settings=GateSettings(path=Path("x.toml").resolve()))
+    gated = replace(
+        change, fail_on="any-change", settings=GateSettings(fail_on="any-change", path=Path("x.toml").resolve())
+    )
     formats = words.difference_formats(gated)
     why = "Gate failed: median step_time improvement, 131.0 ms -> 101.0 ms"
     assert why in text_of(gated)
@@ -244,7 +246,7 @@ def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change
     page = formats["markdown"].text()
     assert page.startswith("<!-- nsyspipe:diff -->")
     assert len(page.splitlines()) < 80
-    assert "It rests on `--fail-on` any-change (default), `--metric` `step_time`" in page
+    assert "It rests on `--fail-on` any-change (option), `--metric` `step_time`" in page
     ids = json.dumps([[runs["slow"].header.run_id], [runs["fast"].header.run_id]])
     for name, chosen in formats.items():
         path = tmp_path / name
