@@ -25,9 +25,9 @@ _KINDS = """
     no-nvtx (warning): NVTX ranges were not recorded: no phases, and no steps but by repetition -> capture with nsys profile --trace=cuda,nvtx
     no-launches (warning): no launch of any of the {n} operations was recorded: they are placed by their device times, backward figures are null -> <CUDA>
     launch-missing (warning): {n} of {total} operations have no launch: they are placed by their device times -> <CUDA>
-    device-clock-apart (info): the clock of {device} is {us} us apart from its host's: device times are corrected by that where they are compared with
+    device-clock-apart (info): the clock of {device} is {ms} ms apart from its host's: device times are corrected by that where they are compared with
         host times (why it idles) -> nothing to do; in another capture it may be apart by something else
-    device-clock-uncertain (info): the clock of {device} may be apart from its host's by {us} us: what compares device with host times (why it idles)
+    device-clock-uncertain (info): the clock of {device} may be apart from its host's by {ms} ms: what compares device with host times (why it idles)
         may be wrong by as much -> call torch.cuda.synchronize() once within the capture, between two steps: it ties one to the other
     no-backward (warning): no backward range inside the steps: hidden by backward is null
         -> wrap loss.backward() in an NVTX range named 'backward', or name yours with --backward REGEX

@@ -206,9 +206,9 @@ def _problems(events: ProcessEvents) -> Iterator[Problem]:
     for number, clock in events.clocks.items():
         what: dict[str, Any] = {"device": "the device" if number is None else f"device {number}", "process_id": process}
         if clock.offset_ns:
-            yield problem("device-clock-apart", **what, us=f"{clock.offset_ns / 1000:+,.0f}")
+            yield problem("device-clock-apart", **what, ms=f"{clock.offset_ns / 1e6:+,.3f}")
         if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS:
-            yield problem("device-clock-uncertain", **what, us=f"{clock.span_ns / 1000:,.0f}")
+            yield problem("device-clock-uncertain", **what, ms=f"{clock.span_ns / 1e6:,.3f}")
     n_missing, total = events.operations.n_without_launch, events.operations.n_launchable
     if not events.has_launches:
         yield problem("no-launches", process_id=process, n=total)

@@ -156,7 +156,7 @@ def test_a_click_in_a_chart_chooses_the_nearest_run(opened):
     at = opened.point(MAIN, x + 3, y - 40)
     page.mouse.move(*at)
     text = opened.tooltip()
-    said = ("small-002", "3 Mar 2026 04:30", "100.0 ms", "single-bucket, up to 12.30 ms")
+    said = ("small-002", "3 Mar 2026 04:30", "100.0 ms", "Exposed communication", "single-bucket, up to 12.30 ms")
     assert [one for one in said if one not in text] == []
     page.mouse.click(*at)
     assert "small-002" in words(page, "#subject")

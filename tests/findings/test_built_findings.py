@@ -203,7 +203,7 @@ def test_a_device_on_another_clock_idles_for_the_same_causes(tmp_path, shift):
     assert causes(run) == causes(usual)
     (told,) = [row for row in run.problems.to_pylist() if row["code"] == "device-clock-apart"]
     # Its least time from launch to start, 6 us, is taken for 5; a wait returns 4 us after the end.
-    assert f"{(shift + US) / US:+,.0f} us" in told["message"]
+    assert f"{(shift + US) / 10**6:+,.3f} ms" in told["message"]
     assert list(findings(run)) == list(findings(usual))
 
 

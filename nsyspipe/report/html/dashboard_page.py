@@ -201,7 +201,7 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
     hints = {hint: at for at, hint in enumerate(dict.fromkeys(run["hint"] for run in runs))}
     return {
         "figures": [
-            {"name": figure.column, "kind": figure.unit, "better": better[figure.better], "category": figure.category}
+            {"name": figure.column, "title": figure.label, "kind": figure.unit, "better": better[figure.better]}
             for figure in FOLLOWED
         ],
         "groups": groups,

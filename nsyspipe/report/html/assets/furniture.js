@@ -16,6 +16,12 @@ nsyspipe.link = (() => {
     }
   };
 
+  /** Whether a step can be chosen in the timeline, which holds few. */
+  const isInTimeline = (step) => {
+    const { step: first, others = [] } = nsyspipe.data("timeline");
+    return step === null || [first, ...others.map((one) => one.step)].map(String).includes(step);
+  };
+
   const follow = () => {
     const params = named();
     mark(params);
@@ -23,7 +29,7 @@ nsyspipe.link = (() => {
     for (const [name, acts] of listeners) if (params.has(name)) acts.forEach((act) => act(params.get(name)));
     const isDrawn = document.getElementById("chart-timeline") && (params.has("step") || params.has("rank"));
     const rows = [...document.querySelectorAll(".is-linked")];
-    const place = isDrawn ? document.getElementById("timeline") : rows.find((row) => !row.closest("details:not([open])")) ?? rows[0];
+    const place = isDrawn ? document.getElementById(isInTimeline(params.get("step")) ? "timeline" : "steps") : rows.find((row) => !row.closest("details:not([open])")) ?? rows[0];
     const closed = place?.closest("details:not([open])");
     if (closed) closed.open = true;
     place?.scrollIntoView({ behavior: "instant", block: isDrawn ? "start" : "center" });

@@ -3,7 +3,7 @@
  * it. On a wide page both are in one row, on a narrow one the speed-ups stand below the bars.
  */
 nsyspipe.builders.scoreboard = (() => {
-  const WIDE = 760;
+  const WIDE = 680;
   const PARTS = [["compute", "compute"], ["exposed", "exposed communication"], ["copies", "exposed copies"], ["idle", "idle"]];
   const TOP = 28;
   const BOTTOM = 28;

@@ -119,6 +119,7 @@ nsyspipe.builders.timeline = (() => {
     figure.dataset.allRanks = String(isAll);
     button.setAttribute("aria-pressed", String(isAll));
     button.textContent = isAll ? "Show fewer ranks" : more;
+    button.nextElementSibling.hidden = isAll;
     nsyspipe.lifecycle.redraw(figure);
   };
   button.addEventListener("click", toggle);
