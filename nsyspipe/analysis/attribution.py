@@ -84,10 +84,10 @@ class Inputs:
     )
 
 
-def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
-    """Return each operation's launch: the first of its process's `canonical.LAUNCHES` (or `HOST_CALLS`) of its id, or `NEVER`."""
+def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64]:
+    """Return the launch of each row of some tables: the first `canonical.LAUNCHES` (or `HOST_CALLS`) of its process and id, or `NEVER`."""
     if launches is None or not launches.num_rows:
-        return np.full(operations.num_rows, NEVER)
+        return [np.full(table.num_rows, NEVER) for table in operations]
     lowest, highest = (bound.as_py() for bound in pc.min_max(launches["correlation_id"]).values())
     n_ids, known = highest - lowest + 1, None
     if n_ids > _SPARSE * launches.num_rows:
@@ -104,7 +104,8 @@ def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
     first = np.full(n_ids + 1, NEVER)  # the last place is that of no call
     for batch in launches.to_batches():
         np.minimum.at(first, places(batch["correlation_id"].to_numpy()), batch["start_ns"].to_numpy())
-    return np.concatenate([first[:0], *(first[places(filled(ids))] for ids in operations["correlation_id"].chunks)])
+    chunks = [table["correlation_id"].chunks for table in operations]
+    return [np.concatenate([first[:0], *(first[places(filled(ids))] for ids in own)]) for own in chunks]
 
 
 def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
-from nsyspipe.analysis.intervals import least_of, run_starts, union
+from nsyspipe.analysis.intervals import counts_up_to, least_of, run_starts, union
 from nsyspipe.model.table import Flags, Float64, Int64
 
 ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # no rank leaves before all have arrived
@@ -203,7 +203,7 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     around = [(_NOTHING,) * 3]  # start, end and thread of the calls that were running at any of these times
     for batch in calls.select(["start_ns", "end_ns", "thread_id"]).to_batches():
         start, end, of_thread = (column.to_numpy() for column in batch.columns)
-        after = np.searchsorted(times, start, side="right")
+        after = counts_up_to(times, start)
         running = np.flatnonzero(np.append(times, NEVER)[after] < end)
         around.append((start[running], end[running], of_thread[running]))
     starts, ends, of_call = (np.concatenate(column) for column in zip(*around, strict=True))

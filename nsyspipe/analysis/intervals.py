@@ -36,20 +36,11 @@ class IntervalSet:
             return covered
         for at in range(0, len(times), _BLOCK):
             rows = slice(at, at + _BLOCK)
-            index = self.counts_up_to(times[rows])
-            overshoot = np.maximum(self.ends[np.maximum(index - 1, 0)] - times[rows], 0)
-            covered[rows] = self._covered_before[index] - np.where(index > 0, overshoot, 0)
+            n_begun = counts_up_to(self.starts, times[rows])
+            overshoot = np.maximum(self.ends[n_begun - 1] - times[rows], 0)
+            # Before the first interval what is taken back is of the last one.
+            covered[rows] = np.maximum(self._covered_before[n_begun] - overshoot, 0)
         return covered
-
-    def counts_up_to(self, times: Int64) -> Int64:
-        """Return how many intervals have begun by each time; any order of times."""
-        if np.ndim(times) == 1 and times.size > _FEW and is_sorted(times):
-            first, last = np.searchsorted(self.starts, times[[0, -1]], side="right")
-            if last - first < times.size:
-                # Many times in order: look the few starts up among them instead.
-                places = np.searchsorted(times, self.starts[first:last], side="left")
-                return np.repeat(np.arange(first, last + 1), np.diff(places, prepend=0, append=times.size))
-        return np.searchsorted(self.starts, times, side="right")
 
     def lengths(self, starts: Int64, ends: Int64) -> Int64:
         """Return the covered length inside each window ``[starts, ends)``, ns."""
@@ -57,7 +48,7 @@ class IntervalSet:
 
     def contains(self, times: Int64) -> Flags:
         """Return whether each time lies in an interval."""
-        return self.counts_up_to(times) > IntervalSet(self.ends, self.ends).counts_up_to(times)
+        return counts_up_to(self.starts, times) > counts_up_to(self.ends, times)
 
     def shifted(self, by_ns: int) -> IntervalSet:
         """Return the same intervals later by some time."""
@@ -106,6 +97,17 @@ _FOREVER, _SHORT = 2**62, 2**32
 _FEW = 1_000  # looked up at once
 _BLOCK = 131_072  # so many rows at a time keep what is made on the way small
 EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def counts_up_to(values: Int64, times: Int64) -> Int64:
+    """Return how many of some sorted values are no later than each time; any order of times."""
+    if np.ndim(times) == 1 and times.size > _FEW and is_sorted(times):
+        first, last = np.searchsorted(values, times[[0, -1]], side="right")
+        if last - first < times.size:
+            # Many times in order: look the few values up among them instead.
+            places = np.searchsorted(times, values[first:last], side="left")
+            return np.repeat(np.arange(first, last + 1), np.diff(places, prepend=0, append=times.size))
+    return np.searchsorted(values, times, side="right")
 
 
 def union(starts: Int64, ends: Int64) -> IntervalSet:

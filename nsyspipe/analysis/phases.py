@@ -113,9 +113,9 @@ def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Ta
     data = union(starts[is_data], ends[is_data]).intersect(gaps)
     if calls is None:
         return Inputs(data, EMPTY)
-    called = calls.filter(pc.equal(calls["thread_id"], members.thread_id))
-    busy = union_of(union(starts[own], ends[own]), union(called["start_ns"].to_numpy(), called["end_ns"].to_numpy()))
-    free = gaps.without(busy)
+    called = calls.select(["start_ns", "end_ns"]).filter(pc.equal(calls["thread_id"], members.thread_id))
+    in_calls = union(*(column.to_numpy() for column in called.columns))
+    free = gaps.without(union(starts[own], ends[own])).without(in_calls)
     gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
     order = np.lexsort((free.starts, free.starts - free.ends, gap))
     longest = order[np.flatnonzero(np.diff(gap[order], prepend=-1))]

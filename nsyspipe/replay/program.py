@@ -304,7 +304,7 @@ def _rank_markers(rank: RankTimeline, join: Int64, first_edge: int, removed: tup
     own = begin < finish
     stalls = union(*(np.concatenate(pair) for pair in zip((begin[own], finish[own]), removed, strict=True)))
     beside = union(comm.start, comm.end).without(stalls)
-    is_beside = beside.counts_up_to(rank.start) > np.searchsorted(beside.ends, rank.start, "right")
+    is_beside = beside.contains(rank.start)
     return RankMarkers(ready, join, stalls, beside, rank.start, rank.start[is_beside])
 
 

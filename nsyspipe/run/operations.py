@@ -58,7 +58,7 @@ def report_operations(task: ReportTask) -> list[Result]:
     results = []
     for rank in task.ranks:
         kernels, memcpys, memsets, ranges, launches = (part[processes.index(rank.process_id)] for part in parts)
-        times = [launch_times(table, launches) for table in (kernels, memcpys, memsets)]
+        times = launch_times(launches, kernels, memcpys, memsets)
         operations = device_operations(kernels, memcpys, memsets, times, names)
         members = _members(rank, ranges, families, task.family)
         phases = phase_ranges(ranges, codes, members)

@@ -79,7 +79,8 @@ def process_events(capture: Capture) -> Iterator[ProcessEvents]:
         devices = pc.value_counts(pa.chunked_array(chunks, pa.int64()).drop_null())
         counts = {row["values"]: row["counts"] for row in devices.to_pylist()}
         used = tuple(sorted(counts, key=lambda device: (-counts[device], device)))
-        operations = operations_of(kernels, launch_times(kernels, own_calls), copies, launch_times(copies, own_calls))
+        kernel_launch, copy_launch = launch_times(own_calls, kernels, copies)
+        operations = operations_of(kernels, kernel_launch, copies, copy_launch)
         has_launches = operations.n_without_launch < max(operations.n_launchable, 1)
         clocks = device_clocks(operations, used, waits, own_calls)
         yield ProcessEvents(process_id, operations, ranges, used, has_launches, blocking, payloads, clocks)
