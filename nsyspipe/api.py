@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     AnySide = Side | Run | Sequence[Run | str] | str | os.PathLike[str]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class _AnsweredRun(ReportRun):
     """A run whose findings come with what a replay of their advice brings."""
 
@@ -114,7 +114,7 @@ def load(
     check_whole("jobs", jobs, "jobs=4")
     check_kind("label", label, str, "a text", "label='baseline'")
     check_kind("run_id", run_id, str, "a text", "run_id='run-7'")
-    if executor is not None and not callable(getattr(executor, "submit", None)):
+    if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
         raise OptionError.of_kind("executor", executor, "an executor", "executor=ThreadPoolExecutor(4), or jobs=4")
     if on_progress is not None and not callable(on_progress):
         raise OptionError.of_kind("on_progress", on_progress, "a function", "on_progress=lambda done, n_all: ...")

@@ -65,7 +65,7 @@ def in_python(text: str) -> str:
             return name if text[option.end() :].startswith(":") else f"{name}="
         if first_last := re.fullmatch(r"(\d+):(\d+)", value):
             return f"{name}=({first_last[1]}, {first_last[2]})"
-        number = r"\d+" if name == "ranks" else r"[\d.,]+"
+        number = r"\d+" if name == "ranks" else r"\d{1,3}(,\d{3})+|[\d.]+"
         is_plain = value[0] in "'\"" or value.isupper() or re.fullmatch(number, value)
         return f"{name}={value.replace(',', '_') if value[0].isdigit() and is_plain else value if is_plain else repr(value)}"
 

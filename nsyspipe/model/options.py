@@ -115,7 +115,7 @@ def paths_of(name: str, given: object, fix: str) -> list[str]:
 
 def several(name: str, given: object, needed: str, fix: str) -> Iterable[Any]:
     """Return what can be gone through; an `OptionError` says what was needed if it cannot."""
-    if not isinstance(given, Iterable) or isinstance(given, Mapping) or hasattr(given, "columns"):  # a frame has names
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes) or hasattr(given, "columns"):  # as frames
         raise OptionError.of_kind(name, given, needed, fix)
     return given
 

@@ -213,12 +213,15 @@ def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, fo
     save(run, Path(path_of("store", store, "parquet(run, 'runs/')")), events=events, force=force)
 
 
-def document(run: Run) -> dict[str, Any]:
-    """Return the JSON document of a run as plain Python values, in a fixed order: base units, null where not recorded."""
+def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
+    """Return the JSON document of an answer as plain Python values, in a fixed order: base units, null where not recorded."""
     from nsyspipe.analysis.traffic import parallelism
     from nsyspipe.model.schema import DOCUMENTED, FIGURES_OF_RANKS
     from nsyspipe.model.table import SCHEMA_VERSION
+    from nsyspipe.run.run import Run
 
+    if not isinstance(run, Run):
+        return json.loads(_of_answer(run)[0]["json"].text())  # type: ignore[no-any-return]
     summary = run.summary().to_pylist()[0]
     tables = {key: run.table(one.name).to_pylist() for key, one in DOCUMENTED.items()}
     tables["ranks"] = run.ranks.drop_columns(["device_ids", "clock_shift_ns"]).to_pylist()  # which only the API has

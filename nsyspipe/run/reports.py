@@ -36,7 +36,7 @@ from nsyspipe.run.run import Run, RunHeader, steps_source
 from nsyspipe.run.traffic import traffic_table
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class ReportRun(Run):
     """A run captured by one report per rank, or by fewer reports with several ranks; each is read once."""
 

@@ -354,5 +354,9 @@ class Run(ShownInNotebooks, ABC):
     _TABLES = (*schema.RUN_TABLES, "breakdown", "costs")
 
     def _named_table(self, name: str) -> pa.Table:
+        if name in [*schema.EVENT_TABLES]:
+            raise OptionError(
+                f"table {name!r}", "is given rank by rank", fix="for rank, events, phase_ranges in run.operations()"
+            )
         is_without_method = name in self._TABLES and not hasattr(self, name)
         return self._table(name) if is_without_method else super()._named_table(name)

@@ -34,7 +34,7 @@ _OF_OTHER_STEPS = ("collectives", "phases", "steps")
 _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class SavedRun(Run):
     """A run that `write.save` wrote: all files of one save, read when the first is needed; operations when asked for."""
 
