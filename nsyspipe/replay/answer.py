@@ -414,7 +414,10 @@ def _limit_bounds(run: Run, rows: list[dict[str, Any]], opened: Replay | str) ->
     for row in rows:
         if row["id"] in _OF_TRANSFER and limit < (saving := row["saving_ns_per_step"] or 0.0):
             evidence = json.loads(row["evidence"])
-            parts = evidence.get(_PARTS, {"by_breakdown": saving}) | {"left_by_replay": limit - saving}
+            parts = evidence.get(_PARTS, {"by_breakdown": saving})
+            parts["left_by_replay"] = (
+                parts.get("left_by_replay", 0.0) + limit - saving
+            )  # of a saved run it is there already
             row |= {"saving_ns_per_step": limit, "evidence": json.dumps(evidence | {_PARTS: parts}, allow_nan=False)}
             row["severity"] = severity_of(limit * run.summary()["throughput_steps_per_s"][0].as_py() / 1e9)
 
