@@ -1,7 +1,6 @@
 """Ask what a change of the communication would bring, what the answer rests on, and what the findings' advice would."""
 
 import json
-import math
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -410,16 +409,15 @@ def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> s
 
 
 def _limit_bounds(run: Run, rows: list[dict[str, Any]], opened: Replay | str) -> None:
-    """Let no bound of the breakdown on what transfers cost be above what a replay gains if they took no time.
-
-    Evidence: the part ``left_by_replay``, gaps between kernels and other ranks' work, with which the parts sum to the bound.
-    """
-    gain = None if isinstance(opened, str) else opened.limit_gain_ns
-    limit = math.inf if gain is None else max(gain, 0.0)
+    """Let no bound on what transfers cost be above what a replay gains if they took no time; what it leaves is a part then."""
+    if isinstance(opened, str) or opened.limit_gain_ns is None:
+        return
+    limit = max(opened.limit_gain_ns, 0.0)
     for row in rows:
         if row["id"] in _OF_TRANSFER and limit < (saving := row["saving_ns_per_step"] or 0.0):
             evidence = json.loads(row["evidence"])
-            parts = evidence.get(_PARTS, {"by_breakdown": saving}) | {"left_by_replay": limit - saving}
+            parts = evidence.get(_PARTS, {"by_breakdown": saving})
+            parts["left_by_replay"] = parts.get("left_by_replay", 0.0) + limit - saving  # a saved run has it
             row |= {"saving_ns_per_step": limit, "evidence": json.dumps(evidence | {_PARTS: parts}, allow_nan=False)}
             row["severity"] = severity_of(limit * run.summary()["throughput_steps_per_s"][0].as_py() / 1e9)
 
