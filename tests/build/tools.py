@@ -60,7 +60,7 @@ def codes(run):
 
 def problem_of(run, code):
     """Return the only problem of a code."""
-    (row,) = [one for one in run.problems.to_pylist() if one["code"] == code]
+    (row,) = [one for one in run.problem_rows if one["code"] == code]
     return row
 
 

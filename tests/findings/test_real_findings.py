@@ -51,7 +51,7 @@ def test_what_is_wrong_is_found_and_what_is_right_is_not_blamed(runs, name, file
         assert not unjudged & {"straggler", *(OF_COMMUNICATION if name == "ddp-1gpu" else ())}
     else:
         assert unjudged == open_rules
-    for row in run.problems.to_pylist():
+    for row in run.problem_rows:
         if row["code"] == "not-judged":
             assert row["severity"] == "info"
             assert "--nccl-log" in row["fix"]

@@ -341,7 +341,7 @@ def agreed(run, *arguments, **options):
     ):
         assert claim == fact, (found, problems)
     assert found["message_bytes"] == "yes" or sizes.null_count == len(sizes)
-    for row in run.problems.to_pylist():
+    for row in run.problem_rows:
         if row["code"] == "no-message-size" and found["message_bytes"] == "no":
             said = answers["message_bytes"]
             assert row["message"] == f"message sizes were not recorded ({said.found}): no bytes and bandwidths"
