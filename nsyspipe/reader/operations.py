@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.attribution import filled
+from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model import canonical
 from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
@@ -32,6 +34,8 @@ SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _PLACE = {"place": "(deviceId << 32) | streamId"}
 # Dimensions only serve to compare equal kernels, for which this many are enough.
 _MOST_SHAPES = 50_000
+# Names that are looked up row by row.
+_MOST_NAMES = 10_000
 
 
 def _read(
@@ -85,17 +89,34 @@ def _read_kernels(report: Report, *, has_shapes: bool, where: str | None = None)
     is_large = report.has(versions.KERNEL) and (report.number(versions.KERNEL, "max(rowid)") or 0) > _MOST_SHAPES
     rows = None
     if is_large and report.has(versions.KERNEL, "deviceId", "streamId"):
-        others = {name: source for name, source in columns.items() if name not in {"device_id", "stream_id"}}
+        has_both = where is None and report.has(versions.KERNEL, *_NAMES)
+        left_out = {"device_id", "stream_id", *(_NAMES[:1] if has_both else ())}
+        others = {name: source for name, source in columns.items() if name not in left_out}
         rows = _read(report, versions.KERNEL, others, _PLACE, where=where)
         place = rows["place"]
         device, stream = pc.shift_right(place, 32), pc.bit_wise_and(place, 2**32 - 1)
         rows = None if place.null_count else _with(rows, device_id=device, stream_id=stream)
+        rows = _with_short_names(report, rows) if rows is not None and has_both else rows
     if rows is None:
         shapes = _SHAPES if has_shapes and not is_large else None
         rows = _read(report, versions.KERNEL, columns, shapes, where=where)
     if "grid" not in rows.column_names:
         rows = _with_sample(report, rows) if has_shapes else _with(rows, grid=None, block=None)
     return _valid(report, rows)
+
+
+def _with_short_names(report: Report, found: pa.Table) -> pa.Table | None:
+    """Add the short names, which nsys makes of the demangled ones: of each that of its first row; None where that cannot be found."""
+    names = found[_NAMES[1]]
+    encoded = names.combine_chunks().dictionary_encode()
+    if names.null_count or len(encoded.dictionary) > _MOST_NAMES:
+        return None
+    # Codes count up in order of first appearance, and row numbers from 1, unless some were deleted.
+    first = run_starts(np.maximum.accumulate(encoded.indices.to_numpy())) + 1
+    wanted = f"rowid IN ({', '.join(map(str, first.tolist()))})"
+    pairs = report.select(versions.KERNEL, dict.fromkeys(_NAMES, "int"), where=wanted).combine_chunks()
+    is_found = pairs[_NAMES[1]].to_pylist() == encoded.dictionary.to_pylist()
+    return _with(found, shortName=pairs[_NAMES[0]].take(encoded.indices)) if is_found else None
 
 
 def _with_sample(report: Report, found: pa.Table) -> pa.Table:
@@ -134,8 +155,8 @@ def _kernels(
     if comm_pattern is not None:
         texts = [item for one in of_kernels for item in _texts(one, strings).items()]
         comm_ids += [np.array([number for number, text in texts if comm_pattern.search(text)], np.int64)]
-    value_set = pa.array(np.concatenate(comm_ids))
-    is_comm = functools.reduce(pc.or_, [pc.is_in(one, value_set=value_set) for one in of_kernels])
+    ids = np.concatenate(comm_ids)
+    is_comm = pa.array(functools.reduce(np.logical_or, [np.isin(filled(one), ids) for one in of_kernels]))
     return canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm))
 
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 
 from nsyspipe import errors
+from nsyspipe.analysis.attribution import filled
 from nsyspipe.errors import DamagedReportError, MissingColumnError, NotAReportError, ReportNotFoundError
 from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
@@ -183,8 +184,8 @@ class Report:
         if last - first + 1 != len(least):  # some were deleted, or dropped
             return {}
         edges = np.arange(0, len(least), _ZONE_ROWS)
-        firsts = np.minimum.reduceat(pc.fill_null(least, TIME_LIMIT).to_numpy(), edges)
-        lasts = np.maximum.reduceat(pc.fill_null(greatest, -TIME_LIMIT).to_numpy(), edges)
+        firsts = np.minimum.reduceat(filled(least, TIME_LIMIT), edges)
+        lasts = np.maximum.reduceat(filled(greatest, -TIME_LIMIT), edges)
         return {table: Zones(first, firsts, lasts)}
 
     def few(self, table: str, columns: Columns, where: str | None = None) -> list[dict[str, Any]]:

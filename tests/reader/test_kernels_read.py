@@ -88,6 +88,22 @@ def test_of_a_large_table_the_middle_alone_has_shapes(tmp_path, monkeypatch, sam
     assert [grid & 0xFF for grid in table["grid"].drop_null().to_pylist()] == [*range(1, 8)][first : first + sampled]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "change", ["", f"DELETE FROM {KERNEL} WHERE start = 10", f"ALTER TABLE {KERNEL} DROP COLUMN demangledName"]
+)
+def test_of_a_large_table_short_names_follow_from_demangled_ones_where_rows_have_them(tmp_path, monkeypatch, change):
+    monkeypatch.setattr(read_kernels_module, "_MOST_SHAPES", 2)
+    builder = TraceBuilder()
+    names = ["gemm", "void ncclSend", "gemm", "ncclAllReduce", "void ncclSend"]
+    for at, name in enumerate(names):
+        builder.kernel(10 * at, 10 * at + 5, name, launch=10 * at)
+        builder.rows[KERNEL][-1]["shortName"] = builder.string(name.removeprefix("void "))
+    path = edit(builder.write(tmp_path / "a.sqlite"), *filter(None, [change]))
+    table = kernels(path)
+    expected = {10 * at: "nccl" in name for at, name in enumerate(names) if not ("DELETE" in change and at == 1)}
+    assert dict(zip(table["start_ns"].to_pylist(), table["is_comm"].to_pylist(), strict=True)) == expected
+
+
 @pytest.mark.parametrize("column", ["gridX", "blockZ"])
 def test_without_a_column_of_the_shape_there_are_none_and_a_null_makes_its_shape_unknown(tmp_path, column):
     path = blank(with_shapes((3, 2, 1, 128, 4, 2)), "gridY", KERNEL).write(tmp_path / "a.sqlite")
