@@ -289,12 +289,10 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
     hints = [f"{more}: --findings all"] if (more := ", and ".join(parts)) else []
     notes = [f"of the mean step time, {ms_text(step_ns)}"] if step_ns else []
-    for name in ("assumed", "parts"):
-        texts = dict.fromkeys(text for one in shown if (text := getattr(one, name)))
-        ids = (", ".join(one.id for one in shown if getattr(one, name) == text) for text in texts)
-        notes += [
-            f"up to, of {own}{'' if name == 'assumed' else ': '}{text}" for own, text in zip(ids, texts, strict=True)
-        ]
+    if assuming := [one for one in shown if one.assumed]:
+        notes.append(f"up to, of {', '.join(one.id for one in assuming)}{assuming[0].assumed}")
+    sums = {text: ", ".join(one.id for one in shown if one.parts == text) for text in (one.parts for one in shown)}
+    notes += [f"up to, of {ids}: {text}" for text, ids in sums.items() if text]
     if_so = {one.if_so: ", of " + ", ".join(own.id for own in shown if own.if_so) for one in shown if one.if_so}
     notes += ["likely: by a replay", *(f"likely{ids}: {text}" for text, ids in if_so.items())] if is_replayed else []
     notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear for one in shown) else []
