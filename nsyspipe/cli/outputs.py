@@ -219,15 +219,17 @@ def _replacing(run: Run, store: Path) -> str:
     from nsyspipe.store.layout import has_run
     from nsyspipe.store.saved_run import SavedRun
 
-    new, of_others = run.header, ""
+    new, more = run.header, ""
+    if "ranks-not-read" in run.problems["code"].to_pylist():
+        more = f", {new.n_ranks} of {new.world_size} ranks: {store}:{new.label} means it until a later capture is saved"
     if not has_run(store, new.run_id):
-        return f"run {new.run_id}"
+        return f"run {new.run_id}{more}"
     with contextlib.suppress(DatasetError):  # nobody can tell
         old = SavedRun(store, store, new.run_id).header
         if (old.reports, old.captured_at_utc) != (new.reports, new.captured_at_utc):
             when = f", captured {old.captured_at_utc[:19]} UTC" if old.captured_at_utc else ""
-            of_others = f", {_OF_OTHERS}: {listed(old.reports, 2)}{when}"
-    return f"replaced run {new.run_id}{of_others}"
+            more = f", {_OF_OTHERS}: {listed(old.reports, 2)}{when}{more}"
+    return f"replaced run {new.run_id}{more}"
 
 
 def _with_formats(outputs: Kind) -> Kind:
@@ -295,8 +297,7 @@ class AnalysisOutputs(Outputs):
             sys.stderr.write("".join(f"{hint}\n" for hint in hints if hint))
         stores = []
         if self.out is not None:
-            said = _replacing(run, Path(self.out))
-            stores = [f"{self.out.rstrip('/')}/ ({said})"]
+            stores = [f"{self.out.rstrip('/')}/ ({_replacing(run, Path(self.out))})"]
             save(run, Path(self.out), events=self.events, force=self.force, on_progress=stage("saving the run"))
         for name, opened in files.items():
             with opened() as file:
@@ -306,14 +307,8 @@ class AnalysisOutputs(Outputs):
             formats[self.printed].write(run, printed, None, None, **shown[self.printed])
             write_stdout(printed.getvalue().decode())
         self._say_written(*stores, quiet=quiet)
-        if quiet and stores and _OF_OTHERS in said:
-            typer.echo(printable(f"note: {stores[0]}"), err=True)
-        if stores and not quiet and "ranks-not-read" in run.problems["code"].to_pylist():
-            n_read, place = f"{run.header.n_ranks} of {run.header.world_size} ranks", f"{self.out}:{run.header.label}"
-            apart = "--label ANOTHER keeps them apart"
-            typer.echo(
-                printable(f"note: {n_read}, which {place} means until a later capture is saved; {apart}"), err=True
-            )
+        if quiet and any(_OF_OTHERS in one for one in stores):
+            say_written(*stores, quiet=False)
 
     def _ranks(self) -> list[int] | None:
         return None if self.perfetto_ranks is None else sorted(parse_ranks(self.perfetto_ranks, "--perfetto-ranks"))

@@ -138,13 +138,8 @@ def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None
         expected += f", {text}" if (text := if_text(evidence)) else ""
     parts = f" ({text})" if (text := parts_text(evidence)) else ""
     worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{parts}{assumed_text(evidence)}{expected}"
-    little = (
-        "Little to gain"
-        if most < _LITTLE
-        else "Perhaps the largest gain"
-        if is_wait_included(first)
-        else "Largest gain"
-    )
+    most_gain = "Perhaps the largest gain" if is_wait_included(first) else "Largest gain"
+    little = "Little to gain" if most < _LITTLE else most_gain
     least = saving if likely is None else likely
     text = f"{little}: {first['action']}: {worth}."
     # Of what rests on what was not recorded the first; only what links the GPUs is such.

@@ -256,6 +256,22 @@ def told_world_size(digests: Sequence[ReportDigest], sidecars: RunSidecars | Non
     return next((size for size in captured if size is not None), sidecars.world_size if sidecars else None)
 
 
+def job_size(
+    gathered: Gathered, ranks: Ranks, numbers: Sequence[int], source: str, *, log: NcclLog | None, there: Iterable[int]
+) -> int | None:
+    """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, else numbers prove.
+
+    Those of reports that are `there`, but not read, count; else gaps in numbers that are no order's, nor of names of files
+    that do not count from 0: ``%p`` and dates are numbers too.
+    """
+    launched = None if source == "rank_map" else launcher_size(ranks, gathered.sidecars)
+    if (size := world_size(gathered.digests, gathered.sidecars, log, launched)) is not None:
+        return size
+    is_counted = source != "order" and (source != "file_name" or 0 in numbers)
+    has_gaps = bool(numbers) and max(numbers) - min(numbers) >= len(numbers)
+    return max([*there, *(numbers if is_counted and has_gaps else ())], default=-1) + 1 or None
+
+
 def world_size(
     digests: Sequence[ReportDigest],
     sidecars: RunSidecars | None = None,
@@ -267,16 +283,6 @@ def world_size(
     largest = max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
     known = told_world_size(digests, sidecars), launched, largest
     return next((size for size in known if size is not None), None)
-
-
-def proven_size(numbers: Sequence[int], source: str) -> int | None:
-    """Return how many ranks there are at least, where numbers with gaps prove that some are missing; None elsewhere.
-
-    Names of files prove it only if they count from 0: ``%p`` and dates are numbers too.
-    """
-    is_counted = source != "order" and (source != "file_name" or 0 in numbers)
-    has_gaps = bool(numbers) and max(numbers) - min(numbers) >= len(numbers)
-    return max(numbers) + 1 if is_counted and has_gaps else None
 
 
 def run_sizes(gathered: Gathered) -> list[int]:
