@@ -35,8 +35,8 @@ What is captured
   -o, --output NAME      begin of all file names, directories too
   --program FILE         the training program [launchers/train_vit.py]
   -m, --module NAME      a module as the training program, as python3 -m runs it
-  --attach-steps A:B     capture the optimizer's steps A to B - 1 of a program that is not changed at all, from 1; the
-                         ranges step A and so on are added. --capture-range must be left as it is
+  --attach-steps A:B     capture B - A steps of the optimizer after A of warm-up (1 or more), of a program that is not
+                         changed: called step A to step B - 1, from 0. --capture-range must be left as it is
   --cpu                  no GPU: NVTX ranges and OS calls only, on gloo
   --trace LIST           what nsys traces [cuda,nvtx,nccl,osrt]
   --cuda-graph-trace HOW node: each kernel in a CUDA graph, at a cost for each that may be significant, as nsys says;

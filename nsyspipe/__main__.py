@@ -24,6 +24,7 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
+        sys.stderr.write("interrupted: no file is half-written\n")
         sys.exit(INTERRUPTED)
 
 

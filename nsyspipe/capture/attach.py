@@ -18,7 +18,7 @@ ATTACH_STEPS = "NSYSPIPE_ATTACH_STEPS"
 def attach(optimizers: Any) -> None:  # noqa: ANN401 - the module torch.optim.optimizer, without types
     """Count the steps of this program's optimizers from now on, and capture those that `ATTACH_STEPS` names.
 
-    ``50:70`` are the steps from 50 to 69, as a slice: those that begin after the optimizer has stepped 50 times.
+    ``50:70`` are 20 steps after 50 of warm-up, called ``step 50`` to ``step 69``, as counted from 0.
     """
     begin, end = map(int, os.environ[ATTACH_STEPS].split(":"))
     # A step is seen by the end of the one before: of the first only the end.

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError, OutputError
+from nsyspipe.model.names import ranges
 from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.programs import Nsys, ask, installed, ranges_reach, torch_versions
@@ -200,9 +201,10 @@ def main(words: Sequence[str] | None = None) -> int:
         chosen = parse_ranks(options.ranks) if options.ranks is not None and not options.no_profile else ()
         # Of ranks that a job does not have nothing would be captured, and nobody would know why.
         n_ranks = options.world_size or options.nproc
-        if (unknown := min((one for one in chosen if one >= n_ranks), default=None)) is not None:
-            fix = f"--ranks 0,{n_ranks - 1}" if n_ranks > 1 else "leave it out"
-            problem = f"there is no rank {unknown}: this job's are 0 to {n_ranks - 1}"
+        if unknown := {one for one in chosen if one >= n_ranks}:
+            there_are = ",".join(ranges({*chosen} - unknown)) or f"0-{n_ranks - 1}"
+            fix = f"--ranks {there_are}" if n_ranks > 1 else "leave it out"
+            problem = f"there is no rank {min(unknown)}: this job's are 0 to {n_ranks - 1}"
             return _refused(OptionError("--ranks", problem, fix=fix))
     except OptionError as error:
         return _refused(error)
@@ -210,10 +212,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if there is not None and there > options.nproc and not options.is_counted:
         used = f"{options.nproc} rank{'s' * (options.nproc > 1)}"
         print(f"note: {used}, where {there} GPUs are: -n {there} takes all of them", file=sys.stderr)  # noqa: T201
-    for missing in _missing(options, there):
-        if status := _refused(missing, is_noted=options.dry_run):
-            return status
-    return 0 if options.no_profile else _tell_nsys(options)
+    statuses = [_refused(missing, is_noted=options.dry_run) for missing in _missing(options, there)]
+    return max([*statuses, 0 if options.no_profile else _tell_nsys(options)])
 
 
 def _refused(error: NsyspipeError, *, is_noted: bool = False) -> int:
@@ -227,7 +227,7 @@ def _tell_nsys(options: argparse.Namespace) -> int:
     # Without CUDA there are no graphs, and nsys would complain of the option.
     graphs = options.cuda_graph_trace if any(one.startswith("cuda") for one in trace) else ""
     try:
-        found = nsys.find(options.nsys)
+        found = nsys.find(options.nsys, or_else=", or --nsys PROGRAM, or NSYS=PROGRAM")
         trace, graphs, notes = usable_tracing(found, trace, graphs)
         for note in notes:
             print(note, file=sys.stderr)  # noqa: T201

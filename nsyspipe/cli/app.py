@@ -109,7 +109,7 @@ def _of_use(error: Any) -> OptionError | None:  # noqa: ANN401 - of Typer or Cli
             return OptionError(name, problem.removeprefix(f"Option {name!r} "), fix=f"{name} {metavar}".rstrip())
         program, known = error.ctx.command_path, [option for one in error.ctx.command.params for option in one.opts]
         elsewhere = f"it is an option of {' and '.join(taken)}" if taken else f"{program} --help"
-        fix = nearest_name(name, known, cutoff=0.75) or elsewhere
+        fix = elsewhere if taken else nearest_name(name, known, cutoff=0.75) or elsewhere
         return OptionError(name, f"{program} has no such option", fix=fix)
     is_program = not isinstance(error.ctx.command, Sectioned)
     fix = "nsyspipe analyze REPORTS, or see nsyspipe --help" if is_program else error.ctx.get_usage().partition(" ")[2]

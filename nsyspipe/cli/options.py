@@ -224,6 +224,9 @@ class RunningOptions(QuietOptions):
         if self.scheduler is not None and self.jobs is not None:
             problem = "counts processes of this machine, and the cluster has its own"
             raise OptionError(f"-j {self.jobs} with --scheduler", problem, fix="leave one of them out")
+        if self.scheduler is not None and not self.scheduler.strip():
+            problem = "names no scheduler: perhaps a variable that is not set"
+            raise OptionError(f"--scheduler {self.scheduler!r}", problem, fix="--scheduler ADDRESS, or leave it out")
         return self.scheduler or (os.environ.get(SCHEDULER) if self.jobs is None else None) or None
 
     def executor(self, paths: Sequence[Path]) -> AbstractContextManager[Executor]:

@@ -21,7 +21,7 @@ from nsyspipe.errors import DatasetError, NsyspipeError, OptionError, OutputErro
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.options import OnProgress, parse_ranks
 from nsyspipe.nsys.find_reports import naming_sources
-from nsyspipe.report.export import FORMATS
+from nsyspipe.report.export import FORMATS, SUFFIXES
 from nsyspipe.report.files import Format
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ Stage = Callable[[str], OnProgress | None]  # starts a stage by its name
 Opener = Callable[[], AbstractContextManager[BinaryIO]]
 STDOUT = "-"
 _FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))  # in this order they are written
+_OF_OTHERS = "which was of other reports"
 _TO_FILES_ONLY = ("out", *(name for name, one in FORMATS.items() if not one.is_printed))
 
 Kind = TypeVar("Kind", bound="type[Outputs]")
@@ -155,6 +156,9 @@ class Outputs:
             if value == STDOUT and name in _TO_FILES_ONLY:
                 fix = f"{shown} {'DIR' if name == 'out' else 'FILE'}"
                 raise OptionError(f"{shown} -", "cannot be printed", fix=fix)
+            if (own := SUFFIXES.get(Path(value).suffix.lower(), name)) != name and name in FORMATS:
+                fix = f"{shown} {Path(value).with_suffix(FORMATS[name].suffixes[0])}, or --{own} {value}"
+                raise OptionError(f"{shown} {value}", f"is named as what --{own} writes", fix=fix)
             place = value if value == STDOUT else str(Path(value).resolve())
             if (other := seen.setdefault(place, shown)) != shown:
                 raise OptionError(f"{other} and {shown}", f"both write {value}", fix="a name for each")
@@ -212,15 +216,17 @@ def _replacing(run: Run, store: Path) -> str:
     from nsyspipe.store.layout import has_run
     from nsyspipe.store.saved_run import SavedRun
 
-    new, of_others = run.header, ""
+    new, more = run.header, ""
+    if "ranks-not-read" in run.problems["code"].to_pylist():
+        more = f", {new.n_ranks} of {new.world_size} ranks: {store}:{new.label} means it until a later capture is saved"
     if not has_run(store, new.run_id):
-        return f"run {new.run_id}"
+        return f"run {new.run_id}{more}"
     with contextlib.suppress(DatasetError):  # nobody can tell
         old = SavedRun(store, store, new.run_id).header
         if (old.reports, old.captured_at_utc) != (new.reports, new.captured_at_utc):
             when = f", captured {old.captured_at_utc[:19]} UTC" if old.captured_at_utc else ""
-            of_others = f", which was of other reports: {listed(old.reports, 2)}{when}"
-    return f"replaced run {new.run_id}{of_others}"
+            more = f", {_OF_OTHERS}: {listed(old.reports, 2)}{when}{more}"
+    return f"replaced run {new.run_id}{more}"
 
 
 def _with_formats(outputs: Kind) -> Kind:
@@ -298,6 +304,8 @@ class AnalysisOutputs(Outputs):
             formats[self.printed].write(run, printed, None, None, **shown[self.printed])
             write_stdout(printed.getvalue().decode())
         self._say_written(*stores, quiet=quiet)
+        if quiet and any(_OF_OTHERS in one for one in stores):
+            say_written(*stores, quiet=False)
 
     def _ranks(self) -> list[int] | None:
         return None if self.perfetto_ranks is None else sorted(parse_ranks(self.perfetto_ranks, "--perfetto-ranks"))

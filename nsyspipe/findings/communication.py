@@ -25,7 +25,7 @@ _SHOWN_KERNELS = 5
 def comm_bound(evidence: Evidence) -> Answer:
     r"""Fire when at least 5 % of step time is exposed communication, waiting for other ranks apart.
 
-    Waiting is `straggler`'s; where it is not known, it counts, and the title says so. Saving: what is exposed so,
+    Waiting is `straggler`'s; where it is not known, it counts. Saving: what is exposed so,
     ``|M \\ C \\ W|``, and what communication slows compute down by, as `Evidence.saving_without` has it.
     """
     exposed = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
@@ -42,14 +42,14 @@ def comm_bound(evidence: Evidence) -> Answer:
     # Of which phase the waiting is, is not known: it may all be of this one.
     is_mostly = by_phase[phase] - (exposed - transfer) >= _MOSTLY * transfer
     where = f", launched in {phase}" if is_mostly and phase != _NO_PHASE else ""
-    apart = "waiting apart" if evidence.is_wait_known else "waiting included, which is not known"
+    apart = " (waiting apart)" if evidence.is_wait_known else ""
     is_ddp = set(evidence.roles) <= {DATA, OTHER}
     action, advice = _HIDE[is_ddp and bool(evidence.gradient_all_reduces.num_rows)]
     mostly = evidence.mostly("", "exposed_ns_per_step", transfer)
     by_role = {role: evidence.traffic_figures(role)["exposed_ns_per_step"] for role in evidence.roles}
     saving, figures = evidence.saving_without()
     return Finding(
-        title=f"communication is exposed ({apart}){where}{mostly}",
+        title=f"communication is exposed{apart}{where}{mostly}",
         action=action,
         advice=advice,
         saving_ns_per_step=saving,

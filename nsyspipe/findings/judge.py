@@ -38,6 +38,8 @@ CAUSES = {
     "the capture itself": ("profiler-overhead",),
 }  # fmt: skip
 EXPOSURE = "comm-bound"
+_OF_WAITING = {"straggler", "pipeline-bubble", "no-sync"}  # whose bounds are of waiting, too
+_WAIT_INCLUDED = "is_wait_included"
 _CAUSES_OF_EXPOSURE = (
     "straggler", "slow-link", "single-bucket", "tensor-comm", "shard-prefetch", "expert-comm", "no-sync",
     "pipeline-bubble",
@@ -64,8 +66,11 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
             unanswered.setdefault(answer, []).append(name)
         elif answer is not None:
             severity = severity_of(evidence.share(answer.saving_ns_per_step or 0))
-            told = json.dumps(answer.evidence, allow_nan=False)
-            title = answer.title
+            figures, title = answer.evidence, answer.title
+            is_of_transfer = name in CAUSES["exposed communication"] and name not in _OF_WAITING
+            if is_of_transfer and answer.saving_ns_per_step and not evidence.is_wait_known:
+                figures, title = {**figures, _WAIT_INCLUDED: True}, f"{title} (waiting included, which is not known)"
+            told = json.dumps(figures, allow_nan=False)
             if n_steps < FEW_STEPS and answer.saving_ns_per_step:
                 title += f" ({n_steps} step{'s'[: n_steps != 1]})"
             rows.append({**vars(answer), "id": name, "severity": severity, "evidence": told, "title": title})
@@ -84,17 +89,26 @@ def is_conditional(finding: Mapping[str, Any]) -> bool:
     return bool(json.loads(finding["evidence"]).get("is_conditional"))
 
 
+def is_wait_included(finding: Mapping[str, Any]) -> bool:
+    """Tell whether the bound of a finding holds waiting for other ranks that is not known, and that its advice leaves."""
+    return bool(json.loads(finding["evidence"]).get(_WAIT_INCLUDED))
+
+
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Sort findings by what is expected of them, else by their bound, largest first, then by id.
 
-    Causes stand before `comm-bound`, and conditional ones behind all that have a bound.
+    Causes stand before `comm-bound`; behind all that have a bound are those that may be waiting, then conditional ones.
     """
 
     def worth(row: Mapping[str, Any]) -> float | None:
         expected: float | None = row.get("expected_ns_per_step")
         return row["saving_ns_per_step"] if expected is None else expected
 
-    found = sorted(rows, key=lambda row: (worth(row) is None, is_conditional(row), -(worth(row) or 0.0), row["id"]))
+    def place_of(row: Mapping[str, Any]) -> tuple[bool, bool, bool, float, str]:
+        bound = worth(row)
+        return bound is None, is_conditional(row), is_wait_included(row), -(bound or 0.0), row["id"]
+
+    found = sorted(rows, key=place_of)
     causes = [place for place, row in enumerate(found) if row["id"] in _CAUSES_OF_EXPOSURE and not is_conditional(row)]
     symptom = next((place for place, row in enumerate(found) if row["id"] == EXPOSURE), None)
     if symptom is not None and causes and symptom < causes[-1]:

@@ -51,7 +51,7 @@ def straggler(evidence: Evidence) -> Answer:
     where stages of a pipeline wait for each other by design.
     Where a whole host is late by as much, and by half of the largest delays, it is named instead; saving: by how much.
     """
-    if evidence.n_ranks == 1 or not evidence.has_comm:
+    if (evidence.n_ranks == 1 and not evidence.has_absent_ranks) or not evidence.has_comm:
         return None
     rows = {row["rank"]: row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None}
     if not rows:

@@ -27,6 +27,7 @@ _LABELS = {
     "first_step_is_skipped": "first step is left out", "first_step_to_median": "first step, of the median one",
     "grad_copies": "number of gradient copies", "grad_copy": "gradient copies", "grad_copy_span": "from first to last gradient copy",
     "held_up": "others held up", "idle_pause": "idle in pauses of the host", "is_conditional": "rests on what was not recorded",
+    "is_wait_included": "holds waiting that is not known",
     "is_estimate": "an estimate", "judged_idle_launch": "idle launch, rank waited for",
     "lateness": "delays of others", "left_by_replay": "what stays in a replay", "link_nominal": "nominal bandwidth of the link", "longer_window": "window longer than the shortest",
     "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute": "compute beside communication",

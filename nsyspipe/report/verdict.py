@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from nsyspipe.analysis.traffic import bubble_ns_per_step
-from nsyspipe.findings.judge import is_conditional
+from nsyspipe.findings.judge import is_conditional, is_wait_included
 from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.report.findings import parts_text
 from nsyspipe.report.units import ms_text, percent_text
@@ -138,7 +138,8 @@ def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None
         expected += f", if {text}" if (text := evidence.get("replay_assumes")) else ""
     parts = f" ({text})" if (text := parts_text(evidence)) else ""
     worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{parts}{assumed_text(evidence)}{expected}"
-    little = "Little to gain" if most < _LITTLE else "Largest gain"
+    most_gain = "Perhaps the largest gain" if is_wait_included(first) else "Largest gain"
+    little = "Little to gain" if most < _LITTLE else most_gain
     least = saving if likely is None else likely
     text = f"{little}: {first['action']}: {worth}."
     # Of what rests on what was not recorded the first; only what links the GPUs is such.

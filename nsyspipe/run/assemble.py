@@ -21,7 +21,7 @@ from nsyspipe.nsys.find_reports import display_names
 from nsyspipe.run import collectives as comm
 from nsyspipe.run.gather import Gathered, P, Rank, Ranks, ReportDigest, place, place_hosts
 from nsyspipe.run.process import HostDigest, ProcessDigest
-from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, ranks_table, told_world_size, world_size
+from nsyspipe.run.ranks import is_surely_one_run, job_size, number_ranks, ranks_table, told_world_size
 from nsyspipe.run.sidecars import RunSidecars
 
 _DERIVED = {"in_summary", "wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes", *schema.FIGURES_OF_RANKS}
@@ -73,9 +73,7 @@ def merge(
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
     numbers, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, sidecars)
-    launched = None if source == "rank_map" else launcher_size(placed or hosts, sidecars)
-    size = world_size(digests, sidecars, log, launched)
-    size = max(there, default=-1) + 1 or None if size is None else size
+    size = job_size(gathered, placed or hosts, numbers, source, log=log, there=there)
     is_capture = bool(placed) and gathered.why_no_steps is not None
     numbered = _numbered(placed, numbers, is_capture=is_capture)
     is_one_run = is_surely_one_run(digests, sidecars)

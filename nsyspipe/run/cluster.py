@@ -74,6 +74,9 @@ class Cluster(Executor):
                 said = "something else does; its dashboard has another port"
             problem = f"no scheduler of Dask answers there ({said})"
             fix = "the address that dask scheduler prints; for tls:// the certificates of Dask's own configuration"
+            if place != address:
+                problem = f"names {address}, where {problem.replace(' there', '')}"
+                fix = "the file of a scheduler that runs: it is left when one ends; start dask scheduler --scheduler-file anew"
             raise InputError(place, problem, fix=fix) from error
         self._executor = self._client.get_executor(pure=False)
         try:
@@ -189,7 +192,9 @@ def answer(version: str, request: bytes) -> object:
     try:
         return function(*args, **kwargs)
     except ReportNotFoundError as error:
-        fix = "a directory that all workers see by the same path; exports are cached in $NSYSPIPE_CACHE_DIR"
+        fix = "a directory that all workers see by the same path"
+        if Path(error.subject).parent.match("exports/*"):
+            fix += "; exports are cached in $NSYSPIPE_CACHE_DIR"
         raise InputError(error.subject, f"is not there for worker {worker}", fix=fix) from None
 
 

@@ -256,6 +256,22 @@ def told_world_size(digests: Sequence[ReportDigest], sidecars: RunSidecars | Non
     return next((size for size in captured if size is not None), sidecars.world_size if sidecars else None)
 
 
+def job_size(
+    gathered: Gathered, ranks: Ranks, numbers: Sequence[int], source: str, *, log: NcclLog | None, there: Iterable[int]
+) -> int | None:
+    """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, else numbers prove.
+
+    Those of reports that are `there`, but not read, count; else gaps in numbers that are no order's, nor of names of files
+    that do not count from 0: ``%p`` and dates are numbers too.
+    """
+    launched = None if source == "rank_map" else launcher_size(ranks, gathered.sidecars)
+    if (size := world_size(gathered.digests, gathered.sidecars, log, launched)) is not None:
+        return size
+    is_counted = source != "order" and (source != "file_name" or 0 in numbers)
+    has_gaps = bool(numbers) and max(numbers) - min(numbers) >= len(numbers)
+    return max([*there, *(numbers if is_counted and has_gaps else ())], default=-1) + 1 or None
+
+
 def world_size(
     digests: Sequence[ReportDigest],
     sidecars: RunSidecars | None = None,
@@ -287,12 +303,13 @@ def stem_rank(path: str) -> int | None:
 def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
     """Return the rank that a map gives to each process; `OptionError` unless it names each, no other, each number once."""
     numbers, used = [], set()
-    for rank in ranks:
-        keys = _map_keys(files.source_of(Path(rank.report.path)), None if rank.is_alone else rank.process.pid)
-        key = next((key for key in keys if key in rank_map), None)
-        if key is None:
-            named = ", ".join([*map(str, rank_map)][:_SHOWN_NAMES])
-            raise OptionError("--rank-map", f"gives no rank to {keys[0]}", found=named, fix=f'add "{keys[0]}=N"')
+    pids = [None if rank.is_alone else rank.process.pid for rank in ranks]
+    names = [_map_keys(files.source_of(Path(rank.report.path)), pid) for rank, pid in zip(ranks, pids, strict=True)]
+    named = [next((key for key in keys if key in rank_map), None) for keys in names]
+    if absent := [keys[0] for keys, key in zip(names, named, strict=True) if key is None][:_SHOWN_NAMES]:
+        found, fix = ", ".join([*map(str, rank_map)][:_SHOWN_NAMES]), ",".join(f"{name}=N" for name in absent)
+        raise OptionError("--rank-map", f"gives no rank to {', '.join(absent)}", found=found, fix=f'add "{fix}"')
+    for key in filter(None, named):
         used.add(key)
         if rank_map[key] in numbers:
             raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
@@ -372,13 +389,21 @@ def choose_ranks(
     of_reports = _ranks_of(paths, given_map)
     if of_reports is None:
         problem = "chooses among reports of which neither all names (REPORT_0.sqlite) nor a captured RANK tell the rank"
-        raise OptionError(f"--ranks {text}", problem, fix=f"{_MAP}, or leave it out")
+        pairs = ",".join(f"{files.source_of(path).name}={rank}" for rank, path in enumerate(paths[:_SHOWN]))
+        fix = f'--rank-map "{pairs}{",..." * (len(paths) > _SHOWN)}", or leave it out'
+        raise OptionError(
+            f"--ranks {text}", problem, fix=fix if len(paths) > 1 else "leave it out: one report is read as a whole"
+        )
     there = frozenset(rank for own in of_reports for rank in own)
     if absent := wanted_ranks - there:
-        fix = f"--ranks {min(there)}, or others of these" if there else _MAP
+        left = wanted_ranks & there or there
+        fix = f"--ranks {shown_ranks(left)}" if there else _MAP
         raise OptionError(f"--ranks {text}", f"rank {min(absent)} is not there", found=shown_ranks(there), fix=fix)
     chosen = [not wanted_ranks.isdisjoint(own) for own in of_reports]
     ranks = frozenset(rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own)
+    if others := ranks - wanted_ranks:
+        problem = f"leaves out {shown_ranks(others)}, which are in the same reports; a report is read as a whole"
+        raise OptionError(f"--ranks {text}", problem, fix=f"--ranks {shown_ranks(ranks)}, or leave it out")
     own_map = given_map and {name: rank for name, rank in given_map.items() if rank in ranks}
     return ChosenRanks(text, tuple(itertools.compress(paths, chosen)), ranks, there, own_map)
 

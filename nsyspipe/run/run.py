@@ -328,7 +328,8 @@ class Run(ShownInNotebooks, ABC):
         if not all(isinstance(one, Integral) for one in wanted):
             raise OptionError.of_kind("ranks", ranks, "a rank, or several", "ranks=[0, 7]")
         if unknown := sorted(wanted - {*there}):
-            found, fix = f"ranks {', '.join(ranges(there))}", f"--perfetto-ranks {there[0]}" if there else None
+            found, left = ", ".join(ranges(there)), ",".join(ranges(wanted & {*there} or there))
+            found, fix = f"ranks {found}", f"--perfetto-ranks {left}" if there else None
             raise OptionError(f"ranks {', '.join(ranges(unknown))}", "are not in this run", found=found, fix=fix)
         return sorted(wanted)
 

@@ -16,6 +16,7 @@ from nsyspipe.model.options import OnProgress
 from nsyspipe.model.schema import RUNS
 from nsyspipe.model.table import TEXT, Column, TableSchema
 from nsyspipe.nsys.files import OUTPUTS
+from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError, has_run, run_ids
 from nsyspipe.store.read import AGAIN, content_of, digest_of, nulls_first, small_content, table_of
@@ -89,7 +90,9 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
         fix = "the DIR of analyze --out" if store.suffix in OUTPUTS else f"nsyspipe analyze {store} --out runs"
     elif store.is_dir():
         is_empty = next(store.iterdir(), None) is None
+        has_reports = any(one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES) for one in store.iterdir())
         fix = f"nsyspipe analyze REPORTS --out {store if is_empty else store / 'runs'}"
+        fix = f"nsyspipe analyze {store} --out runs" if has_reports else fix
         what, fix = table_of_store(store) or ("holds no saved run", fix)
     raise DatasetError(str(store), what, fix=fix)
 

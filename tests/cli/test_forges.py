@@ -1,8 +1,10 @@
 """The examples for forges: what they run is run here, but for the capture and the forge, which programs of that name stand for."""
 
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tests.build.plain_steps import steps, write_run
 
 ROOT = Path(__file__).parents[2]
 FORGES = ("github", "gitlab")
+LAUNCHED = 'n=${4%/*} n=${n##*/}; mkdir -p "${4%/*}"; for one in made/"$n"/*; do cp "$one" "$4_${one##*_}"; done'
 
 
 def scripts(forge):
@@ -47,22 +50,27 @@ def test_every_option_of_an_example_exists(forge):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("jq"), reason="finds comments")
 @pytest.mark.parametrize("forge", FORGES)
 def test_a_proposal_that_is_slower_is_told_and_refused_and_one_that_is_not_passes(forge, call, tmp_path, monkeypatch):
-    programs, asked = tmp_path / "bin", tmp_path / "asked"
-    (tmp_path / "nsyspipe/launchers").mkdir(parents=True)
-    programs.mkdir()
+    programs, asked, comments = tmp_path / "bin", tmp_path / "asked", tmp_path / "comments"
     for place, (name, compute) in enumerate({"main": 100, "slower": 120, "same": 100}.items()):
         for n in (1, 2, 3):  # captures differ a little
             rows = [[(part[0] + n * 10**5, *part[1:]) for part in steps(compute)]] * 2
-            write_run(tmp_path / name / "reports" / str(n), rows, start=10**18 + (4 * place + n) * 10**12)
-    # They say what they were asked for; nsyspipe then answers in this process.
-    for program in (*(programs / name for name in ("nsyspipe", "gh", "curl")), tmp_path / "nsyspipe/launchers/ddp.sh"):
-        program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$(basename "$0") $*" >> {asked}\n')
+            write_run(tmp_path / name / "made" / str(n), rows, start=10**18 + (4 * place + n) * 10**12)
+    # They say what they were asked for; the launcher names reports as it does (tests/launchers), nsyspipe answers in this process.
+    said = f'#!/bin/bash\nprintf "%s\\n" "$(basename "$0") ${{*@Q}}" >> {asked}\n'
+    of_forge = f'for word; do case $word in .*|*per_page*) jq -r "${{word#*per_page=100}}" {comments};; esac; done'
+    answers = {"bin/nsyspipe": "", "bin/gh": of_forge, "bin/curl": of_forge, "nsyspipe/launchers/ddp.sh": LAUNCHED}
+    for place, answer in answers.items():
+        program = tmp_path / place
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(said + answer)
         program.chmod(0o755)
     variables = {
         "HOME": str(tmp_path), "STORE": str(tmp_path / "runs"), "PATH": f"{programs}:{os.environ['PATH']}",
         "NUMBER": "7", "CI_API_V4_URL": "api", "CI_PROJECT_ID": "1", "CI_MERGE_REQUEST_IID": "7", "STEP_TIME_TOKEN": "x",
+        "GITHUB_REPOSITORY": "o/r",
     }  # fmt: skip
 
     def ran(script, folder):
@@ -75,7 +83,8 @@ def test_a_proposal_that_is_slower_is_told_and_refused_and_one_that_is_not_passe
         return [words for words in lines if words[0] != "nsyspipe"], [done.exit_code for done in ours]
 
     on_main, proposed, comment = scripts(forge)
-    captured = [["ddp.sh", "-n", "4", "-o", f"reports/{n}", "--program", "train.py"] for n in (1, 2, 3)]
+    captured = [["ddp.sh", "-n", "4", "-o", f"reports/{n}/run", "--program", "train.py"] for n in (1, 2, 3)]
+    assert ran(proposed, "same") == (captured, [])  # before main has a baseline
     assert ran(on_main, "main") == (captured, [0, 0, 0])
     assert ran(on_main, "same") == (captured, [0, 0, 0])  # a second push takes the place of the first
     assert len([*(tmp_path / "runs/runs").iterdir()]) == 3
@@ -84,6 +93,11 @@ def test_a_proposal_that_is_slower_is_told_and_refused_and_one_that_is_not_passe
     text = Path("diff.md").read_text()
     assert "Regression: median step time" in text
     assert text.count("the first of 3 captures") == 2
-    ((_, *words),) = ran(comment, "slower")[0]
-    posted = "body@diff.md" in words and words[-1].endswith("merge_requests/7/notes")
-    assert posted or ("diff.md" in words and "7" in words)
+    others = [(40, "someone", "mine"), (42, "github-actions[bot]", "of another job")]
+    for own, place in (([], "7"), ([(41, "github-actions[bot]", text)], "/41")):
+        rows = [{"id": number, "user": {"login": login}, "body": body} for number, login, body in [*others, *own]]
+        comments.write_text(json.dumps(rows))
+        words = ran(comment, "slower")[0][-1]
+        assert {"diff.md", "body@diff.md", "body=@diff.md"}.intersection(words)
+        assert any(word.endswith(place) or (word.endswith("/notes") and not own) for word in words)
+        assert bool({"PATCH", "PUT"}.intersection(words)) == bool(own)

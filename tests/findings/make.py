@@ -10,7 +10,7 @@ import pytest
 
 from nsyspipe.analysis.summary import summary
 from nsyspipe.analysis.traffic import CommUse, roles
-from nsyspipe.findings.judge import _CAUSES_OF_EXPOSURE, is_conditional, judge
+from nsyspipe.findings.judge import _CAUSES_OF_EXPOSURE, is_conditional, is_wait_included, judge
 from nsyspipe.findings.model import Evidence, Finding, NotJudged
 from nsyspipe.model import schema
 from nsyspipe.run.collectives import stragglers_table
@@ -238,15 +238,19 @@ def assert_well_said(rows):
         assert 0 < len(row["action"]) <= LONGEST_ACTION
         assert_named_with_units(json.loads(row["evidence"]))
     conditional = [row["id"] for row in rows if is_conditional(row)]
+    waiting = [row["id"] for row in rows if is_wait_included(row) and not is_conditional(row)]
+    assert all("(waiting included, which is not known)" in row["title"] for row in rows if is_wait_included(row))
     causes = [ids.index(one) for one in _CAUSES_OF_EXPOSURE if one in ids and one not in conditional]
     if "comm-bound" in ids and causes:
         assert ids.index("comm-bound") > max(causes)
-    worth = [
-        row["saving_ns_per_step"] if row["expected_ns_per_step"] is None else row["expected_ns_per_step"]
-        for row in rows
-        if row["id"] not in conditional and (row["id"] != "comm-bound" or not causes)
-    ]
-    known = [one for one in worth if one is not None]
-    assert worth == sorted(known, reverse=True) + [None] * (len(worth) - len(known)), ids
-    with_bound = [row["id"] for row in rows if row["saving_ns_per_step"] is not None and row["id"] != "comm-bound"]
-    assert conditional == with_bound[len(with_bound) - len(conditional) :], ids
+    with_bound = []
+    for is_waiting in (False, True):  # what may be waiting comes behind what is not
+        told = [row for row in rows if row["id"] not in conditional and (row["id"] in waiting) == is_waiting]
+        told = [row for row in told if row["id"] != "comm-bound" or not causes]
+        names = ("saving_ns_per_step", "expected_ns_per_step")
+        worth = [row[names[row["expected_ns_per_step"] is not None]] for row in told]
+        known = [one for one in worth if one is not None]
+        assert worth == sorted(known, reverse=True) + [None] * (len(worth) - len(known)), ids
+        with_bound += [row["id"] for row in told if row["saving_ns_per_step"] is not None]
+    with_bound = [one for one in [*with_bound, *conditional] if one != "comm-bound"]
+    assert with_bound == [one for one in ids if one in with_bound], ids

@@ -4,18 +4,22 @@ Each job has its golden text in golden/frozen/launchers/jobs.
 """
 
 import os
+import re
 import shlex
 import shutil
 import signal
+import subprocess
 import time
 from dataclasses import dataclass, field
 
 import pytest
 
 from nsyspipe.capture.plan import LINGER_S
+from nsyspipe.nsys.find_reports import find_named
 from tests.build.fake_nsys import COPY
-from tests.build.programs import within
-from tests.launchers.fakes import CAPTURE, ended, wait_for
+from tests.build.programs import program, within
+from tests.cli.test_forges import FORGES, scripts
+from tests.launchers.fakes import CAPTURE, LAUNCHERS, ended, wait_for
 from tests.launchers.jobs import CRASHING, EARLY, HANGS, LOOP_OVER, STUBBORN, WAITING, ddp, starting
 
 # Leaves its report where it works, since a file of that name is there.
@@ -248,3 +252,15 @@ print(subprocess.Popen(["sleep", "57"], stdout=subprocess.DEVNULL, stderr=subpro
     left = machine.left_behind()
     os.kill(int(answer.out), signal.SIGKILL)
     assert list(left) == [int(answer.out)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forge", FORGES)
+def test_the_examples_for_forges_name_to_analyze_what_the_launcher_has_written(forge, machine):
+    capture = scripts(forge)[1].partition("done\n")[0] + "done\n"
+    machine.put_program("pass")
+    program(machine.root / "nsyspipe/launchers", "ddp.sh", f'exec "{LAUNCHERS}/ddp.sh" --cpu "$@"')
+    home = machine.environment | {"HOME": str(machine.root)}
+    subprocess.run(["bash", "-ec", capture], cwd=machine.work, env=home, check=True, capture_output=True)
+    for named in re.findall(r"branch=(\S+)", scripts(forge)[1]):
+        assert [path.name for path in find_named([machine.work / named])] == [f"run_{rank}.sqlite" for rank in range(4)]

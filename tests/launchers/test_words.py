@@ -188,8 +188,10 @@ def test_without_nvtx_or_nsys_one_message_says_what_to_do_and_a_job_runs_unprofi
     (machine.root / "site" / "nvtx.py").unlink()
     answer = ddp(machine, n=1)
     assert answer.status == 2
-    assert "has no nvtx, through which a capture begins" in answer.err
-    assert answer.err.splitlines()[-1] == '  fix: pip install "nvtx<0.2.12"'
+    lines = answer.err.splitlines()  # all that is missing at once
+    assert "has no nvtx, through which a capture begins" in lines[0]
+    assert (lines[1], lines[2][:31]) == ('  fix: pip install "nvtx<0.2.12"', "error: nsys: is not on PATH, and")
+    assert lines[3].endswith("or --nsys PROGRAM, or NSYS=PROGRAM")
     answer = ddp(machine, "--no-profile", text="print('ran')")
     assert (answer.status, answer.out, machine.files()) == (0, "ran\nran\n", [])
 
@@ -290,6 +292,16 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     assert told.status == 0
     assert "note: 4 nodes with 8 GPUs each: SLURM_NNODES and SLURM_GPUS_ON_NODE say otherwise\n" in told.err
     assert "the launcher itself ends it after 1500 s (--timeout)" in told.err
+    assert "Slurm's --time" not in told.err
+    longer = machine.run("slurm.sbatch", "--dry-run", "--timeout=7200", "--program", "nowhere.py").err
+    assert (
+        "note: --timeout 7200: Slurm's --time has to be 300 s more, or nsys cannot write: the script has 1800 s\n"
+        in longer
+    )
+    for word in ("--nodes=4", "--time", "--gpus-per-node=4", "--nnodes"):  # sbatch takes them before the script
+        refused = machine.run("slurm.sbatch", "--dry-run", word, "4")
+        assert (refused.status, refused.out) == (2, "")
+        assert refused.err.startswith(f"error: {word}: ")
     unlimited = machine.run("slurm.sbatch", "--dry-run", "--program", "nowhere.py").err
     assert "ends it five minutes before Slurm's --time, or after 3600 s if that is sooner (--timeout)" in unlimited
     assert "  fix: --dry-run needs none; the machine that captures has to have them\n" in told.err

@@ -250,6 +250,18 @@ def test_ranks_that_are_not_among_the_reports_are_a_problem(tmp_path, present, w
     assert (row["severity"], run.header.world_size) == ("warning", world_size)
 
 
+@pytest.mark.parametrize(("stems", "options", "size"), [
+    (("x_0", "x_3"), {}, 4), (("x_2", "x_5"), {}, None), (("x_1", "x_2"), {}, None), (("x_0", "x_1"), {}, None),  # a %p has gaps too
+    (("a", "b"), {"rank_map": "a=1,b=3"}, 4), (("a", "b"), {}, None),
+])  # fmt: skip
+def test_gaps_in_the_numbers_prove_that_ranks_are_missing(tmp_path, stems, options, size):
+    for at, stem in enumerate(stems):
+        bare(at).write(tmp_path / f"{stem}.sqlite")
+    run = nsyspipe.load(tmp_path, **options)
+    assert (run.header.world_size, "ranks-missing" in codes(run)) == (size, size is not None)
+    assert (run.summary()["wait_share"][0].as_py() is None) == (size is not None)
+
+
 def test_more_processes_than_the_job_had_ranks_are_an_error_row(tmp_path):
     run = run_of(tmp_path, *(bare(rank).env(WORLD_SIZE=2) for rank in range(3)))
     row = problem_of(run, "more-ranks-than-world")

@@ -151,7 +151,7 @@ def test_a_launchers_number_comes_with_its_own_size(tmp_path, environments, rank
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("x_0.sqlite=0", "x_1.sqlite"), ("x_0=0,x_1=0", "rank 0 twice"), ("x_0=0,x_1=1,x_2=2", "x_2"), ("x_0=0,x_1=b", "x_1=b"),
+    [("x_0.sqlite=0", "x_1.sqlite"), ("x=0", 'add "x_0.sqlite=N,x_1.sqlite=N"'), ("x_0=0,x_1=0", "rank 0 twice"), ("x_0=0,x_1=1,x_2=2", "x_2"), ("x_0=0,x_1=b", "x_1=b"),
      ("x_0=0,=1", "=1"), ("x_0=0,x_1=-1", "x_1=-1"), ("no/such/file", "no/such/file"), ("x_0=0,x_1=99999999999999999999", "99999999999999999999")],
 )  # fmt: skip
 def test_a_rank_map_that_cannot_be_used_is_refused(tmp_path, text, says):
@@ -195,12 +195,15 @@ def test_the_ranks_that_are_not_read_count_where_nothing_says_how_many_there_are
 
 
 @pytest.mark.parametrize(("asked", "stems", "options", "says"), [
-    ("2-4", "x_0 x_2 x_3", {}, ("--ranks 2-4: rank 4 is not there", "found: 0, 2-3")),
+    ("2-4", "x_0 x_2 x_3", {}, ("--ranks 2-4: rank 4 is not there", "found: 0, 2-3", "fix: --ranks 2-3")),
+    # One report of several ranks, whose part is read with the rest.
+    ("1", "x", {"rank_map": "x:7=0,x:8=1,x:9=4"}, ("--ranks 1: leaves out 0, 4, which are in", "fix: --ranks 0-1, 4, or")),
+    ("2", "x", {}, ("neither all names", "leave it out: one report is read as a whole")),
     ("0-999999999999999999", "x_0 x_1", {}, ("no job has a rank 999999999999999999",)),
     *((text, "x_0 x_1", {}, ("neither a rank nor a range",)) for text in ("", "a", "-1", "0,", [], [True], [0.5], "0-1-2")),
     ("1-0", "x_0 x_1", {}, ("ends before it begins",)),
     (1.5, "x_0 x_1", {}, ("is a float",)),
-    ("0", "a b", {}, ("neither all names", "--rank-map")),
+    ("0", "a b", {}, ("neither all names", '--rank-map "a.sqlite=0,b.sqlite=1", or leave it out')),
     ("0", "x_0 b", {}, ("neither all names",)),
     ("1", "x_0 x_1", {"rank_map": "x_0=0"}, ("rank 1 is not there", "found: 0")),
     ("1", "x_0 x_1", {"rank_map": "y=0"}, ("rank 1 is not there", "--rank-map")),
