@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, Check, check_comparable, mean_compute
+from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, Check, check_comparable
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
@@ -98,7 +98,7 @@ class Kind:
 
 def _founding(run: Side) -> tuple[bool, float, list[str]]:
     """Return what kinds are found in the order of: what is not known comes last."""
-    compute = mean_compute(run)
+    compute = run.work.compute_ns
     is_unknown = not all(capture.header.gpu_names for capture in run.runs)
     return is_unknown, math.inf if compute is None else compute, sorted(capture.header.run_id for capture in run.runs)
 
@@ -161,9 +161,9 @@ class Scoreboard(ShownInNotebooks):
                 checks = [*islice(parting, 1)]
             checks += [(peer, check) for check in self._checked(peer, label) if not check.parts]
             for against, check in checks:
-                before, now, what = check.baseline, check.candidate, check.message.partition(": baseline ")[0]
-                words = f"{what}: {against} {before}, {label} {now}"
-                row = (label, against, check.check, check.blocks or check.parts, before, now, words)
+                before, now, (what, sides, _) = check.baseline, check.candidate, check.message.partition(": baseline ")
+                words = f"{what}: {against} {before}, {label} {now}" if sides else what
+                row = (label, against, check.check, check.blocks, before, now, words)
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
 
@@ -224,14 +224,12 @@ class Scoreboard(ShownInNotebooks):
         given = [*self._tables]
         if self.rules.is_forced:
             return dict.fromkeys(given, self.reference)
-        unknown = {side.label for side in self.sides if mean_compute(side) is None}
         kinds: list[list[str]] = []
         # From the least compute on, whatever the order given: a run that fits several kinds, as one whose GPU is not recorded,
-        # is of none of them, unless it is one of those of which nobody knows the compute.
+        # is of none of them.
         for run in (side.label for side in sorted(self.sides, key=_founding)):
             beside = ((kind, (check for one in kind for check in self._checked_once(run, one))) for kind in kinds)
             fitting = [kind for kind, checks in beside if not any(check.parts for check in checks)]
-            fitting = [kind for kind in fitting if {run, kind[0]} <= unknown] or fitting
             if len(fitting) == 1:
                 fitting[0].append(run)
             else:
