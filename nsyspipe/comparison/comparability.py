@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, islice, product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -286,10 +287,10 @@ def _unlike_captures(sides: Sides) -> Iterator[Check]:
     """Tell of captures of one side that are hardly of one configuration: spread between them is not noise."""
     for at, side in enumerate(sides):
         rows = [run.summary().select([*_OF_CONFIGURATION]).to_pylist()[0] for run in side.runs]
-        known = [row for row in rows if row["step_time_ns"]]
-        if len(known) < 2 or not (least := min(known, key=_step_time)):  # noqa: PLR2004 - two that may differ
+        known = sorted((row for row in rows if row["step_time_ns"]), key=itemgetter("step_time_ns"))
+        if len(known) < 2:  # noqa: PLR2004 - two that may differ
             continue
-        most = max(known, key=_step_time)
+        least, *_, most = known
         longer = most["step_time_ns"] / least["step_time_ns"] - 1
         numbers = [row["collectives_per_step"] for row in known if row["collectives_per_step"] is not None]
         works = [Work.of([run]) for run in side.runs]
@@ -297,17 +298,11 @@ def _unlike_captures(sides: Sides) -> Iterator[Check]:
         if longer < _UNLIKE and len({*numbers}) < 2 and not is_other:  # noqa: PLR2004 - two that differ
             continue
         times = f"{least['step_time_ns'] / 1e6:.4g} and {most['step_time_ns'] / 1e6:.4g} ms a step"
-        counts = (
-            f"{least['collectives_per_step']:.4g} and {most['collectives_per_step']:.4g} collectives" if numbers else ""
-        )
-        facts = "; ".join(filter(None, [times, counts, "other kernels" * is_other]))
+        counts = f"{' and '.join(f'{number:.4g}' for number in dict.fromkeys(numbers))} collectives"
+        facts = "; ".join([times, *[counts][: len({*numbers}) - 1], *["other kernels"][:is_other]])
         words = [f"by {100 * longer:.0f} %" if number == at else _NONE for number in range(2)]
         message = f"captures of {side.name} differ by {100 * longer:.0f} % ({facts}): one configuration? name STORE:ID"
         yield Check(UNLIKE, blocks=True, baseline=words[0], candidate=words[1], message=message)
-
-
-def _step_time(row: Mapping[str, Any]) -> float:
-    return float(row["step_time_ns"])
 
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:

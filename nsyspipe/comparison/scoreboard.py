@@ -141,7 +141,7 @@ class Scoreboard(ShownInNotebooks):
             decided = [row for row in of_kind if row["peer_speedup_low"] is not None]
             fastest = max(decided, key=lambda row: (row["peer_speedup"], row["label"] == row["peer"]), default=None)
             best = fastest and fastest["label"]
-            beside = {label: self._judged(best, label) for label in labels if best not in {None, label}}
+            beside = {label: self._judged(best, label) for label in labels if best and not self._is_copy(best, label)}
             verdicts = {label: INCONCLUSIVE if isinstance(one, str) else one.verdict for label, one in beside.items()}
             level = tuple(label for label, verdict in verdicts.items() if verdict == NO_CHANGE)
             # A median that is shorter than that of the run with the shortest mean says nothing for sure either.
@@ -262,11 +262,15 @@ class Scoreboard(ShownInNotebooks):
         if isinstance(before, str) or isinstance(after, str):
             lacking = [label for label in (reference, run) if isinstance(self._step_times[label], str)]
             return f"{' and '.join(dict.fromkeys(lacking))}: no steps to compare"
-        is_same = any(check.is_same for check in self._checked_once(reference, run))
-        if is_same and not self.rules.is_forced:
+        if run != reference and self._is_copy(reference, run):
             return f"the same capture as {reference}"
         sides, statistic = (before, after), statistic_of(before, after)
         return judged(METRICS["step_time"], sides, self.rules, statistic=statistic, names=(reference, run))
+
+    def _is_copy(self, run: str, other: str) -> bool:
+        """Whether both are one capture, unless all are judged by force."""
+        is_same = any(check.is_same for check in self._checked_once(run, other))
+        return run == other or (is_same and not self.rules.is_forced)
 
     def _figures(self, side: Side) -> dict[str, Any]:
         """Return a run's own figures: of several captures the mean, null where one of them has none."""

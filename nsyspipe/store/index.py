@@ -90,6 +90,7 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
     elif store.is_dir():
         is_empty = next(store.iterdir(), None) is None
         fix = f"nsyspipe analyze REPORTS --out {store if is_empty else store / 'runs'}"
+        fix += "" if is_empty else f", then name {store / 'runs'}"
         what, fix = table_of_store(store) or ("holds no saved run", fix)
     raise DatasetError(str(store), what, fix=fix)
 
