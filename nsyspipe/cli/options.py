@@ -46,9 +46,7 @@ class Sectioned(TyperCommand):
         taking_one: list[Any] = [one for one in given if not (one.multiple or getattr(one, "is_flag", True))]
         for one in taking_one:
             if taking_one.count(one) > 1:
-                raise OptionError(
-                    max(one.opts, key=len), "is given more than once, and takes one value", fix="leave one"
-                )
+                raise OptionError(max(one.opts, key=len), "takes one value, and is given several", fix="leave one")
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - of Typer or Click

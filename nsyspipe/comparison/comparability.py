@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, islice, product
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -83,10 +82,10 @@ _MORE_OF_SAME = 1.5
 _FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of one in another precision it may be less
 _LAUNCHES_ALIKE, _LEAST_LAUNCHES = 0.8, 1.0  # of all, matrix products as one
 _PRODUCTS, _COMPUTE = "matrix products", METRICS["compute"].column
-_UNLIKE, _OF_CONFIGURATION = (
-    0.25,
-    ("step_time_ns", "collectives_per_step"),
-)  # captures of one configuration differ by less
+_UNLIKE, _OTHER_NUMBER = (
+    1.25,
+    1.1,
+)  # captures of one configuration differ by less, in step time and number of collectives
 OTHER_WORK, UNKNOWN_WORK, UNLIKE = "other-work", "unknown-work", "unlike-captures"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
@@ -286,23 +285,20 @@ class Work(NamedTuple):
 def _unlike_captures(sides: Sides) -> Iterator[Check]:
     """Tell of captures of one side that are hardly of one configuration: spread between them is not noise."""
     for at, side in enumerate(sides):
-        rows = [run.summary().select([*_OF_CONFIGURATION]).to_pylist()[0] for run in side.runs]
-        known = sorted((row for row in rows if row["step_time_ns"]), key=itemgetter("step_time_ns"))
-        if len(known) < 2:  # noqa: PLR2004 - two that may differ
-            continue
-        least, *_, most = known
-        longer = most["step_time_ns"] / least["step_time_ns"] - 1
-        numbers = [row["collectives_per_step"] for row in known if row["collectives_per_step"] is not None]
-        works = [Work.of([run]) for run in side.runs]
-        is_other = any(one.kernels and two.kernels and one.is_other(two) for one, two in combinations(works, 2))
-        if longer < _UNLIKE and len({*numbers}) < 2 and not is_other:  # noqa: PLR2004 - two that differ
-            continue
-        times = f"{least['step_time_ns'] / 1e6:.4g} and {most['step_time_ns'] / 1e6:.4g} ms a step"
-        counts = f"{' and '.join(f'{number:.4g}' for number in dict.fromkeys(numbers))} collectives"
-        facts = "; ".join([times, *[counts][: len({*numbers}) - 1], *["other kernels"][:is_other]])
-        words = [f"by {100 * longer:.0f} %" if number == at else _NONE for number in range(2)]
-        message = f"captures of {side.name} differ by {100 * longer:.0f} % ({facts}): one configuration? name STORE:ID"
-        yield Check(UNLIKE, blocks=True, baseline=words[0], candidate=words[1], message=message)
+        rows = [run.summary().select(["step_time_ns", "collectives_per_step"]).to_pylist()[0] for run in side.runs]
+        known = sorted((row["step_time_ns"], row["collectives_per_step"]) for row in rows if None not in row.values())
+        works = [work for run in side.runs if (work := Work.of([run])).kernels and len(side.runs) > 1]
+        is_other = any(one.is_other(two) for one, two in combinations(works, 2))
+        (least, *_), (most, *_) = (known or [(1.0,)])[0], (known or [(1.0,)])[-1]
+        numbers = [f"{number:.4g}" for _, number in known]
+        has_more = any(max(two) > _OTHER_NUMBER * min(two) for two in combinations([number for _, number in known], 2))
+        if most > _UNLIKE * least or has_more or is_other:
+            facts = [f"{least / 1e6:.4g} and {most / 1e6:.4g} ms a step"]
+            facts += [f"{' and '.join(dict.fromkeys(numbers))} collectives"] * has_more + ["other kernels"] * is_other
+            by = f"by {100 * (most / least - 1):.0f} %"
+            message = f"captures of {side.name} differ {by} ({'; '.join(facts)}): one configuration? name STORE:ID"
+            words = [by if number == at else _NONE for number in range(2)]
+            yield Check(UNLIKE, blocks=True, baseline=words[0], candidate=words[1], message=message)
 
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:

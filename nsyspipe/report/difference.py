@@ -56,9 +56,7 @@ def difference_blocks(difference: RunDifference) -> Iterator[Block]:
         doubts = [("not comparable" if row["blocks"] else "warning", row["message"], "", None) for row in checks]
         yield Troubles(doubts, is_close=True)
     if unused := [row for row in difference.problem_rows if row["code"] in _OF_ANOTHER]:
-        yield Troubles(
-            same_problems(unused, lambda rows: listed(dict.fromkeys(row["side"] for row in rows))), is_close=True
-        )
+        yield Troubles(same_problems(unused, lambda rows: listed({row["side"]: 0 for row in rows})), is_close=True)
     yield _parts(difference)
     yield _metrics(difference)
     yield _kernels(difference)
