@@ -297,6 +297,7 @@ def compare(
         place = os.fspath(given)
         ids = ids_by_time(Path(place)) if is_saved(Path(place)) else []
         if len(ids) <= 1:
+            find_named([] if is_saved(Path(place)) else [place])  # refuses what names no run
             raise OptionError(repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)")
         sides = [_as_side(f"{place.rstrip('/')}:{run_id}") for run_id in ids]
     else:

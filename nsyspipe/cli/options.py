@@ -40,6 +40,15 @@ class Sectioned(TyperCommand):
         arguments = (one for one in self.params if one.param_type_name == "argument")
         return [*(f"{one.metavar}" if one.required else f"[{one.metavar}]" for one in arguments), "[OPTIONS]"]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - of Typer or Click
+        """Refuse an option that takes one value and is given two."""
+        _, _, given = self.make_parser(ctx).parse_args(args=[*args])
+        taking_one: list[Any] = [one for one in given if not (one.multiple or getattr(one, "is_flag", True))]
+        for one in taking_one:
+            if taking_one.count(one) > 1:
+                raise OptionError(max(one.opts, key=len), "takes one value, and is given several", fix="leave one")
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - of Typer or Click
         """Write arguments, then the options by section."""
         sections: dict[str, list[Any]] = {name: [] for name in ("Arguments", *_SECTION_NAMES)}

@@ -317,6 +317,9 @@ class AnalysisOutputs(Outputs):
         ends, option = _STEPS.fullmatch(self.perfetto_steps), "--perfetto-steps"
         if ends is None or not (ends[1] or ends[3]):
             raise OptionError(f"{option} {self.perfetto_steps!r}", "is no FROM:TO of step numbers", fix=f"{option} 3:5")
+        if ends[3] and not ends[2]:  # 14-15
+            fix = f"{option} {ends[1]}:{ends[3].removeprefix('-')}"
+            raise OptionError(f"{option} {self.perfetto_steps}", "is no FROM:TO of step numbers", fix=fix)
         first = int(ends[1] or lowest)
         last = int(ends[3] or (highest if ends[2] else first))
         if ends[1] and ends[3] and last < first:

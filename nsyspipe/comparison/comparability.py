@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, islice, product
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +14,7 @@ import pyarrow.compute as pc
 from nsyspipe.comparison.changes import SIDES, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import METRICS
+from nsyspipe.model.names import is_matrix_product
 from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.model.table import table
 from nsyspipe.run.run import Run
@@ -75,8 +78,15 @@ _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
 _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own work changes what it measures
 # Compute of a step that is so many times as long may be of another model, batch or precision; of the same kernels.
 FAR_APART, _FAR_APART_OF_SAME = 3.0, 2.0
+_MORE_OF_SAME = 1.5
 _FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of one in another precision it may be less
-OTHER_WORK, UNKNOWN_WORK = "other-work", "unknown-work"
+_LAUNCHES_ALIKE, _LEAST_LAUNCHES = 0.8, 1.0  # of all, matrix products as one
+_PRODUCTS, _COMPUTE = "matrix products", METRICS["compute"].column
+_UNLIKE, _OTHER_NUMBER = (
+    1.25,
+    1.1,
+)  # captures of one configuration differ by less, in step time and number of collectives
+OTHER_WORK, UNKNOWN_WORK, UNLIKE = "other-work", "unknown-work", "unlike-captures"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
 
@@ -92,8 +102,8 @@ class Check(NamedTuple):
 
     @property
     def parts(self) -> bool:
-        """Whether runs that nobody calls before and after are not ranked together: they differ, so that it blocks, or in their work."""
-        return self.check == OTHER_WORK or (self.blocks and not self.is_same)
+        """Whether runs are not ranked together: they differ, so that it blocks."""
+        return self.blocks and not self.is_same
 
     @property
     def is_same(self) -> bool:
@@ -204,44 +214,91 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 
 
 def _other_work(sides: Sides) -> Iterator[Check]:
-    """Tell of steps that do other work (compute far apart, of the same kernels less so; other kernels, in steps of another name), or may."""
-    computes = [mean_compute(side) for side in sides]
-    times = [time for time in computes if time is not None]
-    if len(times) < len(sides):
+    """Tell of steps that do other work, or of one side that nobody can tell it of."""
+    works = [side.work for side in sides]
+    if any(work.compute_ns is None for work in works):
         if all(map(n_steps, _runs(sides))):
-            texts = ["compute is not known" if time is None else "compute is known" for time in computes]
+            texts = ["compute is not known" if work.compute_ns is None else "compute is known" for work in works]
             after = "; what is not seen may be of another model, batch or precision"
-            yield _check(UNKNOWN_WORK, "whether steps do the same work is not known", texts, after=after)
-        return
-    families = [{run.step_family for run in side.runs} for side in sides]
-    ratio = max(times) / min(times) if all(times) else 0.0
-    is_doubtful = ratio >= _FAR_APART_OF_SAME or (ratio and families[0].isdisjoint(families[1]))
-    kernels = [_kernel_times(side) for side in sides] if is_doubtful else [{}]
-    if not all(kernels):
-        return
-    both = kernels[0].keys() & kernels[1].keys()
-    shares = [sum(of[name] for name in both) / sum(of.values()) for of in kernels]
-    is_same = max(shares) >= _FEW_SHARED
-    if ratio >= (_FAR_APART_OF_SAME if is_same else FAR_APART) or not (is_same or families[0] & families[1]):
-        words = "{:.4g} ms of compute, {:.0f} % of it in kernels that both run"
-        texts = [words.format(time / 1e6, 100 * share) for time, share in zip(times, shares, strict=True)]
+            what = "whether steps do the same work is not known"
+            yield _check(UNKNOWN_WORK, what, texts, after=after, blocks=texts[0] != texts[1])
+    elif all(work.kernels for work in works) and works[0].is_other(works[1]):
+        texts = [own.text(other) for own, other in (works, works[::-1])]
         after = "; step times tell which is faster only where model, batch and precision are the same"
-        yield _check(OTHER_WORK, "the work of a step", texts, after=after)
+        yield _check(OTHER_WORK, "the work of a step", texts, after=after, blocks=True)
 
 
-def mean_compute(side: Side) -> float | None:
-    """Return the mean compute of a step, ns; None where a capture of the side has a step of which it is not known, or none."""
-    columns = (run.breakdown()[METRICS["compute"].column] for run in side.runs)
-    return mean_of(pc.mean(column, skip_nulls=False).as_py() for column in columns)
+class Work(NamedTuple):
+    """What a step of one rank computes, mean over captures: what tells programs apart, whatever their steps are called."""
+
+    compute_ns: float | None  # None where a capture has a step of which it is not known, or none
+    kernels: dict[str, float]  # time of each that is no communication, ns
+    launches: dict[str, float]  # how often each runs, matrix products as one; empty where a capture does not tell
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Work:
+        """Return the work of the captures of one side."""
+        compute = mean_of(pc.mean(run.breakdown()[_COMPUTE], skip_nulls=False).as_py() for run in runs)
+        rows = pa.concat_tables(run.kernels().select(["name", "total_ns", "n_in_summary"]) for run in runs)
+        rows = rows.filter(pc.invert(pc.starts_with(rows["name"], "nccl", ignore_case=True)))
+        kernels, launches = defaultdict[str, float](float), defaultdict[str, float](float)
+        steps = sum(n_steps(run) * run.header.n_ranks for run in runs)
+        is_counted = steps and not rows["n_in_summary"].null_count
+        for name, ns, n in zip(*(rows[column].to_pylist() for column in rows.column_names), strict=True):
+            kernels[name] += ns
+            if is_counted and n:
+                launches[_PRODUCTS if is_matrix_product(name) else name] += n / steps
+        return cls(compute, {name: ns for name, ns in kernels.items() if ns > 0}, launches)
+
+    @property
+    def n(self) -> float:
+        """Kernels of a step."""
+        return sum(self.launches.values())
+
+    def shared(self, other: Work) -> float:
+        """Return the share of the kernels' time that is in kernels which the other runs too."""
+        return sum(ns for name, ns in self.kernels.items() if name in other.kernels) / sum(self.kernels.values())
+
+    def text(self, other: Work) -> str:
+        """Return it in words, beside another."""
+        number = f" in {self.n:.4g} kernels" if self.launches else ""
+        share = f"{100 * self.shared(other):.0f} % of it in kernels that both run"
+        return f"{(self.compute_ns or 0.0) / 1e6:.4g} ms of compute{number}, {share}"
+
+    def is_other(self, other: Work) -> bool:
+        """Whether it is another program's, or another batch of it.
+
+        Of kernels that both run by half of either's time: compute twice as long, or 1.5 times with 1.5 times as many matrix
+        products (more layers; micro-batches are more launches in the same time). Of other kernels: compute 3 times as
+        long, or less than 0.8 of the launches alike (in another precision matrix products have other names).
+        """
+        times = sorted((self.compute_ns or 0.0, other.compute_ns or 0.0))
+        longer = times[1] / times[0] if times[0] else 1.0
+        if max(self.shared(other), other.shared(self)) >= _FEW_SHARED:
+            of_longer, of_shorter = (self, other) if times[1] == self.compute_ns else (other, self)
+            more = of_longer.launches.get(_PRODUCTS, 0.0) / of_shorter.launches.get(_PRODUCTS, math.inf)
+            return longer >= _FAR_APART_OF_SAME or min(longer, more) >= _MORE_OF_SAME
+        alike = sum(min(n, other.launches.get(name, 0.0)) for name, n in self.launches.items())
+        return longer >= FAR_APART or alike < _LAUNCHES_ALIKE * max(self.n, other.n, _LEAST_LAUNCHES)
 
 
-def _kernel_times(side: Side) -> dict[str, int]:
-    """Return the time of each kernel that is no communication, over the captures of a side."""
-    rows = pa.concat_tables(run.kernels().select(["name", "total_ns"]) for run in side.runs)
-    rows = rows.filter(pc.invert(pc.starts_with(rows["name"], "nccl", ignore_case=True)))
-    summed = rows.group_by("name", use_threads=False).aggregate([("total_ns", "sum")])
-    times = zip(summed["name"].to_pylist(), summed["total_ns_sum"].to_pylist(), strict=True)
-    return {name: ns for name, ns in times if ns > 0}
+def _unlike_captures(sides: Sides) -> Iterator[Check]:
+    """Tell of captures of one side that are hardly of one configuration: spread between them is not noise."""
+    for at, side in enumerate(sides):
+        rows = [run.summary().select(["step_time_ns", "collectives_per_step"]).to_pylist()[0] for run in side.runs]
+        known = sorted((row["step_time_ns"], row["collectives_per_step"]) for row in rows if None not in row.values())
+        works = [work for run in side.runs if (work := Work.of([run])).kernels and len(side.runs) > 1]
+        is_other = any(one.is_other(two) for one, two in combinations(works, 2))
+        (least, *_), (most, *_) = (known or [(1.0, 0.0)])[0], (known or [(1.0, 0.0)])[-1]
+        numbers = [f"{number:.4g}" for _, number in known]
+        has_more = any(max(two) > _OTHER_NUMBER * min(two) for two in combinations([number for _, number in known], 2))
+        if most > _UNLIKE * least or has_more or is_other:
+            facts = [f"{least / 1e6:.4g} and {most / 1e6:.4g} ms a step"]
+            facts += [f"{' and '.join(dict.fromkeys(numbers))} collectives"] * has_more + ["other kernels"] * is_other
+            by = f"by {100 * (most / least - 1):.0f} %"
+            message = f"captures of {side.name} differ {by} ({'; '.join(facts)}): one configuration? name STORE:ID"
+            words = [by if number == at else _NONE for number in range(2)]
+            yield Check(UNLIKE, blocks=True, baseline=words[0], candidate=words[1], message=message)
 
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:
@@ -277,6 +334,7 @@ def _few_steps(sides: Sides) -> Iterator[Check]:
 _TESTS: tuple[Test, ...] = (
     _same_capture,
     _repeated_capture,
+    _unlike_captures,
     _alike("world-size", "world size", lambda run: str(run.header.world_size), blocks=_is_sized, applies=_is_sized),
     _alike(
         "world-size", "number of ranks", lambda run: str(run.header.n_ranks),

@@ -12,7 +12,14 @@ import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import SIDES, StepTable, kernel_changes, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import COMPARABILITY, PROBLEMS_OF_SIDES, check_comparable, check_order
+from nsyspipe.comparison.comparability import (
+    COMPARABILITY,
+    PROBLEMS_OF_SIDES,
+    UNLIKE,
+    Work,
+    check_comparable,
+    check_order,
+)
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings, check_can_fail
 from nsyspipe.comparison.metrics import INCONCLUSIVE, Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
 from nsyspipe.comparison.surroundings import Cause, cause_of, surroundings
@@ -39,6 +46,11 @@ class Side:
     def name(self) -> str:
         """What to call it in words."""
         return self.label if self.shown_as is None else self.shown_as
+
+    @cached_property
+    def work(self) -> Work:
+        """What a step of a rank computes."""
+        return Work.of(self.runs)
 
     def __post_init__(self) -> None:
         if not isinstance(self.label, str):
@@ -175,7 +187,8 @@ class RunDifference(ShownInNotebooks):
         """`METRIC_ROWS`: per figure of a step both medians, delta, its interval, n and verdict."""
         why = [row["message"].partition(": ")[0] for row in self.comparability.to_pylist() if row["blocks"]]
         blocked = f"not comparable: {', '.join(why)}" if why and not self.rules.is_forced else None
-        return metric_rows(*self._tables, rules=self.rules, blocked=blocked, settled=() if blocked else self.judged)
+        is_open = blocked is None and UNLIKE not in self.comparability["check"].to_pylist()
+        return metric_rows(*self._tables, rules=self.rules, blocked=blocked, settled=self.judged if is_open else ())
 
     @cached_property
     def outlier(self) -> Outlier | None:

@@ -203,6 +203,9 @@ def _table(path: Path) -> dict[str, Any] | None:
         found = tool.get(_NAME.decode()) if isinstance(tool, dict) else None
         if found is None:
             return None
+    elif isinstance(found.get("tool"), dict):
+        what = f"sets [tool.nsyspipe.{_TABLE}], which is what {_PROJECT} has"
+        raise OptionError(str(path), what, fix=f"in {_OWN} it is [{_TABLE}]")
     if not isinstance(found, dict) or not isinstance(found.get(_TABLE, {}), dict):
         fix = f"[tool.nsyspipe.{_TABLE}]" if is_project else f"[{_TABLE}]"
         raise OptionError(str(path), "has no table of settings where one was needed", fix=fix)

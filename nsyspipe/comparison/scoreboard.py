@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, Check, check_comparable, mean_compute
+from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, Check, check_comparable
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
@@ -99,7 +99,7 @@ class Kind:
 
 def _founding(run: Side) -> tuple[bool, float, list[str]]:
     """Return what kinds are found in the order of: what is not known comes last."""
-    compute = mean_compute(run)
+    compute = run.work.compute_ns
     is_unknown = not all(capture.header.gpu_names for capture in run.runs)
     return is_unknown, math.inf if compute is None else compute, sorted(capture.header.run_id for capture in run.runs)
 
@@ -143,7 +143,7 @@ class Scoreboard(ShownInNotebooks):
             decided = [row for row in of_kind if row["peer_speedup_low"] is not None]
             fastest = max(decided, key=lambda row: (row["peer_speedup"], row["label"] == row["peer"]), default=None)
             best = fastest and fastest["label"]
-            beside = {label: self._judged(best, label) for label in labels if best not in {None, label}}
+            beside = {label: self._judged(best, label) for label in labels if best and not self._is_copy(best, label)}
             verdicts = {label: INCONCLUSIVE if isinstance(one, str) else one.verdict for label, one in beside.items()}
             level = tuple(label for label, verdict in verdicts.items() if verdict == NO_CHANGE)
             # A median that is shorter than that of the run with the shortest mean says nothing for sure either.
@@ -163,9 +163,9 @@ class Scoreboard(ShownInNotebooks):
                 checks = [*islice(parting, 1)]
             checks += [(peer, check) for check in self._checked(peer, label) if not check.parts]
             for against, check in checks:
-                before, now, what = check.baseline, check.candidate, check.message.partition(": baseline ")[0]
-                words = f"{what}: {against} {before}, {label} {now}"
-                row = (label, against, check.check, check.blocks or check.parts, before, now, words)
+                before, now, (what, sides, _) = check.baseline, check.candidate, check.message.partition(": baseline ")
+                words = f"{what}: {against} {before}, {label} {now}" if sides else what
+                row = (label, against, check.check, check.blocks, before, now, words)
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
 
@@ -220,14 +220,12 @@ class Scoreboard(ShownInNotebooks):
         given = [*self._tables]
         if self.rules.is_forced:
             return dict.fromkeys(given, self.reference)
-        unknown = {side.label for side in self.sides if mean_compute(side) is None}
         kinds: list[list[str]] = []
         # From the least compute on, whatever the order given: a run that fits several kinds, as one whose GPU is not recorded,
-        # is of none of them, unless it is one of those of which nobody knows the compute.
+        # is of none of them.
         for run in (side.label for side in sorted(self.sides, key=_founding)):
             beside = ((kind, (check for one in kind for check in self._checked_once(run, one))) for kind in kinds)
             fitting = [kind for kind, checks in beside if not any(check.parts for check in checks)]
-            fitting = [kind for kind in fitting if {run, kind[0]} <= unknown] or fitting
             if len(fitting) == 1:
                 fitting[0].append(run)
             else:
@@ -260,11 +258,15 @@ class Scoreboard(ShownInNotebooks):
         if isinstance(before, str) or isinstance(after, str):
             lacking = [label for label in (reference, run) if isinstance(self._step_times[label], str)]
             return f"{' and '.join(dict.fromkeys(lacking))}: no steps to compare"
-        is_same = any(check.is_same for check in self._checked_once(reference, run))
-        if is_same and not self.rules.is_forced:
+        if run != reference and self._is_copy(reference, run):
             return f"the same capture as {reference}"
         sides, statistic = (before, after), statistic_of(before, after)
         return judged(METRICS["step_time"], sides, self.rules, statistic=statistic, names=(reference, run))
+
+    def _is_copy(self, run: str, other: str) -> bool:
+        """Whether both are one capture, unless all are judged by force."""
+        is_same = any(check.is_same for check in self._checked_once(run, other))
+        return run == other or (is_same and not self.rules.is_forced)
 
     def _figures(self, side: Side) -> dict[str, Any]:
         """Return a run's own figures: of several captures the mean, null where one of them has none."""

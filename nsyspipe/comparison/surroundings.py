@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.comparison.changes import SIDES, StepTable, has_whole_graphs, mean_of
-from nsyspipe.comparison.comparability import OTHER_WORK, n_steps
+from nsyspipe.comparison.comparability import n_steps
 from nsyspipe.comparison.metrics import per_step
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import table
@@ -215,8 +215,8 @@ class Cause(NamedTuple):
 
 
 def cause_of(difference: RunDifference) -> Cause | None:
-    """Return where a step time that got better or worse comes from; None if it did not, no part is half of it, or it is other work."""
-    if OTHER_WORK in difference.comparability["check"].to_pylist() or not difference.is_comparable:
+    """Return where a step time that got better or worse comes from; None if it did not, no part is half of it, or they are not comparable."""
+    if not difference.is_comparable:
         return None
     rows = {row["metric"]: row for row in difference.metrics.to_pylist()}
     step_time, whole = rows["step_time"], difference.mean_step_time[2] or 0.0

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from nsyspipe.errors import InputError, NotAReportError, OptionError, OutputError, ReportNotFoundError
-from nsyspipe.model.names import decoded, printable, table_of_store
+from nsyspipe.model.names import decoded, listed, printable, table_of_store
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
 from nsyspipe.nsys.files import OUTPUTS, claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find, find_nsys
@@ -155,6 +155,9 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
                 problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
                 if not found and (inside := table_of_store(path)):
                     problem, fix = inside[0], _word(inside[1])
+                elif not found and (runs := [one for one in sorted(path.iterdir()) if _has_reports(one, suffixes)]):
+                    names = listed([f"{one}/" for one in runs], most=4)
+                    problem, fix = f"{problem}: those are in {names}", _word(f"{runs[0]}/")
             elif path.exists():
                 found = [path]
             elif not glob.has_magic(str(path)):
@@ -168,6 +171,12 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             raise ReportNotFoundError(str(path), problem, found=reports_near(path), fix=fix)
         expanded += found
     return expanded
+
+
+def _has_reports(folder: Path, suffixes: Sequence[str]) -> bool:
+    with contextlib.suppress(OSError):
+        return folder.is_dir() and any(one.suffix in suffixes for one in folder.iterdir())
+    return False
 
 
 def reports_near(path: Path) -> str:

@@ -235,7 +235,11 @@ class WhatIf(ShownInNotebooks):
 
     def __repr__(self) -> str:
         first = self.scenarios[0]
-        gain = "refused" if first.gain_pct is None else f"{first.gain_pct:.3g} % less"
+        gain = (
+            "refused"
+            if first.gain_pct is None
+            else f"{abs(first.gain_pct):.3g} % {'more' if first.gain_pct < 0 else 'less'}"
+        )
         n_scenarios = f"{len(self.scenarios)} scenario{'s'[: len(self.scenarios) != 1]}"
         return f"<WhatIf of {self.label!r}: {n_scenarios}, the first {first.label!r}: {gain}>"
 

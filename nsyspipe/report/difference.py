@@ -22,14 +22,15 @@ from nsyspipe.report.blocks import Block, Facts, Field, Notes, Sentence, Table, 
 from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format
 from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, value_text
-from nsyspipe.report.words import subject_parts, uneven_notes
+from nsyspipe.report.words import same_problems, subject_parts, uneven_notes
 from nsyspipe.version import __version__
 
 # How wide a terminal has room for what figures, kernels and changes can do without; both sides go last.
 _BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
-_NO_PERCENTAGE = 1000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
+_NO_PERCENTAGE = 10_000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
 _LITTLE = 0.001  # of the step time: nobody asks where less comes from
+_OF_ANOTHER = {"log-of-another-run", "topology-of-another-machine"}  # what was given, and is not used
 _SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 4, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = "Times are of the rank that has most in each step; nsyspipe analyze gives means over ranks and steps."
@@ -54,6 +55,8 @@ def difference_blocks(difference: RunDifference) -> Iterator[Block]:
     if checks := difference.comparability.to_pylist():
         doubts = [("not comparable" if row["blocks"] else "warning", row["message"], "", None) for row in checks]
         yield Troubles(doubts, is_close=True)
+    if unused := [row for row in difference.problem_rows if row["code"] in _OF_ANOTHER]:
+        yield Troubles(same_problems(unused, lambda rows: listed({row["side"]: 0 for row in rows})), is_close=True)
     yield _parts(difference)
     yield _metrics(difference)
     yield _kernels(difference)

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nsyspipe.comparison.comparability import OTHER_WORK, UNKNOWN_WORK
+from nsyspipe.comparison.comparability import OTHER_WORK, UNKNOWN_WORK, UNLIKE
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import shown
@@ -37,6 +37,7 @@ _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
 _LIKE = "steps like "
+_TOLD = {OTHER_WORK, UNKNOWN_WORK, UNLIKE}  # what parts runs that no heading tells apart
 _RUNS = "nsyspipe-compare"  # the meta element of a page
 _ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
 _SHORT = 12  # letters of a label
@@ -132,8 +133,11 @@ def headlines(board: Scoreboard) -> list[str]:
     several = sorted((kind for kind in kinds if len(kind[1]) > 1), key=lambda kind: -len(kind[1]))
     if not several:
         checks = {row["message"].partition(": ")[0]: row["check"] for row in board.checks.to_pylist() if row["blocks"]}
-        differ = "seem to differ" if OTHER_WORK in checks.values() else "differ"
-        why = f"they {differ} in {_listed([*checks])}" if checks else "which of them are alike is not known"
+        whole = [what for what, check in checks.items() if check in {UNKNOWN_WORK, UNLIKE}]  # sentences of their own
+        differ = "they seem to differ in" if OTHER_WORK in checks.values() else "they differ in"
+        facts = [what for what in checks if what not in whole]
+        whole = [*([f"{differ} {_listed(facts)}"] if facts else []), *whole]
+        why = "; ".join(whole) or "which of them are alike is not known"
         return [f"No two of {len(board.sides)} runs can be compared: {why}."]
     unknown = [row for row in board.checks.to_pylist() if row["check"] == UNKNOWN_WORK]
     unseen = {row[side] for row in unknown for side in ("label", "against")}
@@ -246,6 +250,7 @@ def notes(board: Scoreboard) -> list[str]:
 def doubts(board: Scoreboard) -> list[str]:
     """Return what makes comparisons doubtful or undecided, each reason once with the runs that it concerns."""
     undecided, copies, differ = (defaultdict[Any, list[str]](list) for _ in range(3))
+    unlike: dict[str, None] = {}
     for row in board.table.to_pylist():
         if row["peer_why"] and row["peer_speedup"] is not None:
             undecided[_why(row)].append(row["label"])
@@ -254,12 +259,16 @@ def doubts(board: Scoreboard) -> list[str]:
         if row["check"] == "same-capture":
             copies[row["against"]].extend([] if is_named(row["label"]) else [row["label"]])
             continue
+        if row["check"] == UNLIKE:
+            unlike[row["message"]] = None
+            continue
         is_told = row["check"] == "few-steps" and is_named(row["label"])
-        is_parting = row["blocks"] and row["check"] != OTHER_WORK and len(board.kinds) > 1  # the headings say it
+        is_parting = row["blocks"] and row["check"] not in _TOLD and len(board.kinds) > 1  # the headings say it
         if not is_told and not is_parting:
             what = row["message"].partition(": ")[0]
             differ[row["check"], what, row["against"], row["reference_value"]].append(f"{row['label']} {row['value']}")
     return [
+        *unlike,
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
         *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items() if labels),
         *(

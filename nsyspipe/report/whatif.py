@@ -32,6 +32,8 @@ def headline(found: WhatIf) -> str:
     if not answered:
         (why, _), *more_reasons = Counter(one.refused_in_options for one in found.scenarios).most_common()
         return f"No answer: {why}{'; to other changes for other reasons, below' if more_reasons else ''}."
+    if answered[0].id == "custom" and _is_captured(answered[0]):
+        return f"With {answered[0].label}: as captured, {ms_text(answered[0].step_time_ns)}: nothing changes."
     if answered[0].id == "custom":
         return f"With {answered[0].label}: {ms_text(answered[0].step_time_ns)}, {_change(found, answered[0])}."
     # A limit is nothing that can be switched on.
@@ -79,7 +81,7 @@ def _change(found: WhatIf, one: Scenario) -> str:
         return ""
     low, high = sorted(abs(found.step_time_ns - ns) for ns in (one.low_ns or 0.0, one.high_ns or 0.0))
     if not is_clear(found, one):
-        return f"no clear gain: {_less_or_more(found, one)} step time, but the range includes 0"
+        return f"no clear {'gain' if one.gain_pct > 0 else 'change'}: {_less_or_more(found, one)} step time, but the range includes 0"
     bounds = " to ".join(percent_text(ns / found.step_time_ns).removesuffix(" %") for ns in (low, high))
     return f"{_less_or_more(found, one)} step time ({bounds} %)"
 
@@ -164,9 +166,13 @@ def _page(found: WhatIf, run: Run) -> str:
 
 def _row_label(one: Scenario) -> str:
     """Return a change in words, and that it is none where nothing sets it, or it was captured."""
+    return f"{one.label}{' (no setting)' if one.id == _LIMIT else ' (as captured)' if _is_captured(one) else ''}"
+
+
+def _is_captured(one: Scenario) -> bool:
+    """Tell whether a change is none, since the run has it already."""
     is_same = one.mean_gain_ns is not None and abs(one.mean_gain_ns) < _SAME_NS
-    is_captured = is_same and not {"link", "bucket_mb"}.isdisjoint(one.knobs)
-    return f"{one.label}{' (no setting)' if one.id == _LIMIT else ' (as captured)' if is_captured else ''}"
+    return is_same and not {"link", "bucket_mb", "bandwidth_factor"}.isdisjoint(one.knobs)
 
 
 def _bounds(found: WhatIf, run: Run, mean_ns: float | None) -> list[str]:

@@ -93,6 +93,7 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
         has_reports = any(one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES) for one in store.iterdir())
         fix = f"nsyspipe analyze REPORTS --out {store if is_empty else store / 'runs'}"
         fix = f"nsyspipe analyze {store} --out runs" if has_reports else fix
+        fix += "" if is_empty else f", then name {'runs' if has_reports else store / 'runs'}"
         what, fix = table_of_store(store) or ("holds no saved run", fix)
     raise DatasetError(str(store), what, fix=fix)
 

@@ -9,7 +9,7 @@ import nsyspipe
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.changes import StepTable
-from nsyspipe.comparison.comparability import check_comparable, check_order
+from nsyspipe.comparison.comparability import Work, check_comparable, check_order
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.surroundings import _is_alike, surroundings
 from nsyspipe.model.side_files import NcclFacts, RunCapture
@@ -180,7 +180,8 @@ def test_one_more_of_many_is_a_change(unit, one, other, is_alike):
 
 # Whether they can be compared.
 def checks(before, after):
-    sides = [SimpleNamespace(runs=runs if isinstance(runs, list) else [runs]) for runs in (before, after)]
+    lists = [runs if isinstance(runs, list) else [runs] for runs in (before, after)]
+    sides = [SimpleNamespace(name="x", runs=runs, work=Work.of(runs)) for runs in lists]
     # Built runs are one capture but for what a test changes.
     found = [one for one in check_comparable(*sides) if one.check != "same-capture"]
     return {check.check: (check.blocks, check.baseline, check.candidate) for check in found}
@@ -199,24 +200,47 @@ def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made):
     assert check_comparable(side, Side("y", (slower,))) == []
 
 
-# Compute of 0.001 ms of a kernel "gemm". Kernels of other names alone may be of another precision.
-@pytest.mark.parametrize(("compute", "kernel", "family", "shared"), [
-    (1_999, "gemm", "step #", None), (2_000, "gemm", "step #", 100), (500, "gemm", "step #", 100), (2_999, "conv", "step #", None),
-    (3_000, "conv", "step #", 0),
-    (1_000, "gemm", "Batch #", None), (1_000, "conv", "step #", None), (1_000, "conv", "Batch #", 0),
+# Compute of 0.001 ms of a kernel "gemm"; a matrix product of another name may be of another precision.
+@pytest.mark.parametrize(("compute", "kernel", "shared"), [
+    (1_999, "gemm", None), (2_000, "gemm", 100), (500, "gemm", 100), (2_999, "conv", None), (3_000, "conv", 0),
+    (1_001, "softmax", 0),
 ])  # fmt: skip
-def test_steps_of_other_work_are_told_by_compute_or_by_kernels_and_names(run, made, compute, kernel, family, shared):
-    other = Changed(made(*[[(compute, 100, 40, 60)] * 3] * 2, kernel=kernel), step_family=family)
-    sides = [Side("a", (Changed(run, step_family="step #"),)), Side("b", (other,))]
-    found = next((one for one in check_comparable(*sides) if one.check == "other-work"), None)
-    assert (found is not None) == (shared is not None)
-    if found is not None:
-        words = [f"{ns / 1e6:.4g} ms of compute, {shared} % of it in kernels that both run" for ns in (1000, compute)]
-        assert (found.blocks, found.parts, found.baseline, found.candidate) == (False, True, *words)
-        # What seems to do other work has no cause, and is not ranked beside it.
-        assert diff(*sides).cause is None
-        assert [kind.labels for kind in compare(sides).kinds] == [("a",), ("b",)]
-        assert [kind.labels for kind in compare(sides, force=True).kinds] == [("a", "b")]
+def test_steps_of_other_work_are_told_by_what_they_compute_whatever_they_are_called(run, made, compute, kernel, shared):
+    for family in ("step #", "Batch #"):
+        other = Changed(made(*[[(compute, 100, 40, 60)] * 3] * 2, kernel=kernel), step_family=family)
+        sides = [Side("a", (Changed(run, step_family="step #"),)), Side("b", (other,))]
+        found = next((one for one in check_comparable(*sides) if one.check == "other-work"), None)
+        assert (found is not None) == (shared is not None)
+        if found is not None:
+            words = [
+                f"{ns / 1e6:.4g} ms of compute in 1 kernels, {shared} % of it in kernels that both run"
+                for ns in (1000, compute)
+            ]
+            assert (found.blocks, found.baseline, found.candidate) == (True, *words)
+            # What seems to do other work has no cause, is no regression, and is not ranked beside it.
+            assert (diff(*sides).cause, diff(*sides).verdict) == (None, "inconclusive")
+            assert compare(sides).table["why"].to_pylist()[1] == diff(*sides).metrics["why"][0].as_py()
+            assert [kind.labels for kind in compare(sides).kinds] == [("a",), ("b",)]
+            assert [kind.labels for kind in compare(sides, force=True).kinds] == [("a", "b")]
+
+
+# Each kernel's time and number in a step, of compute that is the sum: layers, micro-batches, a fused program, a precision.
+@pytest.mark.parametrize(("before", "after", "is_other"), [
+    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm": (50, 5), "norm": (6, 2)}, True),
+    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm": (95, 36), "norm": (12, 12)}, False),
+    ({"gemm": (60, 9), "add": (20, 30), "norm": (20, 3)}, {"gemm": (60, 9), "triton": (15, 6)}, False),
+    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm_bf16": (40, 9), "norm": (10, 3)}, False),
+    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm_bf16": (40, 20), "norm": (10, 5)}, True),
+    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm_bf16": (80, 9), "conv": (10, 4), "softmax": (10, 5)}, True),
+])  # fmt: skip
+def test_one_program_stays_comparable_and_programs_part(before, after, is_other):
+    works = []
+    for kernels in (before, after):
+        products = sum(n for name, (_, n) in kernels.items() if name.startswith(("gemm", "conv")))
+        launches = {name: n for name, (_, n) in kernels.items() if not name.startswith(("gemm", "conv"))}
+        times = {name: ns for name, (ns, _) in kernels.items()}
+        works.append(Work(sum(times.values()), times, {"matrix products": products, **launches}))
+    assert (works[0].is_other(works[1]), works[1].is_other(works[0])) == (is_other, is_other)
 
 
 def ms_steps(compute, comm=10, copies=4, idle=6):

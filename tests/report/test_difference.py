@@ -204,7 +204,7 @@ def much(runs, tmp_path_factory):
     names = {f"NCCL_A_SETTING_WITH_A_LONG_NAME_{at}": "v" * 30 for at in range(2)}
     old = Changed(runs["slow"], nccl=NcclFacts("2.21", {"NCCL_DEBUG": "x"}, nvls=None))
     new = Changed(slow, nccl=NcclFacts("2.22", names, nvls=None))
-    return RunDifference(Side("a", (old,)), Side("b", (new,)))
+    return RunDifference(Side("a", (old,)), Side("b", (new,)), is_forced=True)
 
 
 @pytest.mark.parametrize(("width", "left_out"), [

@@ -135,10 +135,10 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
 
 
 def _axis_start(ends: list[float]) -> float:
-    """Return where the axis begins: at 0, unless what changed is less than a quarter of it, too little to be seen."""
+    """Return where the axis begins: at 0, unless what changed is less than a twentieth of it, too little to be seen."""
     lowest, highest = min(ends), max(ends)
     span = highest - lowest
-    if not span or span >= highest / 4:
+    if not span or span >= highest / 20:
         return 0.0
     unit = 10.0 ** math.floor(math.log10(span))
     return max(unit * math.floor((lowest - span / 2) / unit), 0.0)
@@ -230,7 +230,8 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     note = f"{table.note} " if table.note else ""
     note += (
         "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey band: less than "
-        "the smallest change that counts; an arrow: further than the scale. Bold: what the verdict rests on."
+        "the smallest change that counts; an arrow: further than the scale. Red: regression, whatever became of the step time; "
+        "blue: improvement. Bold: what the verdict rests on."
     )
     if mostly:
         note += f" Inconclusive for no reason told beside it: {mostly}."

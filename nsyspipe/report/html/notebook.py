@@ -150,9 +150,10 @@ def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
 
 def _drawn(
     bars: Iterable[tuple[str, float | None, Sequence[float | None]]], legend: Sequence[tuple[str, str]] = PART_LEGEND
-) -> Iterator[Bars]:
+) -> Iterator[Bars | Heading]:
     """Yield the chart of bars: label, length and parts in ns, in order of the legend. What was not recorded is not drawn."""
-    known = [(label, wall, parts) for label, wall, parts in bars if wall][:_MOST_ROWS]
+    every = [(label, wall, parts) for label, wall, parts in bars if wall]
+    known, n_more = every[:_MOST_ROWS], len(every[_MOST_ROWS:])
     if known:
         longest = max(wall for _, wall, _ in known)
         texts = in_one_unit([ms_text(wall) for _, wall, _ in known])
@@ -164,3 +165,5 @@ def _drawn(
             for (label, wall, parts), text in zip(known, texts, strict=True)
         ]  # fmt: skip
         yield Bars(rows, legend)
+    if n_more:
+        yield Heading(f"Drawn are the first {_MOST_ROWS}; {n_more} more in the table.")

@@ -83,7 +83,8 @@
 
   const show = () => {
     const { runs, series } = board.current();
-    const bests = new Set([...series.keys()].map((of) => board.best(of)));
+    const time = (run) => board.value("step_time_ns", run);
+    const bests = new Set([...series].flatMap(([of, runs]) => runs.filter((run) => board.best(of) !== null && time(run) === time(board.best(of)))));
     const wanted = sorted(runs);
     const shown = isAll ? wanted : wanted.slice(0, MOST_ROWS);
     for (const run of shown) mark(rowOf(run), run, bests);
