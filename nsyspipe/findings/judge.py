@@ -38,10 +38,7 @@ CAUSES = {
     "the capture itself": ("profiler-overhead",),
 }  # fmt: skip
 EXPOSURE = "comm-bound"
-_CAUSES_OF_EXPOSURE = (
-    "straggler", "slow-link", "single-bucket", "tensor-comm", "shard-prefetch", "expert-comm", "no-sync",
-    "pipeline-bubble",
-)  # fmt: skip
+LESSEN_EXPOSURE = {*CAUSES["exposed communication"]} - {EXPOSURE}
 
 
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
@@ -87,7 +84,7 @@ def is_conditional(finding: Mapping[str, Any]) -> bool:
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Sort findings by what is expected of them, else by their bound, largest first, then by id.
 
-    Causes stand before `comm-bound`, and conditional ones behind all that have a bound.
+    What lessens exposed communication stands before `comm-bound`, and conditional ones behind all that have a bound.
     """
 
     def worth(row: Mapping[str, Any]) -> float | None:
@@ -95,8 +92,8 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         return row["saving_ns_per_step"] if expected is None else expected
 
     found = sorted(rows, key=lambda row: (worth(row) is None, is_conditional(row), -(worth(row) or 0.0), row["id"]))
-    causes = [place for place, row in enumerate(found) if row["id"] in _CAUSES_OF_EXPOSURE and not is_conditional(row)]
+    places = [place for place, row in enumerate(found) if row["id"] in LESSEN_EXPOSURE and not is_conditional(row)]
     symptom = next((place for place, row in enumerate(found) if row["id"] == EXPOSURE), None)
-    if symptom is not None and causes and symptom < causes[-1]:
-        found.insert(causes[-1], found.pop(symptom))
+    if symptom is not None and places and symptom < places[-1]:
+        found.insert(places[-1], found.pop(symptom))
     return found

@@ -295,7 +295,8 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
     notes += [f"up to, of {ids}: {text}" for text, ids in sums.items() if text]
     if_so = {one.if_so: ", of " + ", ".join(own.id for own in shown if own.if_so) for one in shown if one.if_so}
     notes += ["likely: by a replay", *(f"likely{ids}: {text}" for text, ids in if_so.items())] if is_replayed else []
-    notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear for one in shown) else []
+    notes += [f"at most, of {one.id}: with all of it hidden, a limit and no setting" for one in shown if one.is_limit]
+    notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear or one.is_limit for one in shown) else []
     notes += order_notes(shown) if len(shown) > 1 else []
     if extent.is_comment:  # which has few lines
         notes, hints = [], [*notes, *hints]
