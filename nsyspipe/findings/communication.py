@@ -11,10 +11,10 @@ _NO_PHASE = "no phase"
 # By whether all of it may be DDP's.
 _HIDE = {
     True: (
-        "hide communication under backward, or send less",
-        "hide it under backward (DDP bucket_cap_mb), send less (no_sync(), bf16_compress_hook), or use a faster link",
+        "send less, or hide communication under backward",
+        "send less (bf16_compress_hook, no_sync()), use a faster link, or hide it under backward: see nsyspipe whatif",
     ),
-    False: ("hide communication under compute, or send less", "hide it under compute, send less, or use a faster link"),
+    False: ("send less, or hide communication under compute", "send less, use a faster link, or hide it under compute"),
 }
 _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 _LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02

@@ -40,10 +40,7 @@ CAUSES = {
 EXPOSURE = "comm-bound"
 _OF_WAITING = {"straggler", "pipeline-bubble", "no-sync"}  # whose bounds are of waiting, too
 _WAIT_INCLUDED = "is_wait_included"
-_CAUSES_OF_EXPOSURE = (
-    "straggler", "slow-link", "single-bucket", "tensor-comm", "shard-prefetch", "expert-comm", "no-sync",
-    "pipeline-bubble",
-)  # fmt: skip
+LESSEN_EXPOSURE = {*CAUSES["exposed communication"]} - {EXPOSURE}
 
 
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
@@ -97,7 +94,8 @@ def is_wait_included(finding: Mapping[str, Any]) -> bool:
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Sort findings by what is expected of them, else by their bound, largest first, then by id.
 
-    Causes stand before `comm-bound`; behind all that have a bound are those that may be waiting, then conditional ones.
+    What lessens exposed communication stands before `comm-bound`; behind all that have a bound are those that may be waiting,
+    then conditional ones.
     """
 
     def worth(row: Mapping[str, Any]) -> float | None:
@@ -109,8 +107,8 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         return bound is None, is_conditional(row), is_wait_included(row), -(bound or 0.0), row["id"]
 
     found = sorted(rows, key=place_of)
-    causes = [place for place, row in enumerate(found) if row["id"] in _CAUSES_OF_EXPOSURE and not is_conditional(row)]
+    places = [place for place, row in enumerate(found) if row["id"] in LESSEN_EXPOSURE and not is_conditional(row)]
     symptom = next((place for place, row in enumerate(found) if row["id"] == EXPOSURE), None)
-    if symptom is not None and causes and symptom < causes[-1]:
-        found.insert(causes[-1], found.pop(symptom))
+    if symptom is not None and places and symptom < places[-1]:
+        found.insert(places[-1], found.pop(symptom))
     return found

@@ -35,6 +35,7 @@ _INSIDE_HOSTS = (
     "containers share memory and IPC (--ipc=host)"
 )
 _FIND_OUT = "find out over what they do (NCCL_DEBUG=INFO, nvidia-smi topo -m), which was not recorded"
+_WHY_UNUSED = "see in NCCL's log, which was not given, why it does not use NVLink (NCCL_DEBUG=INFO, --nccl-log FILE)"
 _BETWEEN_HOSTS = (
     "see in NCCL's log why it took no InfiniBand or RoCE (lines with NET/IB; NCCL_IB_DISABLE, NCCL_NET), and give "
     "containers the cards (/dev/infiniband) and room for pinned memory (--ulimit memlock=-1)"
@@ -76,12 +77,13 @@ def slow_link(evidence: Evidence) -> Answer:
     is_between = kind == "net" and evidence.n_hosts > 1
     return Finding(
         title=f"the ranks communicate {'over a slow link: ' if verdict.is_seen else 'with '}{verdict.text}{mostly}",
-        action="use InfiniBand or RoCE: data goes over TCP" if is_between else _action(kind, evidence),
-        advice=_BETWEEN_HOSTS if is_between else _INSIDE_HOSTS if verdict.is_seen else f"{_FIND_OUT}; {_INSIDE_HOSTS}",
+        action="use InfiniBand or RoCE: data goes over TCP" if is_between else _action(verdict, evidence),
+        advice=_BETWEEN_HOSTS if is_between else "; ".join(filter(None, [verdict.to_find_out, _INSIDE_HOSTS])),
         saving_ns_per_step=saving,
         evidence={
             **verdict.evidence,
-            **({} if verdict.is_seen else {"is_conditional": True}),  # whether there is a faster one was not recorded
+            # whether there is a faster one was not recorded
+            **({} if verdict.is_seen or verdict.is_nvlink_there else {"is_conditional": True}),
             "nccl_settings": settings and {name: settings[name] for name in OF_LINKS if name in settings},
             "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
             "transfer_ns_per_step": transfer,
@@ -90,8 +92,9 @@ def slow_link(evidence: Evidence) -> Answer:
     )
 
 
-def _action(kind: str | None, evidence: Evidence) -> str:
+def _action(verdict: LinkVerdict, evidence: Evidence) -> str:
     """Name the setting that keeps GPUs from each other's memory, if that is why; else what would be faster."""
+    kind = verdict.evidence["link_kind"]
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
     # Of values that differ between processes all are listed.
     switches = (evidence.nccl_settings or {}).get("NCCL_P2P_DISABLE", "").split(" | ")
@@ -99,6 +102,8 @@ def _action(kind: str | None, evidence: Evidence) -> str:
     if is_inside and "1" in switches:
         # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
         return f"unset NCCL_P2P_DISABLE: data goes over {over.removesuffix(' (SHM)')}"
+    if verdict.is_nvlink_there:
+        return "use the NVLink that connects the GPUs"
     return f"use NVLink or P2P: data goes over {over}" if kind else "use NVLink, if it connects the GPUs (not recorded)"
 
 
@@ -116,6 +121,12 @@ class LinkVerdict:
     busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
     busbw_source: str | None = None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
     crosses_hosts: bool = False  # a network is among the links, be it the slow one or not
+    is_nvlink_there: bool = False  # by the topology between all pairs, where what NCCL uses is not known
+
+    @property
+    def to_find_out(self) -> str:
+        """What to look at first where the bandwidth alone says that the link is slow."""
+        return "" if self.is_seen else _WHY_UNUSED if self.is_nvlink_there else _FIND_OUT
 
     @property
     def is_estimate(self) -> bool:
@@ -149,6 +160,8 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     text = link.text if link else ""
     lacking = _ASK.get(link.kind, LACKING) if link else LACKING
     is_seen = is_slow is not None
+    paths = [row["path"] or "" for row in rows if link and link.kind == row["kind"] == "unknown"]
+    is_nvlink_there = bool(paths) and all(path.startswith("NV") for path in paths)
     if not is_seen and promised is not None:
         large = reached if source == _COPIES else None
         if large is None:
@@ -158,12 +171,14 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
             large = _PER_S * n_bytes / transfer if n_bytes and transfer else None
         if large is not None:
             is_slow = large < _SLOW_RATIO * promised and evidence.n_hosts == 1
-            text = "far less bandwidth than NVLink gives"
+            text = f"far less bandwidth than NVLink gives{', which connects the GPUs' * is_nvlink_there}"
         elif evidence.has_absent_ranks:
             lacking = _ABSENT
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
     is_near = may_be_near and all(row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind)
-    return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source, crosses_hosts)
+    return LinkVerdict(
+        is_slow, is_seen, is_near, text, lacking, facts, link, reached, source, crosses_hosts, is_nvlink_there
+    )
 
 
 def _slow_inside(evidence: Evidence, network: SlowestLink, rows: Sequence[Mapping[str, Any]]) -> SlowestLink | None:

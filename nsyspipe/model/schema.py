@@ -367,7 +367,7 @@ PHASE_SUMMARY = table(f"""phase_summary by phase: One row per phase: means over 
 {"".join(f"    {name}_per_step float:ns? mean of {name} of phases <- derived{chr(10)}" for name in PHASE_TIMES)}
 """)
 
-FINDINGS = table("""findings by expected_ns_per_step, saving_ns_per_step, id: One row per rule that fired: the largest likely gain first, where none is known the largest saving; comm-bound behind its causes.
+FINDINGS = table("""findings by expected_ns_per_step, saving_ns_per_step, id: One row per rule that fired: the largest likely gain first, where none is known the largest saving; comm-bound behind what lessens it.
     id                    text       stable identifier of the rule
     severity              text       high, medium or low: the saving is at least 10 %, at least 3 % of step time, or less or not known <- derived
     title                 text       what was found
@@ -377,7 +377,7 @@ FINDINGS = table("""findings by expected_ns_per_step, saving_ns_per_step, id: On
         no more than what a replay gains if they took no time (limit_gain_ns of whatif), where one answers; null where it has none <- derived
     expected_ns_per_step  float:ns?  what the change would likely bring: step time less that of a replay with it (nsyspipe whatif, which says how), the mean
         over steps, never cut to saving_ns_per_step; the evidence has the replay's range, which may hold no gain at all; null where the replay knows no such
-        change, refused it (replay_refused in the evidence says why), or the run was saved before there was this column <- derived
+        change, or a limit alone (replay_limit_ns_per_step), refused it (replay_refused in the evidence says why), or the run was saved before there was this column <- derived
     evidence              json       the figures that the rule rests on, as a JSON object
 """)
 

@@ -12,7 +12,7 @@ from nsyspipe.analysis.kernels import MOST_USUAL
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.errors import NsyspipeError, OptionError, in_python, problems_in_python
 from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
-from nsyspipe.findings.judge import in_order, is_conditional, severity_of
+from nsyspipe.findings.judge import EXPOSURE, in_order, is_conditional, severity_of
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
@@ -32,9 +32,9 @@ _MENU = {
 _WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}  # most runs have neither
 FASTER_HOSTS = "hosts can launch that much faster"
 _MOST_OPERATIONS = 500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
-# By rule: the change that it advises. Which link slow-link means, the run's GPUs say.
+# By rule: the change that it advises, of comm-bound the limit of it. Which link slow-link means, the run's GPUs say.
 ADVICE = {
-    "comm-bound": Knobs(perfect_overlap=True),
+    EXPOSURE: Knobs(perfect_overlap=True),
     "single-bucket": Knobs(bucket_mb=BUCKET_MB),
     "too-many-buckets": Knobs(bucket_mb=LARGE_BUCKET_MB),
     "grad-copy": Knobs(no_grad_copy=True),
@@ -166,7 +166,7 @@ class Scenario:
     finding_saving_ns
         What that finding says could be gained at most, ns per step; None where it has no bound.
     is_advised
-        Whether it is the very change whose replay that finding tells of; not of a finding that is conditional.
+        Whether it is the very change whose replay that finding tells of; not of a finding that is conditional, nor of a limit.
     """
 
     id: str
@@ -352,7 +352,7 @@ def whatif(
     scenarios = []
     for key, knobs in questions.items():
         finding = finding_of(knobs, bounds, promised)
-        is_advised = finding not in conditional and advised.get(finding) == knobs
+        is_advised = finding not in {EXPOSURE, *conditional} and advised.get(finding) == knobs
         told: dict[str, Any] = {"finding": finding, "finding_saving_ns": bounds.get(finding), "is_advised": is_advised}
         scenarios.append(Scenario(key, knobs.label, knobs.given, **told, **_answer(opened, knobs)))
     if not asked:
@@ -432,6 +432,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     Bounds on what transfers cost are no more than what the replay gains if these took no time.
     ``expected_ns_per_step`` = captured - predicted step time, the mean over steps as of the bound, whatever that says.
     Evidence: ``replay_change``; the medians ``replay_step_time_ns``, ``_low_``, ``_high_``; or ``replay_refused``, why not.
+    Of ``comm-bound`` nothing is expected, as perfect overlap is no setting: ``replay_limit_ns_per_step`` is what that gains.
     """
     promised, rows = nvlink_promise(run.header.gpu_names), findings.to_pylist()
     changes = [None if is_conditional(row) else advised_change(row["id"], promised) for row in rows]
@@ -451,7 +452,11 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
         if isinstance(opened, str) or refused is not None:
             evidence["replay_refused"] = refused
         else:
-            *times, row["expected_ns_per_step"] = opened.predict(change)
+            *times, gain = opened.predict(change)
+            if row["id"] == EXPOSURE:
+                evidence["replay_limit_ns_per_step"] = gain
+            else:
+                row["expected_ns_per_step"] = gain
             evidence |= zip((f"replay_step_time_{name}ns" for name in ("", "low_", "high_")), times, strict=True)
             evidence |= {"replay_assumes": FASTER_HOSTS} if opened.step_time_ns - times[0] > opened.lead_ns else {}
         row["evidence"] = json.dumps(evidence, allow_nan=False)

@@ -31,7 +31,7 @@ _LABELS = {
     "is_estimate": "an estimate", "judged_idle_launch": "idle launch, rank waited for",
     "lateness": "delays of others", "left_by_replay": "what stays in a replay", "link_nominal": "nominal bandwidth of the link", "longer_window": "window longer than the shortest",
     "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute": "compute beside communication",
-    "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_refused": "not replayed",
+    "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_limit": "gain of the replay, a limit", "replay_refused": "not replayed",
     "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
     "replay_step_time_low": "step time in the replay, at least", "saving": "gain at most", "slowdown": "slower beside communication",
     "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "steps in which others were held up", "wait_caused": "waiting caused",
@@ -53,6 +53,7 @@ class Finding:
     share: float  # of the step time, 0 to 1; 0 without a bound
     share_text: str
     expected: tuple[str, str] | None  # share and time by a replay; None where there was none
+    is_limit: bool  # they are of no setting: what it could bring at most
     is_clear: bool  # not where that lies within the replay's error
     is_conditional: bool  # the bound holds only if something is so that was not recorded
     assumed: str  # what the bound assumes, `words.assumed_text`
@@ -65,6 +66,8 @@ class Finding:
         """What stands beside the bound where findings are replayed: a share, or why there is none."""
         if self.expected is None:
             return ("conditional" if self.is_conditional else "not replayed") if self.share else absent
+        if self.is_limit:
+            return f"at most {self.expected[0]}"
         return self.expected[0] if self.is_clear else words.NOT_CLEAR
 
     @property
@@ -86,14 +89,15 @@ def findings_of(run: Run) -> list[Finding]:
         if _is_of_capture(row):
             continue
         saving = row["saving_ns_per_step"] or None
-        possible, expected = share(saving), share(row["expected_ns_per_step"])
+        evidence = json.loads(row["evidence"])
+        is_limit = (limit := evidence.get("replay_limit_ns_per_step")) is not None
+        possible, expected = share(saving), share(limit if is_limit else row["expected_ns_per_step"])
         if expected is not None and abs(expected) < _NOTHING:
             expected = 0.0
-        evidence = json.loads(row["evidence"])
         in_replay = None if expected is None else (percent_text(expected), ms_text(expected * (step_time or 0.0)))
         findings.append(Finding(
             row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]),
-            ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible), in_replay,
+            ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible), in_replay, is_limit,
             words.is_replay_clear(evidence, summary["step_time_ns"]), is_conditional(row), words.assumed_text(evidence),
             parts_text(evidence), evidence.get("replay_assumes"), [*evidence_rows(evidence)],
         ))  # fmt: skip
@@ -157,4 +161,4 @@ def order_notes(findings: Sequence[Finding]) -> list[str]:
     """Return in which order findings stand."""
     notes = [f"in order of {'likely, else of up to' if any(one.expected for one in findings) else 'up to'}"]
     notes += ["conditional ones last"] if any(one.is_conditional and one.share for one in findings) else []
-    return [*notes, *(["comm-bound behind its causes"] if any(one.id == EXPOSURE for one in findings) else [])]
+    return [*notes, *(["comm-bound behind what lessens it"] if any(one.id == EXPOSURE for one in findings) else [])]

@@ -296,7 +296,8 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
     notes += ["likely: by a replay"] if is_replayed else []
     if assuming := [one for one in shown if one.replay_assumes]:
         notes.append(f"likely, of {', '.join(one.id for one in assuming)}, if {assuming[0].replay_assumes}")
-    notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear for one in shown) else []
+    notes += [f"at most, of {one.id}: with all of it hidden, a limit and no setting" for one in shown if one.is_limit]
+    notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear or one.is_limit for one in shown) else []
     notes += order_notes(shown) if len(shown) > 1 else []
     if extent.is_comment:  # which has few lines
         notes, hints = [], [*notes, *hints]

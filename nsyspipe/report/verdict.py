@@ -132,19 +132,24 @@ def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None
     first, saving = rows[0], rows[0]["saving_ns_per_step"]
     most, likely = min(saving / step_ns, 1.0), first["expected_ns_per_step"]
     expected, evidence = "", json.loads(first["evidence"])
-    if likely is not None and likely > 0:
+    if (limit := evidence.get("replay_limit_ns_per_step")) is not None:
+        expected = f", at most {percent_text(limit / step_ns)} with all of it hidden"
+    elif likely is not None and likely > 0:
         is_sure = is_replay_clear(evidence, median_ns)
         expected = f", likely {percent_text(likely / step_ns)}{'' if is_sure else f', {NOT_CLEAR}'}"
         expected += f", if {text}" if (text := evidence.get("replay_assumes")) else ""
     parts = f" ({text})" if (text := parts_text(evidence)) else ""
     worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{parts}{assumed_text(evidence)}{expected}"
-    most_gain = "Perhaps the largest gain" if is_wait_included(first) else "Largest gain"
-    little = "Little to gain" if most < _LITTLE else most_gain
+    told = (row for row in rows[1:] if likely is None and (row["expected_ns_per_step"] or 0.0) > 0)
+    replayed = [row for row in told if is_replay_clear(json.loads(row["evidence"]), median_ns)]
+    name = "Largest bound" if replayed else "Perhaps the largest gain" if is_wait_included(first) else "Largest gain"
     least = saving if likely is None else likely
-    text = f"{little}: {first['action']}: {worth}."
+    text = f"{'Little to gain' if most < _LITTLE else name}: {first['action']}: {worth}."
+    for row in replayed[:1]:
+        text += f" Largest of those replayed: {row['action']}: likely {percent_text(row['expected_ns_per_step'] / step_ns)}."
     # Of what rests on what was not recorded the first; only what links the GPUs is such.
     for row in [row for row in rows[1:] if is_conditional(row) and row["saving_ns_per_step"] > least][:1]:
         share = percent_text(min(row["saving_ns_per_step"] / step_ns, 1.0))
-        text += f" Perhaps more: {row['action']}: up to {ms_text(row['saving_ns_per_step'])} ({share})"
+        text += f" Or perhaps: {row['action']}: up to {ms_text(row['saving_ns_per_step'])} ({share})"
         text += "; NCCL_DEBUG=INFO (--nccl-log) tells."
     return text

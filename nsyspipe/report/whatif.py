@@ -42,11 +42,13 @@ def headline(found: WhatIf) -> str:
         return "No single change has a clear gain: every range includes the captured step time, or a loss."
     # A setting comes before a link of which it was not recorded whether it is there, and before another machine.
     faster = {whose: one for one in reversed(gaining) if (whose := _whose_link(one))}
-    best, *others = [one for one in gaining if not _whose_link(one)] or [*faster.values()]
-    text = f"Largest single change: {best.label}, {_change(found, best)}"
-    if level := [one.label for one in others if _is_level(best, one)]:
-        text += f"; level with it, within the ranges: {words.few(level, 3)}"
-    more = [one for one in faster.items() if (one[1].gain_pct or 0.0) > (best.gain_pct or 0.0)]
+    text, least = "No setting has a clear gain", 0.0
+    if settings := [one for one in gaining if not _whose_link(one)]:
+        best, *others = settings
+        text, least = f"Largest single change: {best.label}, {_change(found, best)}", best.gain_pct or 0.0
+        if level := [one.label for one in others if _is_level(best, one)]:
+            text += f"; level with it, within the ranges: {words.few(level, 3)}"
+    more = [one for one in faster.items() if (one[1].gain_pct or 0.0) > least]
     return " ".join([f"{text}.", *(f"{whose} ({one.label}): {_less_or_more(found, one)}." for whose, one in more)])
 
 

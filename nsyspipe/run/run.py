@@ -208,7 +208,7 @@ class Run(ShownInNotebooks, ABC):
         return self._table("traffic")
 
     def links(self) -> pa.Table:
-        """`schema.LINKS`: what the ranks' communication crosses; no rows without NCCL's log and the topology."""
+        """`schema.LINKS`: what the ranks' communication crosses; what NCCL's log or the topology says; no rows without both."""
         return self._table("links")
 
     def findings(self) -> pa.Table:

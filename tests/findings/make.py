@@ -10,7 +10,7 @@ import pytest
 
 from nsyspipe.analysis.summary import summary
 from nsyspipe.analysis.traffic import CommUse, roles
-from nsyspipe.findings.judge import _CAUSES_OF_EXPOSURE, is_conditional, is_wait_included, judge
+from nsyspipe.findings.judge import LESSEN_EXPOSURE, is_conditional, is_wait_included, judge
 from nsyspipe.findings.model import Evidence, Finding, NotJudged
 from nsyspipe.model import schema
 from nsyspipe.run.collectives import stragglers_table
@@ -230,7 +230,7 @@ def assert_named_with_units(figures):
 
 
 def assert_well_said(rows):
-    """Check that findings have short actions and named figures, and stand by their worth, `comm-bound` after its causes."""
+    """Check that findings have short actions and named figures, and stand by their worth, `comm-bound` after what lessens it."""
     ids = [row["id"] for row in rows]
     assert set(ids) <= set(IDS)
     assert len(set(ids)) == len(ids)
@@ -240,7 +240,7 @@ def assert_well_said(rows):
     conditional = [row["id"] for row in rows if is_conditional(row)]
     waiting = [row["id"] for row in rows if is_wait_included(row) and not is_conditional(row)]
     assert all("(waiting included, which is not known)" in row["title"] for row in rows if is_wait_included(row))
-    causes = [ids.index(one) for one in _CAUSES_OF_EXPOSURE if one in ids and one not in conditional]
+    causes = [ids.index(one) for one in ids if one in LESSEN_EXPOSURE and one not in conditional]
     if "comm-bound" in ids and causes:
         assert ids.index("comm-bound") > max(causes)
     with_bound = []

@@ -245,7 +245,7 @@ ROLES_OF_OTHERS = [
     *of(
         comm_bound,
         case("of tensor parallelism", OF_TENSOR, title="communication is exposed (waiting apart), mostly of tensor...",
-            action="hide communication under compute...", exposed_comm_ns_per_step_by_role={"tensor": 200.0}),
+            action="send less, or hide communication under compute...", exposed_comm_ns_per_step_by_role={"tensor": 200.0}),
         case("of experts", OF_EXPERTS, title="...mostly of experts"),
         case("of gradients", using("data", "all_reduce"), title="communication is exposed (waiting apart)"),
         # 133 of 200 are less than two thirds of them.

@@ -94,6 +94,11 @@ BY_BANDWIDTH = of(
     *threshold("15 % of NVLink", run(per_ns=67.4), run(per_ns=67.5)),
     # 45 000 bytes of gradients per rank and 1000 ns; with two ranks busbw = algbw.
     case("bytes that were copied", run(copied=45_000), saving=900),
+    # The topology alone says that NVLink is there: what is not known is why it is not used.
+    case("NVLink is there", run(link("unknown", None, "NV18"), copied=45_000), saving=900, is_conditional=None,
+        action="use the NVLink that connects the GPUs"),
+    case("whether NVLink is there was not recorded", run(copied=45_000), saving=900, is_conditional=True,
+        action="use NVLink, if it connects the GPUs (not recorded)"),
     case("as much as closed buckets hold", buckets(2 << 20), busbw_source="gradient copies"),
     case("less than they hold", buckets((2 << 20) - 1), busbw_source=None),
     # 2 x 3/4 of 40 bytes per ns.

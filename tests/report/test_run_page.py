@@ -172,10 +172,15 @@ UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}
     ([("a", None, None, "read with care"), ("b", 1e6, -1e6, "y")], 100e6, "Little to gain: y: up to 1.000 ms (1.0 %) of each step."),
     # What rests on what was not recorded may bring more than what is likely.
     ([("a", 35e6, 27e6, "lower x"), ("b", 30e6, 28e6, "y", '{"is_conditional": true}')], 100e6,
-     ("Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 27.0 %. Perhaps more: y: up to 30.00 ms (30.0 %); "
+     ("Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 27.0 %. Or perhaps: y: up to 30.00 ms (30.0 %); "
      "NCCL_DEBUG=INFO (--nccl-log) tells.")),
     ([("a", 35e6, 31e6, "lower x"), ("b", 30e6, None, "y", '{"is_conditional": true}')], 100e6,
      "Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 31.0 %."),
+    # A bound that stands in front is not what is expected, nor is a limit.
+    ([("a", 35e6, None, "lower x"), ("b", 60e6, 30e6, "y"), ("c", 50e6, 20e6, "z")], 100e6,
+     "Largest bound: lower x: up to 35.00 ms (35.0 %) of each step. Largest of those replayed: y: likely 30.0 %."),
+    ([("a", 35e6, None, "lower x", '{"replay_limit_ns_per_step": 9e6}'), ("b", 60e6, 3e6, "y", UNCLEAR)], 645e6,
+     "Largest gain: lower x: up to 35.00 ms (5.4 %) of each step, at most 1.4 % with all of it hidden."),
     ([], 100e6, "Nothing to gain: no rule fired that knows a bound in time."),
     ([("a", None, None, "read with care")], 100e6, None),
     ([], None, None),
