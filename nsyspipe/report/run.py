@@ -289,9 +289,10 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
     hints = [f"{more}: --findings all"] if (more := ", and ".join(parts)) else []
     notes = [f"of the mean step time, {ms_text(step_ns)}"] if step_ns else []
-    if assuming := [one for one in shown if one.assumed]:
+    bounds = [] if extent.is_brief else shown
+    if assuming := [one for one in bounds if one.assumed]:
         notes.append(f"up to, of {', '.join(one.id for one in assuming)}{assuming[0].assumed}")
-    sums = {text: ", ".join(one.id for one in shown if one.parts == text) for text in (one.parts for one in shown)}
+    sums = {text: ", ".join(one.id for one in bounds if one.parts == text) for text in (one.parts for one in bounds)}
     notes += [f"up to, of {ids}: {text}" for text, ids in sums.items() if text]
     notes += ["likely: by a replay"] if is_replayed else []
     if assuming := [one for one in shown if one.replay_assumes]:
