@@ -32,10 +32,8 @@ _SHAPES = {"grid": "gridX | (gridY << 32) | (gridZ << 48)", "block": "blockX | (
 SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 # So are device and stream of many kernels.
 _PLACE = {"place": "(deviceId << 32) | streamId"}
-# Dimensions only serve to compare equal kernels, for which this many are enough.
-_MOST_SHAPES = 50_000
-# Names that are looked up row by row.
-_MOST_NAMES = 10_000
+# Dimensions only serve to compare equal kernels, for which this many are enough; so many names are looked up one by one.
+_MOST_SHAPES, _MOST_NAMES = 50_000, 10_000
 
 
 def _read(

@@ -13,7 +13,7 @@ from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process,
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
-from nsyspipe.analysis.intervals import EMPTY, NarrowIntervals, union, union_of
+from nsyspipe.analysis.intervals import NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.phases import (
     NO_WINDOW,
@@ -243,10 +243,8 @@ def _measured(
     causes, blocked_ns_by_call = idle_causes(gaps, windows, parts["idle_ns"], inputs, blocking)
     parts |= causes
     parts |= grad_copies(device, _in_backward(phases, copy_phase), recorded)
-    graphs = EMPTY
-    if capture.operations.n_graphs:
-        is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
-        graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
+    is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
+    graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
     is_known = recorded.kernels and recorded.names
     parts |= {
         "comm_delay_ns": comm_delays(operations, device.comm, windows) if is_known else None,

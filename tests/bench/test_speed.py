@@ -304,14 +304,14 @@ def _timed(work) -> float:
     return time.perf_counter() - start
 
 
-def _loaded_columns(path: Path) -> dict[str, dict[str, str]]:
-    """Record which columns of which table the reader selects, and SQL expressions of them."""
-    seen: dict[str, dict[str, str]] = {}
+def _loaded_columns(path: Path) -> dict[tuple[str, str | None], dict[str, str]]:
+    """Record which columns of which rows (table and condition) the reader selects, and SQL expressions of them."""
+    seen: dict[tuple[str, str | None], dict[str, str]] = {}
     select = Report.select
 
-    def recording(self, table, columns, *, derived=None, **options):
-        seen.setdefault(table, {}).update(columns, **dict.fromkeys((derived or {}).values(), "sql"))
-        return select(self, table, columns, derived=derived, **options)
+    def recording(self, table, columns, *, derived=None, where=None):
+        seen.setdefault((table, where), {}).update(columns, **dict.fromkeys((derived or {}).values(), "sql"))
+        return select(self, table, columns, derived=derived, where=where)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Report, "select", recording)
@@ -319,12 +319,12 @@ def _loaded_columns(path: Path) -> dict[str, dict[str, str]]:
     return seen
 
 
-def _scan(path: Path, columns: dict[str, dict[str, str]]) -> None:
+def _scan(path: Path, columns: dict[tuple[str, str | None], dict[str, str]]) -> None:
     """Sum the columns through the driver that loads them; ids are masked, since their sum overflows."""
     with open_report(path) as report:
-        for table, kinds in columns.items():
+        for (table, where), kinds in columns.items():
             sums = [_SUMS[kind].format(at) for at, kind in kinds.items() if kind == "sql" or report.has(table, at)]
-            fetch_rows(report._connection, f"SELECT {', '.join(sums)} FROM {table}")
+            fetch_rows(report._connection, f"SELECT {', '.join(sums)} FROM {table} WHERE {where or 1}")
 
 
 def _child(command: list[str]) -> dict:

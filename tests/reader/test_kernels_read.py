@@ -94,12 +94,10 @@ def test_of_a_large_table_the_middle_alone_has_shapes(tmp_path, monkeypatch, sam
 def test_of_a_large_table_short_names_follow_from_demangled_ones_where_rows_have_them(tmp_path, monkeypatch, change):
     monkeypatch.setattr(read_kernels_module, "_MOST_SHAPES", 2)
     builder = TraceBuilder()
-    names = ["gemm", "void ncclSend", "gemm", "ncclAllReduce", "void ncclSend"]
-    for at, name in enumerate(names):
+    for at, name in enumerate(names := ["gemm", "void ncclSend", "gemm", "ncclAllReduce", "void ncclSend"]):
         builder.kernel(10 * at, 10 * at + 5, name, launch=10 * at)
         builder.rows[KERNEL][-1]["shortName"] = builder.string(name.removeprefix("void "))
-    path = edit(builder.write(tmp_path / "a.sqlite"), *filter(None, [change]))
-    table = kernels(path)
+    table = kernels(edit(builder.write(tmp_path / "a.sqlite"), *filter(None, [change])))
     expected = {10 * at: "nccl" in name for at, name in enumerate(names) if not ("DELETE" in change and at == 1)}
     assert dict(zip(table["start_ns"].to_pylist(), table["is_comm"].to_pylist(), strict=True)) == expected
 
