@@ -47,6 +47,8 @@ def test_a_list_of_runs_is_several_captures_and_a_store_all_its_runs(run, made, 
 def test_a_path_that_is_none_a_side_without_runs_and_one_with_a_capture_twice_are_errors(run):
     with pytest.raises(ReportNotFoundError):
         diff("nowhere", run)
+    with pytest.raises(ReportNotFoundError):
+        compare("nowhere")
     for runs, problem in (((), "no run"), ((run, run), "twice")):
         with pytest.raises(OptionError, match=problem):
             Side("x", runs)
