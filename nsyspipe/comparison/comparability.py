@@ -295,9 +295,8 @@ def _unlike_captures(sides: Sides) -> Iterator[Check]:
         is_other = any(one.is_other(two) for one, two in combinations(works, 2))
         if most > _UNLIKE * least or has_more or is_other:
             facts = [f"{least / 1e6:.4g} and {most / 1e6:.4g} ms a step"]
-            facts += [f"{' and '.join(f'{n:.4g}' for n in dict.fromkeys(numbers))} collectives"] * has_more + [
-                "other kernels"
-            ] * is_other
+            facts += [f"{' and '.join(f'{n:.4g}' for n in dict.fromkeys(numbers))} collectives"] * has_more
+            facts += ["other kernels"] * is_other
             by = f"by {100 * (most / least - 1):.0f} %"
             message = f"captures of {side.name} differ {by} ({'; '.join(facts)}): one configuration? name STORE:ID"
             words = [by if number == at else _NONE for number in range(2)]
