@@ -286,15 +286,17 @@ def _unlike_captures(sides: Sides) -> Iterator[Check]:
     """Tell of captures of one side that are hardly of one configuration: spread between them is not noise."""
     for at, side in enumerate(sides):
         rows = [run.summary().select(["step_time_ns", "collectives_per_step"]).to_pylist()[0] for run in side.runs]
-        known = sorted((row["step_time_ns"], row["collectives_per_step"]) for row in rows if None not in row.values())
+        times = [row["step_time_ns"] for row in rows if row["step_time_ns"]] or [1.0]
+        least, most = min(times), max(times)
+        rows.sort(key=lambda row: row["step_time_ns"] or 0.0)
+        numbers = [number for row in rows if (number := row["collectives_per_step"]) is not None]
+        has_more = max(numbers, default=0.0) > _OTHER_NUMBER * min(numbers, default=0.0)
         works = [work for run in side.runs if (work := Work.of([run])).kernels and len(side.runs) > 1]
         is_other = any(one.is_other(two) for one, two in combinations(works, 2))
-        (least, *_), (most, *_) = (known or [(1.0, 0.0)])[0], (known or [(1.0, 0.0)])[-1]
-        numbers = [f"{number:.4g}" for _, number in known]
-        has_more = any(max(two) > _OTHER_NUMBER * min(two) for two in combinations([number for _, number in known], 2))
         if most > _UNLIKE * least or has_more or is_other:
             facts = [f"{least / 1e6:.4g} and {most / 1e6:.4g} ms a step"]
-            facts += [f"{' and '.join(dict.fromkeys(numbers))} collectives"] * has_more + ["other kernels"] * is_other
+            facts += [f"{' and '.join(f'{n:.4g}' for n in dict.fromkeys(numbers))} collectives"] * has_more
+            facts += ["other kernels"] * is_other
             by = f"by {100 * (most / least - 1):.0f} %"
             message = f"captures of {side.name} differ {by} ({'; '.join(facts)}): one configuration? name STORE:ID"
             words = [by if number == at else _NONE for number in range(2)]

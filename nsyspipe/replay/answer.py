@@ -235,11 +235,8 @@ class WhatIf(ShownInNotebooks):
 
     def __repr__(self) -> str:
         first = self.scenarios[0]
-        gain = (
-            "refused"
-            if first.gain_pct is None
-            else f"{abs(first.gain_pct):.3g} % {'more' if first.gain_pct < 0 else 'less'}"
-        )
+        less = first.gain_pct
+        gain = "refused" if less is None else f"{abs(less):.3g} % {'more' if less < 0 else 'less'}"
         n_scenarios = f"{len(self.scenarios)} scenario{'s'[: len(self.scenarios) != 1]}"
         return f"<WhatIf of {self.label!r}: {n_scenarios}, the first {first.label!r}: {gain}>"
 

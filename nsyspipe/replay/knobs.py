@@ -121,7 +121,7 @@ def parse_bandwidth(text: str) -> float:
     found = _FORM.fullmatch(text)
     value = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
     if not 0 < value < float("inf"):
-        number = re.match(_NUMBER, text)
+        number = None if found else re.match(_NUMBER, text)
         times = f", or {number[1]}x the captured one" if number and number.end() == len(text) else ""
         fix = f"--bandwidth {number[1]}{number[2] or 'G'}B/s{times}" if number else "--bandwidth 300GB/s"
         raise OptionError(f"--bandwidth {text!r}", "is no bandwidth", fix=fix)

@@ -142,7 +142,9 @@ def test_one_set_of_options_works_with_both_commands(sick):
 
 
 def test_without_reports_they_are_ignored(sick, tmp_path):
-    options = [*every_option(sick), "--step", "(", "--topology", tmp_path / "none", "--findings", "x"]
+    options = every_option(sick)
+    for name, value in (("--step", "("), ("--topology", tmp_path / "none"), ("--findings", "x")):
+        options[options.index(name) + 1] = value
     found = json.loads(doctor(*options, LOG, "--json", "-"))
     assert [one["name"] for one in found["checks"]] == CHECKS
 

@@ -44,6 +44,8 @@ def test_a_list_of_runs_is_several_captures_and_a_store_all_its_runs(run, made, 
         whatif("nowhere")
     with pytest.raises(ReportNotFoundError):
         diff("nowhere", run)
+    with pytest.raises(ReportNotFoundError):
+        compare("nowhere")
 
 
 def test_runs_that_are_not_comparable_are_judged_by_force_only(run, made):

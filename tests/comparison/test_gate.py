@@ -118,6 +118,7 @@ def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, 
 
 @pytest.mark.parametrize(("text", "problem"), [
     ("[diff]\nmin_efect = 2", "sets 'min-efect', which nothing reads"), ("diff = 3", "no table of settings"),
+    ("\n[tool.nsyspipe.diff]\nmin-effect = 2", r"sets \[tool\.nsyspipe\.diff\]"),
     *((f"[diff]\nmin-effect = {value}", "no percentage") for value in ("true", "-1", "[]", "0x" + "f" * 5000, "nan")),
     ("[diff]\nfail_on = 'regression'\nfail-on = 'any-change'", "sets 'fail-on' twice"),
     ("fail_on = 'regression'\nfail-on = 'regression'", "sets 'fail-on' twice"),

@@ -86,6 +86,9 @@ def test_kinds_name_their_best_and_what_cannot_be_told_from_it(runs):
     assert (first.best, first.level_with) == ("slow", ("again",))  # equal ones: the reference
     assert first.not_told_from == ("short",)  # two steps say nothing of it
     assert (second.best, second.level_with, second.not_told_from) == ("wider", (), ())
+    # Copies of one capture are no rivals.
+    (copies,) = compare({"a": runs["fast"], "b": runs["fast"], "c": runs["slow"]}).kinds
+    assert (copies.best, copies.level_with, copies.not_told_from) == ("a", (), ())
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +222,7 @@ def test_figures_of_a_damaged_run_that_are_no_numbers_are_null(runs, tmp_path):
 
 
 @pytest.mark.parametrize(("given", "options", "message"), [
-    ([], {}, "has no run"), ("path", {}, "is one run"), (None, {"sort": "speed"}, "no such metric"),
+    ([], {}, "has no run"), (None, {"sort": "speed"}, "no such metric"),
     *((None, {"min_effect_pct": value}, "no percentage") for value in (-1, float("nan"), "two", True)),
     *((None, {"confidence": value}, "between") for value in (1, "0.95")),
 ])  # fmt: skip

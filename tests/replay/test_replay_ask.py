@@ -220,7 +220,7 @@ def test_a_bandwidth_is_read():
     assert [*map(parse_bandwidth, texts)] == [300e9, 300e9, 2.5e12, 900e6, 1e9, 12e3]
 
 
-NO_BANDWIDTHS = ["", "fast", "300", "-3GB/s", "0GB/s", "300GBps", "1e999GB/s", "GB/s"]
+NO_BANDWIDTHS = ["", "fast", "300", "25GB", "-3GB/s", "0GB/s", "300GBps", "1e999GB/s", "GB/s"]
 BITS = ["200Gb/s", "200gb/s", "200Gbit/s", "200Gbits/s", "200Gbps", "200 GBit/s"]
 
 
@@ -229,7 +229,14 @@ def test_what_is_no_bandwidth_is_refused_with_an_example_and_bits_with_both_read
     with pytest.raises(OptionError, match="bits" if text in BITS else "is no bandwidth") as raised:
         parse_bandwidth(text)
     both = "--bandwidth 25GB/s, or 200GB/s if it was bytes"
-    assert raised.value.fix == (both if text in BITS else "--bandwidth 300GB/s")
+    fix = (
+        "--bandwidth 300GB/s, or 300x the captured one"
+        if text == "300"
+        else "--bandwidth 25GB/s"
+        if text == "25GB"
+        else "--bandwidth 300GB/s"
+    )
+    assert raised.value.fix == (both if text in BITS else fix)
 
 
 @pytest.mark.parametrize("changes", [
@@ -370,7 +377,7 @@ def test_a_gain_that_is_not_clear_is_said_to_be_so():
 @pytest.mark.parametrize(("one", "words"), [
     (scenario("custom", 120, 110, 130), "20.00 ms (20.0 %) more step time (10.0 to 30.0 %)"),
     (scenario("custom", 99, 95, 103), "no clear gain: 1.000 ms (1.0 %) less step time, but the range includes 0"),
-    (scenario("custom", 101, 97, 105), "no clear gain: 1.000 ms (1.0 %) more step time, but the range includes 0"),
+    (scenario("custom", 101, 97, 105), "no clear change: 1.000 ms (1.0 %) more step time, but the range includes 0"),
 ])  # fmt: skip
 def test_a_combination_is_told_with_its_range(one, words):
     assert headline(answer(one)).endswith(f" ms, {words}.")

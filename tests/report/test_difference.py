@@ -60,7 +60,14 @@ def test_an_interval_says_its_unit_once(unit, low, delta, high, text, cell):
 
 @pytest.mark.parametrize(
     ("unit", "change", "text"),
-    [("ratio", 12.0, "-"), ("ns", None, "-"), ("ns", -11.3, "-11.3 %"), ("ns", 999.0, "+999.0 %"), ("ns", 1651.7, "-")],
+    [
+        ("ratio", 12.0, "-"),
+        ("ns", None, "-"),
+        ("ns", -11.3, "-11.3 %"),
+        ("ns", 999.0, "+999.0 %"),
+        ("ns", 2763.0, "+2763.0 %"),
+        ("ns", 16517.0, "-"),
+    ],
 )
 def test_a_ratio_has_points_and_no_per_cent_nor_has_what_was_next_to_nothing(unit, change, text):
     assert words.percent_change({"unit": unit, "delta_pct": change}) == text
@@ -68,9 +75,9 @@ def test_a_ratio_has_points_and_no_per_cent_nor_has_what_was_next_to_nothing(uni
 
 @pytest.mark.parametrize(("baseline", "low", "high", "said"), [
     (10e6, -1e6, 2e6, ("-10.0 to +20.0 %", "2.0 %")),
-    # 3 ms are 60 times 0.05 ms, of which 2 % are 1 us.
-    (0.05e6, -1e6, 3e6, ("-1.0000 to +3.0000 ms", "1 us")),
-    (-0.05e6, -3e6, 1e6, ("-3.0000 to +1.0000 ms", "1 us")),
+    # 30 ms are 600 times 0.05 ms, of which 2 % are 1 us.
+    (0.05e6, -10e6, 30e6, ("-10.0000 to +30.0000 ms", "1 us")),
+    (-0.05e6, -30e6, 10e6, ("-30.0000 to +10.0000 ms", "1 us")),
 ])  # fmt: skip
 def test_an_interval_of_next_to_nothing_is_in_its_unit(baseline, low, high, said):
     row = {"unit": "ns", "why": "interval", "baseline": baseline, "min_effect": abs(baseline) / 50, "ci_low": low, "ci_high": high, "delta": 0.0}  # fmt: skip

@@ -83,8 +83,9 @@
 
   const show = () => {
     const { runs, series } = board.current();
-    const time = (run) => board.value("step_time_ns", run);
-    const bests = new Set([...series].flatMap(([of, runs]) => runs.filter((run) => board.best(of) !== null && time(run) === time(board.best(of)))));
+    const capture = (run) => `${board.data.runs.time[run]} ${board.value("step_time_ns", run)}`;
+    const copies = (runs, best) => (best === null ? [] : runs.filter((run) => run === best || (board.data.runs.time[run] !== null && capture(run) === capture(best))));
+    const bests = new Set([...series].flatMap(([of, runs]) => copies(runs, board.best(of))));
     const wanted = sorted(runs);
     const shown = isAll ? wanted : wanted.slice(0, MOST_ROWS);
     for (const run of shown) mark(rowOf(run), run, bests);
