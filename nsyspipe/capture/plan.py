@@ -213,7 +213,7 @@ def main(words: Sequence[str] | None = None) -> int:
         used = f"{options.nproc} rank{'s' * (options.nproc > 1)}"
         print(f"note: {used}, where {there} GPUs are: -n {there} takes all of them", file=sys.stderr)  # noqa: T201
     statuses = [_refused(missing, is_noted=options.dry_run) for missing in _missing(options, there)]
-    return max([*statuses, 0 if options.no_profile else _tell_nsys(options)])
+    return max([*statuses, 0 if options.no_profile else _tell_nsys(options, is_refused=any(statuses))])
 
 
 def _refused(error: NsyspipeError, *, is_noted: bool = False) -> int:
@@ -222,14 +222,14 @@ def _refused(error: NsyspipeError, *, is_noted: bool = False) -> int:
     return 0 if is_noted else error.exit_code
 
 
-def _tell_nsys(options: argparse.Namespace) -> int:
+def _tell_nsys(options: argparse.Namespace, *, is_refused: bool) -> int:
     trace = options.trace.split(",")
     # Without CUDA there are no graphs, and nsys would complain of the option.
     graphs = options.cuda_graph_trace if any(one.startswith("cuda") for one in trace) else ""
     try:
         found = nsys.find(options.nsys, or_else=", or --nsys PROGRAM, or NSYS=PROGRAM")
         trace, graphs, notes = usable_tracing(found, trace, graphs)
-        for note in notes:
+        for note in () if is_refused else notes:
             print(note, file=sys.stderr)  # noqa: T201
         name = str(found.path)
     except NsyspipeError as error:

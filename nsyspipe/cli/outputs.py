@@ -21,7 +21,7 @@ from nsyspipe.errors import DatasetError, NsyspipeError, OptionError, OutputErro
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.options import OnProgress, parse_ranks
 from nsyspipe.nsys.find_reports import naming_sources
-from nsyspipe.report.export import FORMATS, SUFFIXES
+from nsyspipe.report.export import FORMATS
 from nsyspipe.report.files import Format
 
 if TYPE_CHECKING:
@@ -156,7 +156,8 @@ class Outputs:
             if value == STDOUT and name in _TO_FILES_ONLY:
                 fix = f"{shown} {'DIR' if name == 'out' else 'FILE'}"
                 raise OptionError(f"{shown} -", "cannot be printed", fix=fix)
-            if (own := SUFFIXES.get(Path(value).suffix.lower(), name)) != name and name in FORMATS:
+            own = next((of for of, one in FORMATS.items() if Path(value).suffix.lower() in one.suffixes), name)
+            if own != name and name in FORMATS:
                 fix = f"{shown} {Path(value).with_suffix(FORMATS[name].suffixes[0])}, or --{own} {value}"
                 raise OptionError(f"{shown} {value}", f"is named as what --{own} writes", fix=fix)
             place = value if value == STDOUT else str(Path(value).resolve())

@@ -53,7 +53,7 @@ FILE_NAME = re.compile(r"[a-z][a-z0-9_]*(-(0|[1-9][0-9]{0,9}))?\.parquet")  # as
 # DuckDB takes more for a date than Python does.
 _DATE = re.compile(r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE)
 _SHOWN = 6
-_ALIKE = 0.8  # names of runs that may be mistyped; ids of captures of one day are less alike
+_ALIKE = 0.8  # ids that may be mistyped; those of captures of one day are less alike
 
 
 class NotPlainError(Exception):
@@ -267,7 +267,7 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
         raise OptionError(str(path), f"holds {len(ids)} runs, where one is meant", found=shown, fix=fix)
     # A label is no value of --run-id, but its latest run's id is.
     named_by = {label: one for one, label in labels.items() if label}
-    nearest = nearest_name(wanted, named_by.keys() | {*ids}, cutoff=_ALIKE)
+    nearest = nearest_name(wanted, named_by) or nearest_name(wanted, ids, cutoff=_ALIKE)
     if run_id is not None:
         fix = f"--run-id {nearest if nearest in labels else named_by[nearest]}" if nearest else listing
         raise OptionError(f"--run-id {run_id}", f"{path} has no such run", found=shown, fix=fix)

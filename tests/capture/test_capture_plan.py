@@ -195,7 +195,7 @@ def test_gpus_are_those_that_programs_see_and_behind_a_driver_that_does_not_answ
     assert smi("exit 9") is None
 
 
-def test_the_first_thing_that_is_missing_ends_a_run_but_a_dry_one_says_all_and_goes_on(capsys):
+def test_all_that_is_missing_is_said_at_once_and_ends_a_run_but_not_a_dry_one(capsys):
     words = ["--program=/no/train.py", "--cpu", "--nsys=/no/nsys", "--trace=nvtx"]
     assert ready.main([*words, "--dry-run"]) == 0
     told = capsys.readouterr()
@@ -207,4 +207,4 @@ def test_the_first_thing_that_is_missing_ends_a_run_but_a_dry_one_says_all_and_g
     assert capsys.readouterr().out == "/no/nsys\ncuda-sw\ngraph\n"
     assert ready.main(words) == 2
     told = capsys.readouterr()
-    assert (told.out, told.err.count("error:")) == ("", 1)
+    assert (told.out, told.err.count("error:")) == ("", 2)

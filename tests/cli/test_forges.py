@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -10,9 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.main import get_command
 
-from nsyspipe.cli.app import app
 from tests.build.plain_steps import steps, write_run
 
 ROOT = Path(__file__).parents[2]
@@ -32,21 +29,6 @@ def scripts(forge):
     (job,) = yaml.safe_load((ROOT / "docs/examples/gitlab-ci.yml").read_text()).values()
     both = "\n".join(job["script"])
     return both, f"CI_PIPELINE_SOURCE=merge_request_event\n{both}", "\n".join(job["after_script"])
-
-
-@pytest.mark.parametrize("forge", FORGES)
-def test_every_option_of_an_example_exists(forge):
-    lines = "\n".join(scripts(forge)).replace("\\\n", " ").splitlines()
-    commands = get_command(app).commands
-    asked = [shlex.split(line) for line in lines if line.strip().startswith("nsyspipe ")]
-    assert {words[1] for words in asked} == {"analyze", "diff"}
-    for words in asked:
-        known = {name for one in commands[words[1]].params for name in one.opts}
-        assert {word for word in words if word.startswith("-")} <= known
-    launcher = (ROOT / "launchers/capture.bash").read_text() + (ROOT / "launchers/ddp.sh").read_text()
-    (capture,) = {line.strip() for line in lines if "ddp.sh" in line}
-    options = [word for word in capture.split() if word[0] == "-"]
-    assert all(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", launcher) for word in options)
 
 
 @pytest.mark.slow

@@ -190,7 +190,7 @@ def test_without_nvtx_or_nsys_one_message_says_what_to_do_and_a_job_runs_unprofi
     assert answer.status == 2
     lines = answer.err.splitlines()  # all that is missing at once
     assert "has no nvtx, through which a capture begins" in lines[0]
-    assert (lines[1], lines[2][:31]) == ('  fix: pip install "nvtx<0.2.12"', "error: nsys: is not on PATH, and")
+    assert (lines[1], lines[2][:32]) == ('  fix: pip install "nvtx<0.2.12"', "error: nsys: is not on PATH, and")
     assert lines[3].endswith("or --nsys PROGRAM, or NSYS=PROGRAM")
     answer = ddp(machine, "--no-profile", text="print('ran')")
     assert (answer.status, answer.out, machine.files()) == (0, "ran\nran\n", [])
