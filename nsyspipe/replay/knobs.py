@@ -243,7 +243,7 @@ def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
     if not _OF_GRADIENTS.isdisjoint(knobs.given) and (replay.is_sharded or not replay.has_gradients):
         roles = ", ".join(replay.roles).replace(OTHER, "of a kind that is not known")
         what = "alone (sharded, as with FSDP)" if replay.is_sharded else f"(the communication is {roles})"
-        return f"no all-reduces of gradients {what}: there are no buckets to change"
+        return f"no all-reduces of gradients {what}: nothing of them to change"
     of_knobs = (refused(replay, knobs) for name, (_, refused) in _KNOBS.items() if refused and name in knobs.given)
     return next(chain(_run(replay, knobs), *of_knobs), None)
 
@@ -276,7 +276,7 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         idle = f"GPUs stand idle {share} of the step because work was not launched yet"
         yield f"launch- or input-bound: {idle}, and how that changes is not known"
     if n_starved and not knobs.no_wait:
-        idle = f"rank {replay.captured.windows.ranks[np.argmax(shares)]} alone stands idle {share} of its step"
+        idle = f"rank {replay.captured.windows.ranks[np.argmax(shares)]} alone stands idle {share} of its median step"
         fix = "launch sooner there: without it the others would lack launches too"
         fix = "ask for the balanced run, --no-wait" if replay.is_answered_balanced else fix
         yield f"{idle} for lack of launches: a straggler; {fix}"

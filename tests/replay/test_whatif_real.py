@@ -33,10 +33,10 @@ REFUSED = {
            "gradient-bf16": "gradients are sent as bf16"},
     "fsdp-4gpu": {"bucket-25": "no all-reduces of gradients alone (sharded", "link-shm": "message bytes were not recorded",
                   "perfect-overlap": None},
-    "ddp-2gpu-straggler": {"no-wait": None, "link-shm": "rank 1 alone stands idle 22.5 % of its step for lack of launches: a straggler; ask for the balanced run"},
+    "ddp-2gpu-straggler": {"no-wait": None, "link-shm": "rank 1 alone stands idle 22.5 % of its median step for lack of launches: a straggler; ask for the balanced run"},
     "ddp-4gpu-onefile": {"perfect-overlap": None},
     # Of these one host is late in most steps.
-    SHARDED: {"no-wait": "launch- or input-bound then", "prefetch": ABSENT, "link-nvlink4": "rank 0 alone stands idle 70.1 % of its step for lack of launches: a straggler; launch sooner there"},
+    SHARDED: {"no-wait": "launch- or input-bound then", "prefetch": ABSENT, "link-nvlink4": "rank 0 alone stands idle 70.1 % of its median step for lack of launches: a straggler; launch sooner there"},
     "2gpu-tp": {"no-wait": None, "link-nvlink4": "rank 1 alone stands idle 22.5 %"},
     "2gpu-moe": {"no-wait": "launch- or input-bound then: hosts take 29.19 ms to launch a step", "link-nvlink4": "rank 0 alone stands idle 22.3 %"},
     "2gpu-graph-node": {"no-wait": None, "perfect-overlap": "communication is on the stream of the compute", "bucket-25": "no all-reduces of gradients (the communication is of a kind that is not known)"},
