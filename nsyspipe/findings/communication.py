@@ -80,7 +80,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     if not compared.is_enough:
         if compared.n_kernels < ENOUGH_COMPARED:
             few = f"only {compared.n_kernels} kernels under communication have equal ones without it"
-            return NotJudged(few, "capture more steps, and export with nsys 2021 or newer, which names grid and block")
+            return NotJudged(few, f"capture more steps; else {LESS_HIDDEN}")
         of_all = f"only {100 * compared.share:.1f} % of the kernel time beside communication"
         return NotJudged(f"{of_all} has equal kernels without it", LESS_HIDDEN)
     hidden, late = evidence.columns("overlap_compute_ns", "comm_delay_ns")

@@ -105,7 +105,8 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
         host = evidence.hosts.get(named) if evidence.n_hosts > 1 else None
         of_host = f" of host {printable(host)}" if host else ""
         awaited = f", which the others wait for{evidence.waited_in}" if is_waited_for else ""
-        where = f" on ranks {listed(in_turn)} in turn" if len(in_turn) > 1 else f" on rank {named}{of_host}{awaited}"
+        one_of = f" on ranks {listed(in_turn)}, on one of them in each step"
+        where = one_of if len(in_turn) > 1 else f" on rank {named}{of_host}{awaited}"
     return Idle(judged, saving, named, where + bubble, parts)
 
 
@@ -227,7 +228,9 @@ def profiler_overhead(evidence: Evidence) -> Answer:
         title=title,
         action=action,
         advice="trace less (--trace=cuda,nvtx, no --sample, no --cudabacktrace), start the capture some steps before the "
-        "ones that count, and keep it short",
+        "ones that count, and keep it short"
+        if is_busy or not is_skipped
+        else "nothing to change: no figure has that step",
         saving_ns_per_step=overhead if is_busy else None,
         evidence=evidence.means("overhead_ns")
         | {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped},

@@ -92,7 +92,8 @@ def straggler(evidence: Evidence) -> Answer:
     behind = {rank: ns for rank, ns in _behind(met, n_steps).items() if ns >= least and rank not in named}
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
-    title, action = _words({rank: parts[rank] for rank in named}, behind, steps_of, total, n_meeting)
+    of_named = {rank: parts[rank] for rank in named}
+    title, action = _words(of_named, behind, steps_of, total, n_meeting, are_all=len(named) == evidence.n_ranks)
     earlier, late_before = _late_before(evidence, worst, total * n_steps)
     saving_by_part = _parts(evidence, min(total, _delay_ns(met, n_steps)), has_bubble=evidence.is_pipeline)
     return Finding(
@@ -194,8 +195,9 @@ def _is_often_late(evidence: Evidence, largest: Int64, n_meeting: int) -> bool:
 
 
 def _words(
-    parts: Mapping[int, float], behind: Mapping[int, float], steps_of: Mapping[int, Int64], total: float, n_steps: int
-) -> tuple[str, str]:
+    parts: Mapping[int, float], behind: Mapping[int, float], steps_of: Mapping[int, Int64], total: float, n_steps: int,
+    *, are_all: bool,
+) -> tuple[str, str]:  # fmt: skip
     """Name the ranks, in a title and in an action; in the title of several each one's part and how often."""
     names = [*parts, *behind]
     who = f"ranks {listed(names)} make" if len(names) > 1 else f"rank {names[0]} makes"
@@ -205,6 +207,8 @@ def _words(
     shares = listed(share(rank, 100 * part / total, steps_of[rank].size, n_steps) for rank, part in parts.items())
     awaited = f"ranks {shares}" if len(parts) > 1 else f"rank {names[0]}"
     then = f", and then for {', '.join(map(str, behind))}" if behind else ""
+    if are_all:
+        return f"ranks wait for each other, for {awaited.removeprefix('ranks ')}", f"{who} each other wait"
     return f"the others wait for {awaited}{then}", f"{who} the others wait"
 
 

@@ -246,7 +246,7 @@ def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
     if not _OF_GRADIENTS.isdisjoint(knobs.given) and (replay.is_sharded or not replay.has_gradients):
         roles = ", ".join(replay.roles).replace(OTHER, "of a kind that is not known")
         what = "alone (sharded, as with FSDP)" if replay.is_sharded else f"(the communication is {roles})"
-        return f"no all-reduces of gradients {what}: there are no buckets to change"
+        return f"no all-reduces of gradients {what}: nothing of them to change"
     of_knobs = (refused(replay, knobs) for name, (_, refused) in _KNOBS.items() if refused and name in knobs.given)
     return next(chain(_run(replay, knobs), *of_knobs), None)
 

@@ -22,7 +22,7 @@ _UNITS = (
 # What figures of the evidence are called that are none of a run's, and their parts.
 _LABELS = {
     "all_reduce": "longest all-reduce", "arrived_last": "collectives reached last", "backward_on_device": "backward on the device",
-    "bubble": "pipeline bubble", "comm_delay": "communication delayed by compute", "could_hide": "time that could hide more",
+    "bubble": "pipeline bubble", "comm_delay_at_most": "compute delayed by communication, at most", "comm_delay": "compute delayed by communication", "could_hide": "time that could hide more",
     "exposed": "exposed comm", "exposed_grad_copy": "exposed gradient copies", "exposed_wait": "exposed waiting",
     "first_step_is_skipped": "first step is left out", "first_step_to_median": "first step, of the median one",
     "grad_copies": "number of gradient copies", "grad_copy": "gradient copies", "grad_copy_span": "from first to last gradient copy",
@@ -30,10 +30,10 @@ _LABELS = {
     "is_wait_included": "holds waiting that is not known",
     "is_estimate": "an estimate", "judged_idle_launch": "idle launch, rank waited for",
     "lateness": "delays of others", "left_by_replay": "what stays in a replay", "link_nominal": "nominal bandwidth of the link", "longer_window": "window longer than the shortest",
-    "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute": "compute beside communication",
+    "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute_at_most": "compute beside communication, at most", "overlap_compute": "compute beside communication",
     "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_limit": "gain of the replay, a limit", "replay_refused": "not replayed",
     "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
-    "replay_step_time_low": "step time in the replay, at least", "saving": "gain at most", "slowdown": "slower beside communication",
+    "replay_step_time_low": "step time in the replay, at least", "saving": "gain at most", "slowdown_at_most": "slower beside communication, at most", "slowdown": "slower beside communication",
     "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "steps in which others were held up", "wait_caused": "waiting caused",
 }  # fmt: skip
 _OF_COMM = {"exposed_transfer", "exposed_comm", "left_by_replay"}  # parts of a bound on what communication costs

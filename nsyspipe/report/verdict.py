@@ -71,6 +71,8 @@ def verdict(run: Run) -> str:
         ]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
+    if (n_ranks := run.header.n_ranks) and n_ranks < (world_size := run.header.world_size or 0):
+        lines.append(f"Of {n_ranks} of {world_size} ranks only: what the others would change is not known.")
     if summary["n_summary_steps"] == 1 and run.judged_findings().num_rows:
         lines.append(_ONE_STEP)
     if MIXED_RUNS & severities.keys():

@@ -205,4 +205,4 @@ def test_a_sharded_run_is_answered_where_communication_gets_faster(written):
     faster = only(whatif(run, bandwidth=2 * own))
     assert faster.step_time_ns == pytest.approx(11 * MS + 60 * US + 2470 * US, abs=2 * US)
     assert "only faster links can be answered" in refusal(whatif(run, bandwidth=own / 2))
-    assert "there are no buckets" in refusal(whatif(run, bucket_mb=25))
+    assert "nothing of them to change" in refusal(whatif(run, bucket_mb=25))
