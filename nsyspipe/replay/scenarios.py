@@ -1,7 +1,7 @@
-"""Answer one combination of knobs: get the run ready, rebuild what changes, replay, say how far it may be off."""
+"""Answer one combination of knobs: get the run ready, rebuild what changes, replay, say how far it may be off and on what it rests."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nsyspipe.analysis.kernels import Slowing, compared_kernels, operations_per_ns
+from nsyspipe.analysis.kernels import MOST_USUAL, Slowing, compared_kernels, operations_per_ns
 from nsyspipe.analysis.links import nominal_speed
 from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
@@ -33,6 +33,7 @@ _NOISE = 0.005  # two captures of one program differ by this much (seen: 0.2 to 
 _MODEL_WITHIN = 0.02
 _BYTES_WITHIN = 0.1  # of bytes of gradients: what a user says may be this much off what the capture says
 _ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}  # as NCCL's kernels name them
+_GB = 1e9
 _USE = "comm_id", "collective"
 _Roles: TypeAlias = Mapping[tuple[str, ...], str]  # of each such use
 
@@ -246,6 +247,86 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     else:
         return None
     return f"launch- or input-bound then: {why}, and how that changes is not known"
+
+
+def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
+    """Yield what a prediction rests on, a sentence each."""
+    n_ranks = replay.captured.program.n_ranks
+    if n_ranks <= 1:
+        yield "for this rank alone: what it waits for the others stays as it is"
+    elif n_missing := replay.world_size - n_ranks:
+        are = "rank is" if n_missing == 1 else "ranks are"
+        yield (
+            f"{n_missing} {are} missing: a step is taken to be as long as that of the {n_ranks} of "
+            f"{replay.world_size} that are there, and they wait for no other"
+        )
+    if (given := replay.given_bytes) is not None:
+        # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
+        element = replay.element_bytes
+        of = f": {given / element:,.0f} gradients of {element} bytes, as they are sent" if element else ""
+        yield f"gradients of {given:,.0f} bytes per step as given{of}"
+    yield from _of_link(replay, knobs)
+    if knobs.bucket_mb is not None:
+        how = "the copies and kernels of each" if replay.is_exact else "estimates between the captured buckets"
+        yield f"sizes and ready times of the gradients from {how}; the same bandwidth for other sizes"
+    if knobs.gradient_dtype is not None:
+        yield f"half the bytes as {knobs.gradient_dtype}; what it does to convergence is not looked at"
+        yield "launching casts takes hosts no time" if replay.n_copies else "casting takes no time"
+    yield from _of_work(replay, knobs)
+
+
+def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
+    roles = [one for one in replay.roles if knobs.role in (None, one)]
+    rates = {one: rate for one in roles if (rate := replay.bus_of(one)) is not None}
+    if knobs.bandwidth_factor is not None:
+        whose = "all" if knobs.role is None else knobs.role
+        times = f"{knobs.bandwidth_factor:g} times the captured bandwidth of {whose} communicators, within 10 %"
+        yield f"{times}; ranks wait for late ones as before"
+    target = knobs.target_bytes_per_s
+    if target is None or not rates:
+        return
+    named = [f"{rate / _GB:.4g} GB/s{f' ({one})' if len(replay.roles) > 1 else ''}" for one, rate in rates.items()]
+    captured = f"captured {', '.join(named)}"
+    if knobs.link is None:
+        most = replay.nominal_bytes_per_s
+        beyond = "" if most is None or target <= most else f", more than the {most / _GB:,.0f} GB/s of these GPUs' fastest link"  # fmt: skip
+        yield f"bus bandwidth {target / _GB:.4g} GB/s as given{beyond}, within 10 %; {captured}"
+        return
+    link = LINKS[knobs.link]
+    if all(replay.target(knobs, one) is None for one in rates):
+        yield f"{link.name}: the {captured} are what it gives, so it stays"
+        return
+    how = "measured" if link.is_measured else "not measured"
+    reached = f"bus bandwidth {target / _GB:.4g} GB/s within {100 * link.within:.0f} %, {how} ({link.source})"
+    yield f"{link.name}: {reached}; {captured}"
+
+
+def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
+    copied = "; what copies them into buckets and out of them goes away" if replay.n_copies else ""
+    said = {
+        "no_wait": "all ranks work like the middle one of each step, of two like the faster",
+        "no_sync": f"gradients are added up on each rank, which is taken to take no longer{copied}",
+        "prefetch": "each all-gather may begin when the one before it may: parameters of one more layer need memory",
+        "no_grad_copy": "all that is copied from buckets to gradients goes away",
+        "perfect_overlap": "all communication runs beside compute, which it slows",
+    }
+    yield from (text for name, text in said.items() if name in knobs.given)
+    if replay.is_sharded:
+        yield "work beside communication goes on as fast as captured"
+        return
+    if replay.captured.timelines[0].collectives.is_inline.all():
+        yield "communication is in line with the work, so none of it is slowed"
+        return
+    found = replay.slowdowns(replay.target(knobs))
+    percents = [100 * after.total(replay.operations_per_ns) for _, after in found.pairs]
+    has_delays = replay.contention is not None and replay.contention.delay_ns is not None
+    how = "measured here" if found.is_measured else "assumed, but for delays" if has_delays else "assumed"
+    rare = ", more than is usual" if percents[0] > 100 * MOST_USUAL else ""
+    within = f"{min(percents):.0f} to {max(percents):.0f} %"
+    alone = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
+    measured = f": kernels {alone:.1f} %, as comm-slows-compute has them, and the gaps before them"
+    kernels = measured if found.is_measured else ""
+    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){kernels}"
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:
