@@ -216,9 +216,9 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 def _other_work(sides: Sides) -> Iterator[Check]:
     """Tell of steps that do other work, or of one side that nobody can tell it of."""
     works = [side.work for side in sides]
-    if any(work.compute_ns is None for work in works):
+    if any(work.busy_ns is None for work in works):
         if all(map(n_steps, _runs(sides))):
-            texts = ["compute is not known" if work.compute_ns is None else "compute is known" for work in works]
+            texts = ["compute is not known" if work.busy_ns is None else "compute is known" for work in works]
             after = "; what is not seen may be of another model, batch or precision"
             what = "whether steps do the same work is not known"
             yield _check(UNKNOWN_WORK, what, texts, after=after, blocks=texts[0] != texts[1])
@@ -231,7 +231,7 @@ def _other_work(sides: Sides) -> Iterator[Check]:
 class Work(NamedTuple):
     """What a step of one rank computes, mean over captures: what tells programs apart, whatever their steps are called."""
 
-    compute_ns: float | None  # None where a capture has a step of which it is not known, or none
+    busy_ns: float | None  # None where a capture has a step of which it is not known, or none
     kernels: dict[str, float]  # time of each that is no communication, ns
     launches: dict[str, float]  # how often each runs, matrix products as one; empty where a capture does not tell
 
@@ -263,7 +263,7 @@ class Work(NamedTuple):
         """Return it in words, beside another."""
         number = f" in {self.n:.4g} kernels" if self.launches else ""
         share = f"{100 * self.shared(other):.0f} % of it in kernels that both run"
-        return f"{(self.compute_ns or 0.0) / 1e6:.4g} ms of compute{number}, {share}"
+        return f"{(self.busy_ns or 0.0) / 1e6:.4g} ms of compute{number}, {share}"
 
     def is_other(self, other: Work) -> bool:
         """Whether it is another program's, or another batch of it.
@@ -272,10 +272,10 @@ class Work(NamedTuple):
         products (more layers; micro-batches are more launches in the same time). Of other kernels: compute 3 times as
         long, or less than 0.8 of the launches alike (in another precision matrix products have other names).
         """
-        times = sorted((self.compute_ns or 0.0, other.compute_ns or 0.0))
+        times = sorted((self.busy_ns or 0.0, other.busy_ns or 0.0))
         longer = times[1] / times[0] if times[0] else 1.0
         if max(self.shared(other), other.shared(self)) >= _FEW_SHARED:
-            of_longer, of_shorter = (self, other) if times[1] == self.compute_ns else (other, self)
+            of_longer, of_shorter = (self, other) if times[1] == self.busy_ns else (other, self)
             more = of_longer.launches.get(_PRODUCTS, 0.0) / of_shorter.launches.get(_PRODUCTS, math.inf)
             return longer >= _FAR_APART_OF_SAME or min(longer, more) >= _MORE_OF_SAME
         alike = sum(min(n, other.launches.get(name, 0.0)) for name, n in self.launches.items())

@@ -99,7 +99,7 @@ class Kind:
 
 def _founding(run: Side) -> tuple[bool, float, list[str]]:
     """Return what kinds are found in the order of: what is not known comes last."""
-    compute = run.work.compute_ns
+    compute = run.work.busy_ns
     is_unknown = not all(capture.header.gpu_names for capture in run.runs)
     return is_unknown, math.inf if compute is None else compute, sorted(capture.header.run_id for capture in run.runs)
 

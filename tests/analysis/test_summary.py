@@ -129,8 +129,8 @@ COMPUTE = figures(0.0, 0.0, compute=0.957, idle=0.032)
 def said_of(summary, n_ranks=2, *, is_capture=False, problems=(), even=None):
     nothing = pa.table({})
     return verdict(SimpleNamespace(
-        header=SimpleNamespace(n_ranks=n_ranks), is_capture=is_capture, summary=lambda: pa.Table.from_pylist([summary]),
-        problems=pa.Table.from_pylist([*problems]), evenness=lambda: even, findings=lambda: nothing, host_steps=lambda: nothing,
+        header=SimpleNamespace(n_ranks=n_ranks, world_size=n_ranks), is_capture=is_capture, summary=lambda: pa.Table.from_pylist([summary]),
+        problem_rows=[*problems], problems=pa.Table.from_pylist([*problems]), evenness=lambda: even, findings=lambda: nothing, host_steps=lambda: nothing,
         traffic=schema.TRAFFIC.empty, breakdown=lambda: pa.table({"wall_ns": [1]}),
     ))  # fmt: skip
 

@@ -224,7 +224,7 @@ def test_figures_of_a_damaged_run_that_are_no_numbers_are_null(runs, tmp_path):
 @pytest.mark.parametrize(("given", "options", "message"), [
     ([], {}, "has no run"), (None, {"sort": "speed"}, "no such metric"),
     *((None, {"min_effect_pct": value}, "no percentage") for value in (-1, float("nan"), "two", True)),
-    *((None, {"confidence": value}, "between") for value in (1, "0.95")),
+    *((None, {"confidence": value}, "between") for value in (1, 0.5)),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_refused(runs, given, options, message):
     with pytest.raises(OptionError, match=message):

@@ -54,7 +54,7 @@ def test_what_is_wrong_is_found_and_what_is_right_is_not_blamed(runs, name, file
     for row in run.problem_rows:
         if row["code"] == "not-judged":
             assert row["severity"] == "info"
-            assert "nccl_log=" in row["fix"]
+            assert "--nccl-log" in row["fix"]
         assert name != "baseline" or not any(words in row["message"] for words in ("communicat", "message size"))
 
 

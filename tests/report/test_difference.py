@@ -15,6 +15,7 @@ import nsyspipe
 from nsyspipe.api import diff
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.gate import GateSettings
+from nsyspipe.comparison.metrics import Rules
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report import difference as words
 from nsyspipe.report.as_text import as_text
@@ -211,7 +212,7 @@ def much(runs, tmp_path_factory):
     names = {f"NCCL_A_SETTING_WITH_A_LONG_NAME_{at}": "v" * 30 for at in range(2)}
     old = Changed(runs["slow"], nccl=NcclFacts("2.21", {"NCCL_DEBUG": "x"}, nvls=None))
     new = Changed(slow, nccl=NcclFacts("2.22", names, nvls=None))
-    return RunDifference(Side("a", (old,)), Side("b", (new,)), is_forced=True)
+    return RunDifference(Side("a", (old,)), Side("b", (new,)), rules=Rules(is_forced=True))
 
 
 @pytest.mark.parametrize(("width", "left_out"), [
