@@ -184,15 +184,15 @@ def _bucket_bytes(captured: Captured, own: Int64, copied: Float64, total_bytes: 
 
 def _by_kernels(captured: Captured, own: Int64, per_bucket: Float64) -> Gradients | None:
     """Take the kernels that scale gradients for the gradients, as large as they are long; None where there are few."""
-    columns, sizes = [], None
+    columns: list[Int64] = []
+    sizes = np.empty(0)
     for timeline in captured.timelines:
         rows = _scaling_rows(timeline, own)
-        launched = timeline.collectives.launch[own]
-        bucket = np.searchsorted(launched, timeline.launch[rows])
+        bucket = np.searchsorted(timeline.collectives.launch[own], timeline.launch[rows])
         counts = np.bincount(bucket, minlength=own.size)
         if counts.size > own.size or counts.min() < 1 or rows.size < _FEW_KERNELS * own.size:
             return None
-        if sizes is None:
+        if not columns:
             lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
             # The shortest say how long a kernel takes that does next to nothing.
             weights = np.maximum(lengths - lengths.min(), 0.02 * lengths.max())
@@ -201,8 +201,6 @@ def _by_kernels(captured: Captured, own: Int64, per_bucket: Float64) -> Gradient
         elif rows.size != sizes.size:
             return None
         columns.append(timeline.end[rows])
-    if sizes is None:
-        return None
     return Gradients(sizes, np.stack(columns, axis=1).astype(np.float64), is_exact=False)
 
 

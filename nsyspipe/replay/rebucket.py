@@ -29,8 +29,7 @@ def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_
     """
     program = captured.program
     found = []
-    for step, own in enumerate(gradients):
-        chosen = captured.gradients_by_step[step]
+    for step, (own, chosen) in enumerate(zip(gradients, captured.gradients_by_step, strict=True)):
         if own is not None and chosen.size:
             ends = bucket_ends(own.n_bytes, cap_mib)
             sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
@@ -131,8 +130,7 @@ def _rebuilt(
     which = np.where(is_comm, (np.cumsum(~is_gone) - 1)[collective], program.which)
     # Of each part of the new order: what it is sorted by, kind, which, who passes it, places.
     parts = [(rows, program.kind[rows], which[rows], program.passes[rows], program.places[:, rows])]
-    n_kept = int(np.count_nonzero(~is_gone))
-    counts = {READY: n_kept, JOIN: n_kept}
+    counts = dict.fromkeys((READY, JOIN), int(np.count_nonzero(~is_gone)))
     for kind, chosen, found in markers:
         n_new = found.shape[1]
         at = np.flatnonzero((program.kind == kind) & np.isin(program.which, chosen)).max()

@@ -357,7 +357,7 @@ def _uses(run: Run, timelines: Sequence[RankTimeline], role_of: _Roles) -> tuple
     role = np.array([role_of.get(key, OTHER) for key in zip(comm_ids, calls, strict=True)], object)
     # Without NCCL's ids a communicator is named collective/order.
     known = None if any("/" in one for one in comm_ids) else np.unique(comm_ids, return_inverse=True)[1].reshape(-1)
-    sizes = np.array([np.nan if one is None else one for one in n_bytes], np.float64)
+    sizes = np.array(n_bytes, np.float64)  # NaN where None
     return Uses(sizes, _gradient_collectives(timelines, role), role, _chains(timelines, known)), datatypes
 
 

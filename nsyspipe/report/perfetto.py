@@ -70,8 +70,7 @@ def perfetto(
     """
     windows = run.steps()
     if steps is not None:
-        number = windows["step"]
-        windows = windows.filter(pc.and_(pc.greater_equal(number, steps[0]), pc.less_equal(number, steps[1])))
+        windows = windows.filter((pc.field("step") >= steps[0]) & (pc.field("step") <= steps[1]))
     # The whole seconds that bring the start of every rank's clock to 0 or later.
     shift = -min((pc.min(run.ranks["clock_shift_ns"]).as_py() or 0) // _NS_PER_S, 0) * _NS_PER_S
     writer = TraceWriter(file, shift)
@@ -273,8 +272,7 @@ def _with_last_rank(collectives: pa.Table) -> pa.Table:
 def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
     """Return one rank's operations as slices; communication tells of its collective, and is linked to the other ranks."""
     ids = _flow_ids(collectives)
-    found = collectives.select(_COLLECTIVE_NOTES)
-    found = found.append_column(FLOW, pc.if_else(collectives["is_matched"], ids, None))
+    found = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, pc.if_else(collectives["is_matched"], ids, None))
     found = found.take(pc.index_in(_flow_ids(events), value_set=ids, skip_nulls=True))
     columns = [*events.select(_OPERATION_NOTES).columns, *found.columns]
     notes = pa.table(columns, names=[*_OPERATION_NOTES, *found.column_names])

@@ -49,7 +49,7 @@ def rank_of(rank, rows, length, *, n_ranks=2, communicator=None, backward=None):
     return builder
 
 
-def layers(first=10, second=10, *, waits=(0, 0), **more):
+def layers(first=10, second=10, *, waits=(0, 0)):
     """Return the rows of a tensor-parallel rank: work, all-reduce of 4 ms, work, all-reduce of 4 ms, optimizer of 2 ms."""
     one = first + waits[0] + 4
     two = one + second + waits[1] + 4
@@ -58,12 +58,12 @@ def layers(first=10, second=10, *, waits=(0, 0), **more):
         ("layer_backward", one, one + second, IN_LINE), ("AllReduce", one + second, two, IN_LINE),
         ("optimizer", two, two + 2, IN_LINE),
     ]  # fmt: skip
-    return rows, (two + 2) * MS, {"backward": 2, **more}
+    return rows, (two + 2) * MS
 
 
-def of_layers(written, *ranks, **more):
+def of_layers(written, *ranks):
     """Return a run of such ranks."""
-    return written(*(rank_of(at, rows, length, **named | more) for at, (rows, length, named) in enumerate(ranks)))
+    return written(*(rank_of(at, *one, backward=2) for at, one in enumerate(ranks)))
 
 
 @pytest.fixture
@@ -102,13 +102,8 @@ def test_a_link_scales_the_transfer_and_not_the_waiting(written):
 
 def test_groups_of_ranks_wait_for_their_own_alone(written):
     """Of two groups one is late by 5 ms at the first all-reduce, the other at the second: each loses 5 ms, not 10."""
-    first, late = (layers(waits=(5, 0)), layers(first=15)), (layers(waits=(0, 5)), layers(second=15))
-    ranks = [*zip(first, (5, 5), strict=True), *zip(late, (6, 6), strict=True)]
-    builders = [
-        rank_of(at, rows, length, **named, n_ranks=4, communicator=number)
-        for at, ((rows, length, named), number) in enumerate(ranks)
-    ]
-    run = written(*builders)
+    ranks = enumerate((layers(waits=(5, 0)), layers(first=15), layers(waits=(0, 5)), layers(second=15)))
+    run = written(*(rank_of(at, *one, n_ranks=4, communicator=5 + at // 2, backward=2) for at, one in ranks))
     assert {row["ranks"] for row in run.traffic().to_pylist()} == {"0,1", "2,3"}
     found = whatif(run, bandwidth="2x")
     assert only(found).step_time_ns == pytest.approx(27 * MS + 2 * half(4 * MS), abs=US)
@@ -270,7 +265,7 @@ def with_one_launch(rows, length):
 
 
 def test_nodes_of_a_graph_are_in_line_or_refused(written, tmp_path):
-    found = whatif(written(*with_one_launch(*layers()[:2])), bandwidth="2x")
+    found = whatif(written(*with_one_launch(*layers())), bandwidth="2x")
     assert only(found).step_time_ns == pytest.approx(22 * MS + 2 * half(4 * MS), abs=US)
     said = refusal(whatif(written(*with_one_launch(EXPERTS, 24 * MS))))
     assert said.startswith("CUDA graphs launch communication and")

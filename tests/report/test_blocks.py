@@ -12,7 +12,7 @@ from nsyspipe.report import blocks as kinds, units
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.files import identity_of_page
 from nsyspipe.report.html.page import Chart, blocks_page
-from nsyspipe.report.markdown import as_markdown, marked_as, marker
+from nsyspipe.report.markdown import as_markdown
 
 COLUMNS = [
     kinds.Field("what", kind="name"), kinds.Field("step\ntime"), kinds.Field("verdict", kind="word", from_width=30), kinds.Field("note", kind="prose", from_width=80),
@@ -49,12 +49,7 @@ def test_names_are_cut_in_the_middle_and_columns_go_before_a_figure_is_cut(width
 
 
 def test_names_that_only_differ_in_their_middle_are_cut_behind_it():
-    names = [
-        "gemm_f32_tile_64x32_tn_1234567",
-        "gemm_f32_tile_64x64_tn_1234567",
-        "gemm_f32_tile_32x64_tn_1234567",
-        "copy" * 8,
-    ]
+    names = [*(f"gemm_f32_tile_{tile}_tn_1234567" for tile in ("64x32", "64x64", "32x64")), "copy" * 8]
     table = kinds.Table("x", COLUMNS[:3], [[name, "1 ms", "improvement"] for name in names])
     assert [line.split()[0] for line in text(38, [table])[-4:]] == [
         "gemm_f32_..ile_64x3", "gemm_f32_..ile_64x6", "gemm_f32_..tile_32x", "copycopyc..copycopy",
@@ -96,15 +91,6 @@ def test_bars_and_intervals_of_a_track_are_placed_around_the_middle_and_cut_at_i
     assert (kinds.Track(3.0).bar, kinds.Track(3.0).beyond) == ((50, 50), "right")
     assert (kinds.Track(-3.0).bar, kinds.Track(-3.0).beyond) == ((0, 50), "left")
     assert kinds.Track(1.0).beyond is None
-
-
-def test_a_file_says_whose_it_is_and_no_id_ends_its_comment(tmp_path):
-    path = tmp_path / "x.md"
-    for name in ("a", "--> <b>", "a--b", "\udcff"):
-        path.write_text("\n".join(marker("whatif", "run_id", name)), encoding="utf-8")
-        assert path.read_text(encoding="utf-8").count("-->") == 2
-        assert marked_as(path, "whatif", "run_id") == name
-        assert marked_as(path, "analyze", "run_id") is None
 
 
 def test_what_was_not_recorded_is_a_dash_and_has_no_bar():

@@ -140,16 +140,15 @@ def links(tmp_path, pages=None):
 
 
 def test_pages_are_looked_for_in_order(tmp_path):
-    wanted = [
-        (tmp_path / "store" / "pages" / "a.html", "./../store/pages/a.html"),
-        (tmp_path / "site" / "a.html", "./a.html"),
-        (tmp_path / "site" / "pages" / "a.html", "./pages/a.html"),
-        (tmp_path / "given" / "a.html", "./../given/a.html"),
-    ]
     assert links(tmp_path) == {}
-    for path, url in wanted:
-        page_of(path, "a")
-        assert links(tmp_path, tmp_path / "given")["a"] == url
+    for folder, url in (
+        ("store/pages", "../store/pages/"),
+        ("site", ""),
+        ("site/pages", "pages/"),
+        ("given", "../given/"),
+    ):
+        page_of(tmp_path / folder / "a.html", "a")
+        assert links(tmp_path, tmp_path / "given")["a"] == f"./{url}a.html"
     # A page of another run or of anything else is none.
     page_of(tmp_path / "site" / "a.html", "b")
     (tmp_path / "site" / "c.html").write_text("<html>")
@@ -240,10 +239,9 @@ def test_a_page_is_written_from_the_store_and_anew_only_when_it_is_older_than_it
     text = path.read_text()
     assert (seen, run_id_of_page(path)) == ([(1, 1)], "mine")
     path.write_text(text + "kept")
-    dashboard.write_pages(saved, ["mine"], tmp_path / "pages")
-    assert path.read_text() == text + "kept"
-    dashboard.write_pages(saved, ["mine"], tmp_path / "pages", force=True)
-    assert path.read_text() == text
+    for force, expected in ((False, text + "kept"), (True, text)):
+        dashboard.write_pages(saved, ["mine"], tmp_path / "pages", force=force)
+        assert path.read_text() == expected
     path.write_text(text + "old")
     os.utime(path, ns=(0, 0))
     dashboard.write_pages(saved, ["mine"], tmp_path / "pages")

@@ -3,7 +3,6 @@
 import io
 import json
 
-import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -28,17 +27,16 @@ from tests.build.tools import run_of
 from tests.run.test_step_sources import trained
 
 
+def row_of(rank, step, length, forward=None, *, start=0, **more):
+    """Return a host step of a report and a process per rank; one of a length below 0 was never closed."""
+    return {
+        "rank": rank, "report": f"r_{rank}.sqlite", "pid": 10 + (rank or 0), "step": step, "host_start_ns": start,
+        "host_end_ns": start + abs(length), "host_ns": abs(length), "forward_ns": forward, "is_complete": length >= 0,
+    } | more  # fmt: skip
+
+
 def table(*rows):
-    """Return host steps of (rank, step, length, forward), each of a report and a process per rank."""
-    return schema.HOST_STEPS.from_rows(
-        [
-            {
-                "rank": rank, "report": f"r_{rank}.sqlite", "pid": 10 + (rank or 0), "step": step, "host_start_ns": 0,
-                "host_end_ns": abs(length), "host_ns": abs(length), "forward_ns": forward, "is_complete": length >= 0,
-            }
-            for rank, step, length, forward in rows
-        ]
-    )  # fmt: skip
+    return schema.HOST_STEPS.from_rows([row_of(*row) for row in rows])
 
 
 def cells(host_steps, n_shown=16):
@@ -80,9 +78,8 @@ MS = 1_000_000
 
 def with_backward(*rows):
     """Return one step of each rank, of (length, backward) in ms, without other phases."""
-    found = table(*((rank, 0, length * MS, None) for rank, (length, _) in enumerate(rows)))
-    column = pa.array([backward * MS for _, backward in rows])
-    return found.set_column(found.schema.get_field_index("backward_ns"), "backward_ns", column)
+    found = [row_of(rank, 0, length * MS, backward_ns=backward * MS) for rank, (length, backward) in enumerate(rows)]
+    return schema.HOST_STEPS.from_rows(found)
 
 
 def test_the_rest_of_a_step_is_in_no_phase_and_unknown_where_there_is_no_phase():
@@ -93,21 +90,14 @@ def test_the_rest_of_a_step_is_in_no_phase_and_unknown_where_there_is_no_phase()
 
 @pytest.mark.parametrize(("rows", "says"), [
     # Rank 1 sleeps 12 of its 100 ms elsewhere, rank 0 waits as long in backward.
-    (
-        [(100, 62), (100, 50)],
-        ("Steps take equally long on all (within 5 %), but backward takes 62.00 ms on rank 0 and 50.00 ms on "
-        "rank 1. There ranks wait for each other: rank 1 may be the one that is waited for."),
-    ),
+    ([(100, 62), (100, 50)],
+     ("Steps take equally long on all (within 5 %), but backward takes 62.00 ms on rank 0 and 50.00 ms on "
+      "rank 1. There ranks wait for each other: rank 1 may be the one that is waited for.")),
     # It sleeps between two steps.
-    (
-        [(112, 62), (100, 50)],
-        ("Longest: rank 0, its median step takes 12.00 ms (12.0 %) longer than that of rank 1, most of it in "
-        "backward. There ranks wait for each other: rank 0 may only wait."),
-    ),
-    (
-        [(112, 55), (100, 50)],
-        "Slowest: rank 0, its median step takes 12.00 ms (12.0 %) longer than that of rank 1.",
-    ),
+    ([(112, 62), (100, 50)],
+     ("Longest: rank 0, its median step takes 12.00 ms (12.0 %) longer than that of rank 1, most of it in "
+      "backward. There ranks wait for each other: rank 0 may only wait.")),
+    ([(112, 55), (100, 50)], "Slowest: rank 0, its median step takes 12.00 ms (12.0 %) longer than that of rank 1."),
     ([(100, 52), (100, 50)], None),
 ], ids=["equal-steps", "longer-backward", "longer-elsewhere", "nothing-to-say"])  # fmt: skip
 def test_a_rank_that_waits_in_backward_is_not_called_the_slowest(rows, says):
@@ -139,24 +129,18 @@ def test_the_family_in_most_reports_is_the_steps_then_the_longest(reports, chose
 
 def in_turn(rank, *spans):
     """Return steps of one rank, of (start, end) in ms."""
-    found = table(*((rank, step, (end - start) * MS, None) for step, (start, end) in enumerate(spans)))
-    for at, name in enumerate(("host_start_ns", "host_end_ns")):
-        column = pa.array([span[at] * MS for span in spans])
-        found = found.set_column(found.schema.get_field_index(name), name, column)
-    return found
+    return [row_of(rank, step, (end - start) * MS, start=start * MS) for step, (start, end) in enumerate(spans)]
 
 
 def test_time_between_steps_is_probably_the_loaders():
     slow = in_turn(0, (0, 100), (150, 250), (302, 400), (455, 500))  # 50, 52 and 55 ms between
     quick = in_turn(1, (0, 100), (101, 200), (202, 300))
-    first, second = host_figures(pa.concat_tables([slow, quick]))
+    first, second = host_figures(schema.HOST_STEPS.from_rows(slow + quick))
     assert (first.between_ns, second.between_ns) == (52 * MS, 3 * MS // 2)
-    (said,) = [one for one in host_notes([first, second], 16) if one.startswith("Between")]
-    assert said == (
-        "Between two steps 52.00 ms pass (median) on rank 0, outside of every step: probably in the data loader."
-    )
+    said = "Between two steps 52.00 ms pass (median) on rank 0, outside of every step: probably in the data loader."
+    assert [one for one in host_notes([first, second], 16) if one.startswith("Between")] == [said]
     assert not [one for one in host_notes([second], 16) if one.startswith("Between")]
-    (alone,) = host_figures(in_turn(0, (0, 100)))
+    (alone,) = host_figures(schema.HOST_STEPS.from_rows(in_turn(0, (0, 100))))
     assert alone.between_ns is None
 
 

@@ -131,7 +131,7 @@ def test_hostile_names_stay_text(tmp_path):
 
 
 @pytest.mark.parametrize("run_id", [
-    "r1", "20261120T2215-38", "a b", "-->", "--!>", "->", ">", "---", "a--", "<!--", "%2D", "é\n\t", "\udce9", "",
+    "r1", "20261120T2215-38", "a b", "-->", "--!>", "->", ">", "---", "a--", "a--b", "--> <b>", "<!--", "%2D", "é\n\t", "\udce9", "",
 ])  # fmt: skip
 def test_a_run_id_is_found_again_and_cannot_end_its_comment(steady_run, tmp_path, run_id):
     text = markdown(Changed(steady_run, header=replace(steady_run.header, run_id=run_id)))
@@ -147,7 +147,8 @@ def test_a_page_that_is_not_ours_has_no_run_id_and_one_that_went_through_a_web_f
     assert run_id_of_markdown(path) is None
     assert run_id_of_markdown(tmp_path) is None
     head = "<!-- nsyspipe:analyze -->"
-    for text in ("", "# notes", head, f"# notes\n{head}\n<!-- nsyspipe:run_id=a -->"):
+    key = "<!-- nsyspipe:run_id=a -->"
+    for text in ("", "# notes", head, f"# notes\n{head}\n{key}", f"<!-- nsyspipe:whatif -->\n{key}"):
         path.write_text(text)
         assert run_id_of_markdown(path) is None
     path.write_bytes(b"\xff\xfe\x00")
@@ -177,9 +178,8 @@ HOSTILE = [
 def test_hostile_text_is_shown_as_it_is(write, text, frame):
     source = frame.format(write(text, 500))
     page = Page(source)
-    shown = page.tables[0][1] if page.tables else page.texts
-    assert len(shown) == 1
-    assert printable(text).strip() in shown[0]
+    (shown,) = page.tables[0][1] if page.tables else page.texts
+    assert printable(text).strip() in shown
     assert not page.links
     assert not page.reached
     assert set(page.html) <= {"<span>", "</span>"}

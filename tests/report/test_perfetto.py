@@ -15,9 +15,9 @@ from tests.build.tools import rows_of
 from tests.perfetto_reading import ReadTrace
 
 
-def trace_of(run, steps=None):
+def trace_of(run, steps=None, on_progress=None):
     file = io.BytesIO()
-    perfetto(run, file, steps=steps)
+    perfetto(run, file, steps, on_progress)
     return ReadTrace(file.getvalue())
 
 
@@ -120,9 +120,7 @@ def test_a_steady_run_shows_what_was_built(steady):
 
 def test_streams_say_nccl_calls_have_a_track_and_progress_moves_inside_a_rank(steady):
     run, moves = nsyspipe.load(steady), []
-    file = io.BytesIO()
-    perfetto(run, file, on_progress=lambda done, total: moves.append((done, total)))
-    rank = ReadTrace(file.getvalue()).ranks[0]
+    rank = trace_of(run, on_progress=lambda done, total: moves.append((done, total))).ranks[0]
     assert [" (NCCL)" in one.name for one in rank.threads] == [False, True]
     events = [row for _, table, _ in run.operations() for row in table.to_pylist()]
     launches = sorted({row["launch_ns"] for row in events if row["rank"] == 0})

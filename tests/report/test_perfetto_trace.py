@@ -174,31 +174,22 @@ def test_a_trace_is_written_rank_by_rank():
     assert len(ReadTrace(file.getvalue()).ranks) == 3
 
 
-def lanes_of(lanes, times, *more):
+@pytest.mark.parametrize(("lanes_of", "times", "order", "lanes"), [
+    # Slices of a stream take the first track that is free, and stand inside no other.
+    (disjoint_lanes, [(20, 30), (0, 10), (10, 20)], None, [[1, 2, 0]]),
+    (disjoint_lanes, [], None, []), (disjoint_lanes, [(0, 10), (5, 8), (10, 12), (11, 15)], None, [[0, 2], [1, 3]]),
+    (disjoint_lanes, [(0, 10), (2, 4)], None, [[0], [1]]),
+    (disjoint_lanes, [(5, 8), (5, 5), (8, 8)], None, [[1, 0, 2]]), (disjoint_lanes, [(5, 8), (6, 6)], None, [[0], [1]]),
+    (disjoint_lanes, [(5, 5)] * 3, (3, 1, 2), [[1, 2, 0]]),  # equal times are in the order of the tie
+    # Ranges of a host stand inside each other, of equal ones the lower depth outside; those that cross on two tracks.
+    (nested_lanes, [(2, 4), (0, 10), (4, 10)], (0, 0, 0), [[1, 0, 2]]),
+    (nested_lanes, [(0, 10), (0, 10)], (1, 0), [[1, 0]]), (nested_lanes, [], (), []),
+    (nested_lanes, [(0, 10), (5, 15), (6, 14), (15, 20)], (0, 0, 0, 0), [[0, 3], [1, 2]]),
+])  # fmt: skip
+def test_slices_stand_on_the_first_track_that_has_room(lanes_of, times, order, lanes):
     starts, ends = ints(*(start for start, _ in times)), ints(*(end for _, end in times))
-    return [lane.tolist() for lane in lanes(starts, ends, *more)]
-
-
-@pytest.mark.parametrize(("slices", "lanes"), [
-    ([(20, 30), (0, 10), (10, 20)], [[1, 2, 0]]),
-    ([], []),
-    ([(0, 10), (5, 8), (10, 12), (11, 15)], [[0, 2], [1, 3]]),
-    ([(0, 10), (2, 4)], [[0], [1]]), ([(5, 8), (5, 5), (8, 8)], [[1, 0, 2]]), ([(5, 8), (6, 6)], [[0], [1]]),
-], ids=["in-turn", "none", "next-track-and-back", "inside-is-no-child", "without-length", "without-length-inside"])  # fmt: skip
-def test_slices_of_a_stream_take_the_first_track_that_is_free(slices, lanes):
-    assert lanes_of(disjoint_lanes, slices) == lanes
-    # Equal times are in the order of the tie.
-    assert lanes_of(disjoint_lanes, [(5, 5)] * 3, ints(3, 1, 2)) == [[1, 2, 0]]
-
-
-@pytest.mark.parametrize(("ranges", "depth", "lanes"), [
-    ([(2, 4), (0, 10), (4, 10)], None, [[1, 0, 2]]),
-    ([(0, 10), (0, 10)], (1, 0), [[1, 0]]),
-    ([(0, 10), (5, 15), (6, 14), (15, 20)], None, [[0, 3], [1, 2]]),
-    ([], None, []),
-], ids=["inside-stands-behind", "lower-depth-is-outer", "crossing-stands-on-two", "none"])  # fmt: skip
-def test_ranges_of_a_host_stand_inside_each_other(ranges, depth, lanes):
-    assert lanes_of(nested_lanes, ranges, ints(*(depth or [0] * len(ranges)))) == lanes
+    found = lanes_of(starts, ends, order if order is None else ints(*order))
+    assert [lane.tolist() for lane in found] == lanes
 
 
 TIMES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=30)
@@ -254,14 +245,8 @@ def times(*found):
 
 @pytest.mark.parametrize(("rows", "window", "waiting"), [
     # From its start to the last start, or its own end; nothing of what is not matched or has no common clock.
-    (
-        [
-            collective(0, 50, 0, wait_ns=10), collective(60, 65, 1, wait_ns=10), collective(70, 90, 2, wait_ns=0),
-            collective(100, 120, 3, is_matched=False), collective(130, 150, 4),
-        ],
-        (5, 200),
-        [(5, 10), (60, 65)],
-    ),
+    ([collective(0, 50, 0, wait_ns=10), collective(60, 65, 1, wait_ns=10), collective(70, 90, 2, wait_ns=0),
+      collective(100, 120, 3, is_matched=False), collective(130, 150, 4)], (5, 200), [(5, 10), (60, 65)]),
     # At two communicators at once it counts once.
     ([collective(0, 50, 0, wait_ns=20), collective(10, 60, 1, wait_ns=20)], (0, 100), [(0, 30)]),
 ])  # fmt: skip

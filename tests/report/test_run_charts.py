@@ -4,18 +4,17 @@ import pytest
 
 from nsyspipe.model import schema
 from nsyspipe.report.html import run_charts as module
+from tests.build.make_perfetto import collective, step_row
 
 
 def step(rank=0, number=0, *, wall=100, compute=60, hidden=20, exposed=10, copies=5, begin=None, **more):  # fmt: skip
     """Return a row of `schema.STEPS`; what is neither compute, exposed nor copies is idle."""
     start = 1000 * number if begin is None else begin
     known = None not in (compute, exposed, copies)
-    return {
-        "rank": rank, "step": number, "start_ns": start, "end_ns": start + wall, "wall_ns": wall,
+    return step_row(start, start + wall, number, rank) | {
         "compute_ns": compute, "overlap_compute_ns": hidden, "exposed_comm_ns": exposed,
         "comm_ns": exposed + hidden if known else None, "exposed_memory_ns": copies,
-        "idle_ns": wall - compute - exposed - copies if known else None,
-        "wait_ns": 12, "transfer_ns": 18, "in_summary": True, "is_complete": True,
+        "idle_ns": wall - compute - exposed - copies if known else None, "wait_ns": 12, "transfer_ns": 18,
         "compute_share": 0.6, "exposed_comm_share": 0.1, "exposed_memory_share": 0.05, "idle_share": 0.25,
         "wait_share": 0.12,
     } | more  # fmt: skip
@@ -91,12 +90,9 @@ def test_every_rank_of_a_step_is_told_and_their_median():
 
 
 def row(step, seq, rank, *, wait=0, transfer=10, length=10, kind="all_reduce", n_bytes=None, **more):  # fmt: skip
-    return {
-        "step": step, "seq": seq, "rank": rank, "collective": kind, "comm_id": "c",
-        "start_ns": 0, "end_ns": length, "is_matched": wait is not None, "in_summary": True,
-        "wait_ns": wait, "transfer_ns": None if wait is None else transfer,
-        "message_bytes": n_bytes, "busbw_bytes_per_s": None if n_bytes is None else 2e9,
-    } | more  # fmt: skip
+    known = {"wait_ns": wait, "transfer_ns": None if wait is None else transfer, "message_bytes": n_bytes}
+    known |= {"collective": kind, "busbw_bytes_per_s": None if n_bytes is None else 2e9}
+    return collective(0, length, seq, step, rank, is_matched=wait is not None, **known, **more)
 
 
 def medians(*rows):

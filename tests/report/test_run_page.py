@@ -26,16 +26,10 @@ from tests.build.plain_steps import plain_run
 from tests.build.trace import TraceBuilder, steady_rank
 
 
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("steady")
-    return [steady_rank(rank).write(folder / f"steady_{rank}.sqlite") for rank in range(2)]
-
-
-def test_the_same_run_gives_the_same_bytes_saved_or_not(reports, tmp_path):
-    run = load(reports)
-    save(run, tmp_path / "store", events=True)
-    assert run_page(load(tmp_path / "store")) == run_page(run) == run_page(load(reports))
+def test_the_same_run_gives_the_same_bytes_saved_or_not(steady_run, tmp_path):
+    save(steady_run, tmp_path / "store", events=True)
+    again = load(steady_run.inputs[0].parent, run_id=steady_run.header.run_id)
+    assert run_page(load(tmp_path / "store")) == run_page(steady_run) == run_page(again)
 
 
 def test_a_timeline_has_the_slowest_and_the_fastest_step_where_their_operations_are_at_hand(tmp_path):
@@ -51,8 +45,8 @@ def test_a_timeline_has_the_slowest_and_the_fastest_step_where_their_operations_
     assert not choice.search(run_page(load(tmp_path / "store")))
 
 
-def test_the_page_is_complete_small_fetches_nothing_and_says_which_run_it_is_of(reports, tmp_path):
-    text = run_page(load(reports, run_id='a"<b>'))
+def test_the_page_is_complete_small_fetches_nothing_and_says_which_run_it_is_of(steady_run, tmp_path):
+    text = run_page(load(steady_run.inputs[0].parent, run_id='a"<b>'))
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     assert run_id_of_page(tmp_path / "page.html") == 'a"<b>'
     assert len(text.encode()) < 1_400_000
@@ -118,8 +112,8 @@ def test_a_built_run_says_in_all_formats_what_it_did(case, tmp_path, pinned, sho
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 100])
-def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(reports, width):
-    text = summary_text(load(reports), Console(width=width))
+def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(steady_run, width):
+    text = summary_text(steady_run, Console(width=width))
     words = re.search(r"((?:.+\n)+)rank +time.*\n", text)[0].split()
     assert {"exposed", "hidden", "waits", "wait", "it"} <= {*words}
     left_out = re.search(r"Left out at [^:]*: (.*)", text)

@@ -6,6 +6,7 @@ from nsyspipe.model import schema
 from nsyspipe.report.html import timeline as module
 from nsyspipe.report.html.run_charts import collective_facts
 from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
+from tests.build.make_perfetto import collective
 
 TO = "\N{EN DASH}"
 
@@ -77,14 +78,9 @@ def test_kernels_that_may_communicate_are_no_compute():
 
 
 def test_a_collective_is_told_with_its_bytes_and_who_came_last():
-    def row(step, seq, rank, late, size=None):
-        return {
-            "step": step, "seq": seq, "rank": rank, "collective": "all_reduce", "comm_id": "c", "start_ns": 0, "end_ns": 9,
-            "is_matched": True, "in_summary": True, "late_by_ns": late, "message_bytes": size,
-            "busbw_bytes_per_s": size and 2e9,
-        }  # fmt: skip
-
-    rows = [row(4, 0, 0, 0, 64), row(4, 0, 1, 7, 64), row(4, 1, 0, None), row(3, 2, 0, 5)]
+    sized = {"message_bytes": 64, "busbw_bytes_per_s": 2e9}
+    rows = [collective(0, 9, 0, 4, rank, late_by_ns=late, **sized) for rank, late in enumerate((0, 7))]
+    rows += [collective(0, 9, 1, 4), collective(0, 9, 2, 3, late_by_ns=5)]
     found = collective_facts(schema.COLLECTIVES.from_rows(rows), 4)
     assert found == {"0": [64, 2e9, 1], "1": [None, None, None]}
 
