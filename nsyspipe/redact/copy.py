@@ -214,8 +214,7 @@ class Copying:
         self.run(f"DROP TABLE IF EXISTS {name}")
         self.run(f"CREATE TABLE {name} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns.items())})")
         if filled := list(rows):
-            insert = f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
-            self.connection.exec_driver_sql(insert, filled)
+            self.connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})", filled)  # noqa: S608
         return len(filled)
 
     def copy(self, table: str, checked: Mapping[str, Checked] | None = None) -> None:
