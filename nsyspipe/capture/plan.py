@@ -317,8 +317,7 @@ def _missing(options: argparse.Namespace, there: int | None) -> Iterator[Nsyspip
         version, found = installed("nvtx"), nsys.find(options.nsys)
         if version is not None and not ranges_reach(found.version_text, version):
             problem = f"its ranges do not reach nsys {found.version_text}: no capture would begin"
-            fix = f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM"
-            yield CaptureError(f"nvtx {version}", problem, fix=fix)
+            yield CaptureError(f"nvtx {version}", problem, fix=f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM")
 
 
 if __name__ == "__main__":

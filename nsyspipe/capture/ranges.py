@@ -208,12 +208,11 @@ def captured_steps(
 ) -> Iterator[T]:
     """Yield the items of a loader, each in a range ``step N``; capture the steps after the warm-up, once.
 
-    N counts this process's steps from 0, warm-up included, over several loops too: wrap each
-    epoch's loader. The item is fetched inside its step, in a range ``data``. The capture begins and
-    ends as `start_capture` and `stop_capture` say, also when the loop breaks off or raises; afterwards
-    the steps are labelled only. Where an epoch runs out of items before, it goes on with the next one's,
-    and holds what lies between them; without a next one it ends with the program. All ranks of a job
-    must use it alike.
+    N counts this process's steps from 0, warm-up included, over several loops too: wrap each epoch's loader. The item
+    is fetched inside its step, in a range ``data``. The capture begins and ends as `start_capture` and `stop_capture`
+    say, also when the loop breaks off or raises; afterwards the steps are labelled only. Where an epoch runs out of
+    items before, it goes on with the next one's, and holds what lies between them; without a next one it ends with the
+    program. All ranks of a job must use it alike.
 
     Parameters
     ----------

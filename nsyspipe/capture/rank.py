@@ -79,11 +79,10 @@ class _Rank:
         command = [*nsys, *program]
         if output := output_of(nsys):
             self._output = NsysOutput(output, self._temporary, self._log, command, report_there(output))
-        with supervision.catching_signals() as stop:
-            problem, status = self._start(nsys, program, stop)
-            has_never_begun = self._program_pid() is None and not stop.n_asked
-            if nsys and has_never_begun and MISSED_AGENT.search(last_words(self._log)):
-                problem, status = self._start(nsys, program, stop)
+        with supervision.catching_signals() as self._stop:
+            problem, status = self._start(nsys, program)
+            if nsys and not (self._program_pid() or self._stop.n_asked) and MISSED_AGENT.search(last_words(self._log)):
+                problem, status = self._start(nsys, program)
         report, failure = self._output.captured() if self._output else (None, None)
         if self._output and self._program_pid() is None:
             failure = f"nsys failed before it started the program{last_words(self._log, command)}"
@@ -91,9 +90,7 @@ class _Rank:
         self._note(status=status, problem="; ".join(said) or None, report=report)
         return self._record.status or 0
 
-    def _start(
-        self, nsys: Sequence[str], program: Sequence[str], stop: supervision.Stop
-    ) -> tuple[str | None, int | None]:
+    def _start(self, nsys: Sequence[str], program: Sequence[str]) -> tuple[str | None, int | None]:
         """Start nsys with the program and wait for its end; return what went wrong with that, and the exit status."""
         environment = os.environ | ({"TMPDIR": str(self._temporary)} if nsys else {})
         # What nsys prints is kept from the terminal; without nsys nothing stands between.
@@ -106,15 +103,15 @@ class _Rank:
             words, printing = [*nsys, *telling], output if nsys else None
             process = supervision.start(words, environment, output=printing, pass_fds=inherited)
             self._note(nsys_group=process.pid if nsys else None)
-            problem = self._watch(process, stop)
+            problem = self._watch(process)
         if nsys:
             supervision.end_adopted(is_any_of_nsys=self._program_pid() is None)
         status = self._program_status()
         return problem, status if status is not None else supervision.status_of(process)
 
-    def _watch(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> str | None:
+    def _watch(self, process: subprocess.Popen[bytes]) -> str | None:
         """Wait until nsys has ended; it has a limited time for that once the program has."""
-        deadline, is_killed, parent = None, False, os.getppid()
+        deadline, is_killed, parent, stop = None, False, os.getppid(), self._stop
         while process.poll() is None:
             if os.getppid() != parent and not stop.n_asked:
                 # Who started us was killed: nobody else would end the program.
@@ -128,7 +125,7 @@ class _Rank:
                 self._note(report_at=time.time())
             if stop.n_asked and not is_killed:
                 is_killed = True
-                self._end_program(process, stop)
+                self._end_program(process)
             if deadline is None and self._program_status() is not None:
                 self._note(status=self._program_status())
                 deadline = time.monotonic() + self._exit_timeout_s
@@ -139,7 +136,7 @@ class _Rank:
             time.sleep(supervision.POLL_S)
         return None
 
-    def _end_program(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> None:
+    def _end_program(self, process: subprocess.Popen[bytes]) -> None:
         """Pass the signal on to the program alone: nsys then writes what it has captured."""
         supervision.wait_until(lambda: self._program_pid() is not None or process.poll() is not None, _START_S)
         pid = self._program_pid()
@@ -147,7 +144,7 @@ class _Rank:
             supervision.end_groups([process.pid])
         if pid is None or self._program_status() is not None:
             return
-        for number in (stop.signal or signal.SIGTERM, signal.SIGKILL):
+        for number in (self._stop.signal or signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
             if supervision.wait_until(

@@ -239,8 +239,7 @@ def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[
             if (match := named.fullmatch(path.name)) and short in (None, match[1].partition(".")[0]):
                 by_pid[decoded(path.name)] = int(match[2])
     pids = {row.pid for row in rows}
-    own = [log for log, pid in by_pid.items() if pid in pids]
-    return sorted(own or by_pid)[:_MOST_LOGS]
+    return sorted([log for log, pid in by_pid.items() if pid in pids] or by_pid)[:_MOST_LOGS]
 
 
 def _text(value: object) -> str:

@@ -30,10 +30,7 @@ def loaded_torch() -> Any | None:  # noqa: ANN401 - a module without types
 
 @dataclass
 class Program:
-    """What a training program says of itself and its loops: steps begun and captured, and as it asked for (0: none).
-
-    `epoch_steps` are those of the last loader that has run out of items.
-    """
+    """What a training program says of itself and its loops: steps begun and captured, and as it asked for (0: none)."""
 
     rank: int = 0
     local_rank: int | None = None
@@ -44,7 +41,7 @@ class Program:
     n_captured_steps: int = 0
     warmup: int = 0
     steps_asked: int = 0
-    epoch_steps: int = 0
+    epoch_steps: int = 0  # of the last loader that has run out of items
     loop_ended: bool = False  # its training loop is over; one that does not use ours never says
     torch_version: str | None = None
     cuda_version: str | None = None

@@ -32,10 +32,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 @contextlib.contextmanager
 def short_directory() -> Iterator[Path]:
-    """Make an empty directory in TMPDIR, behind a short link where sockets need one; all in it goes at the end.
-
-    But for captures: one that could not be moved to its place may be all that is left of hours.
-    """
+    """Make an empty directory in TMPDIR, behind a short link where sockets need one; it goes at the end but for captures."""
     with contextlib.ExitStack() as made:
         directory = _made(None, made)
         if len(os.fsencode(directory)) > _MOST_BYTES:
@@ -79,7 +76,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a directory, unless there is a report of nsys in it, or what it makes one of."""
+    """Remove a directory, but not a report of nsys in it, or what it makes one of: perhaps all that is left of hours."""
     captures = (one for one in path.rglob("*") if one.suffix in (".nsys-rep", ".qdstrm"))
     if not any(one.is_file() and one.stat().st_size > 0 for one in captures):
         shutil.rmtree(path, ignore_errors=True)
@@ -201,11 +198,10 @@ def group_is_alive(group: int) -> bool:
 
 def group_of(pid: int) -> int | None:
     """Return the group of a process; None if there is none, or if it is ours."""
-    try:
-        group = os.getpgid(pid)
-    except ProcessLookupError:
-        return None
-    return None if group == os.getpgrp() else group
+    with contextlib.suppress(ProcessLookupError):
+        if (group := os.getpgid(pid)) != os.getpgrp():
+            return group
+    return None
 
 
 def end_groups(groups: Iterable[int], *, grace_s: float | None = None) -> None:

@@ -173,10 +173,7 @@ def remove_side_files(path: Path) -> None:
 
 
 def check_file(path: Path) -> tuple[os.stat_result, str]:
-    """Check that a file is a whole SQLite file that nobody is writing; return its status, and the URI flags to open it.
-
-    A closed file in WAL mode is opened as immutable: else SQLite makes ``-wal`` and ``-shm`` files, even to read.
-    """
+    """Check that a file is a whole SQLite file that nobody is writing; return its status, and the URI flags to open it."""
     with readable(path), opened(path, os.O_RDONLY) as file:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
@@ -199,6 +196,7 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
             if side.stat().st_size:
                 problem = f"{BEING_WRITTEN}: {side.name} lies beside it"
                 raise DamagedReportError(str(path), problem, fix=f"{WAIT}, or export again")
+    # Of a closed file in WAL mode SQLite makes -wal and -shm files else, even to read.
     return status, "mode=ro&immutable=1" if _WAL_FORMAT in header[18:20] else "mode=ro"
 
 

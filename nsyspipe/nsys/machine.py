@@ -1,7 +1,6 @@
 """What this machine has for analyzing, converting and capturing: small probes, none of which may fail.
 
-A laptop without GPU and nsys is a good place to analyze, so nothing here is an error. Probes read no environment variable
-but the search path.
+Nothing here is an error: a laptop without GPU and nsys is a good place to analyze. Of variables PATH alone is read.
 """
 
 import contextlib

@@ -183,14 +183,13 @@ class Checked(NamedTuple):
 
 @dataclass(frozen=True)
 class Copying:
-    """A report, the copy in the making with the report attached as ``source``, and what was left behind.
+    """A report, the copy in the making with the report attached as ``source``, and what was left behind."""
 
-    Names of tables and columns come from the list above, or are quoted. `on_rows` is called while a table is copied.
-    """
+    # In SQL, names of tables and columns come from the list above, or are quoted.
 
     report: Report
     connection: sa.Connection
-    on_rows: Callable[[], None]
+    on_rows: Callable[[], None]  # called while a table is copied
     removed: Removed
 
     def tables(self, base: str, *columns: str) -> list[str]:
@@ -214,8 +213,7 @@ class Copying:
         self.run(f"DROP TABLE IF EXISTS {name}")
         self.run(f"CREATE TABLE {name} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns.items())})")
         if filled := list(rows):
-            insert = f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
-            self.connection.exec_driver_sql(insert, filled)
+            self.connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})", filled)  # noqa: S608
         return len(filled)
 
     def copy(self, table: str, checked: Mapping[str, Checked] | None = None) -> None:
@@ -264,8 +262,7 @@ def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
     # Two databases that are open together must be of one encoding.
     with report.open("rb") as file:
-        number_of = int.from_bytes(file.read(100)[56:60], "big")
-    encoding = _ENCODINGS.get(number_of, "UTF-8")
+        encoding = _ENCODINGS.get(int.from_bytes(file.read(100)[56:60], "big"), "UTF-8")
     try:
         with engine.connect() as connection:
             # The report's schema is not to be trusted. The copy has its final name only when it is whole: nothing is ever

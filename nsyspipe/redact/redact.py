@@ -1,7 +1,4 @@
-"""Copies of all reports of a run, in one go: next to nothing that they could be mistaken for, never over an original.
-
-Hosts get their new names over all reports.
-"""
+"""Copies of all reports of a run, hosts named alike: next to nothing that they could be mistaken for, no original replaced."""
 
 import contextlib
 import glob
@@ -84,8 +81,7 @@ def redact(
     with staged(places) as files:
         for place, (host, _), file in zip(places, looks, files, strict=True):
             with open_report(place.report) as report, opened(place.report, file) as connection:
-                on_rows = partial(lambda copy: show(copy.stat().st_size), file)
-                copying = Copying(report, connection, on_rows, removed)
+                copying = Copying(report, connection, partial(lambda copy: show(copy.stat().st_size), file), removed)
                 for table in (one for base in NUMBERS if base not in CHECKED for one in copying.tables(base)):
                     copying.copy(table)
                 copy_facts(copying, hosts[host])
@@ -157,7 +153,6 @@ def _check(place: Place, reports: Sequence[Path], *, force: bool) -> None:
 def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
     """Yield an empty file for each copy, renamed in the end; after an error nothing is left; OutputError if they cannot be written."""
     directory = places[0].copy.parent
-    files: list[Path] = []
     made, renamed, held = list[Path](), list[Path](), contextlib.ExitStack()
     try:
         with _writable(directory):
@@ -165,9 +160,9 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
             directory.mkdir(parents=True, exist_ok=True)
             remove_abandoned(directory)
             scratch = held.enter_context(scratch_directory(directory))
-            for number, _ in enumerate(places):
-                files.append(scratch / f"{number}.sqlite")
-                files[-1].touch(mode=0o600)
+            files = [scratch / f"{number}.sqlite" for number in range(len(places))]
+            for file in files:
+                file.touch(mode=0o600)
         yield files
         with _writable(directory):
             for file in files:

@@ -80,8 +80,7 @@ def _export_rows(copying: Copying, table: str) -> Iterator[tuple[str, str]]:
 
 def _table_list(value: str) -> str:
     """Return those of nsyspipe's tables that a list of tables names, in a list that is empty only if that was."""
-    known = [table for table in {**NUMBERS, **CHECKED} if table in value]
-    return ",".join(known) or ("-" if value else "")
+    return ",".join(table for table in {**NUMBERS, **CHECKED} if table in value) or ("-" if value else "")
 
 
 def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
@@ -132,8 +131,7 @@ def _packed(blob: bytes, schema: int, layout: Layout) -> bytes:
         end = at + np.dtype(code).itemsize
         payload[at:end] = source[at:end]
     high, low = divmod(schema & 2**64 - 1, 2**32)
-    anew = 1, low, high, layout.n_bytes, HEADER.itemsize + layout.n_bytes
-    return np.array([anew], HEADER).tobytes() + payload
+    return np.array([(1, low, high, layout.n_bytes, HEADER.itemsize + layout.n_bytes)], HEADER).tobytes() + payload
 
 
 def copy_layouts(copying: Copying) -> None:
@@ -165,9 +163,8 @@ _OF_RANGE = "CASE WHEN t.eventType IN (59, 60) THEN {} END"
 
 
 def copy_ranges(copying: Copying) -> None:
-    """Copy the NVTX rows.
+    """Copy the NVTX rows: texts of ranges stay, and of other names those of threads and domains that are read.
 
-    Texts of ranges stay. A row that is neither a range nor names a thread or domain that is read keeps only its numbers.
     A row with a payload says whether it had a name, since that tells whose payload it is.
     """
     for table in copying.tables(versions.NVTX):
@@ -272,10 +269,7 @@ def copy_strings(copying: Copying) -> None:
 
 
 def count_named(copying: Copying) -> None:
-    """Count the kept texts that hold the host's name, the user's or the home directory; the copy must be whole.
-
-    Names of one or two letters and root's are no names that could be found.
-    """
+    """Count the texts of a whole copy that name the host, the user or the home; very short names and root's do not count."""
     report = copying.report
     named = {host_of(report) or ""} | {value.rstrip("/") for _, _, value in variables_of(report, _PRIVATE)}
     named = {one for one in named if len(one) >= _SHORTEST_NAME and one not in {"root", "/root"}}

@@ -163,8 +163,7 @@ def _step_family(sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]) -
         if not any(is_there):  # the launcher's own pattern, in a program that names its steps otherwise
             return None, []
         why = "some rank has no such step"
-    patterns = " and ".join(map(repr, sorted(family_of)))
-    return None, [problem("step-pattern-ignored", pattern=patterns, why=why)]
+    return None, [problem("step-pattern-ignored", pattern=" and ".join(map(repr, sorted(family_of))), why=why)]
 
 
 def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:

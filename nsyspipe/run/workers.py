@@ -54,8 +54,7 @@ _WORTH_A_PROCESS = 96 * 2**20
 class Workers(ThreadPoolExecutor):
     """Processes that run calls; each belongs to a thread here, which hands it one call after the other.
 
-    They import at once what they are to run. Where one of them dies, all calls that are not answered yet end in an `InputError`,
-    and so does every further one.
+    They import at once what they are to run. Where one dies, all unanswered and all further calls end in an `InputError`.
     """
 
     def __init__(self, number: int) -> None:
@@ -75,8 +74,7 @@ class Workers(ThreadPoolExecutor):
             self.shutdown(cancel_futures=True)
             if not isinstance(error, RuntimeError):
                 raise
-            problem = f"no more processes can be started ({error})"
-            raise InputError("analysis", problem, fix=_FEWER) from error
+            raise InputError("analysis", f"no more processes can be started ({error})", fix=_FEWER) from error
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have a call made by the next process that is free."""
@@ -115,8 +113,7 @@ class Workers(ThreadPoolExecutor):
                 self._processes.append(self._own.process)
             except (OSError, MemoryError) as error:
                 reason = getattr(error, "strerror", None) or "no memory is left"
-                problem = f"a worker process cannot be started ({reason})"
-                self._error = InputError("analysis", problem, fix=_FEWER)
+                self._error = InputError("analysis", f"a worker process cannot be started ({reason})", fix=_FEWER)
 
     def _answer(self, request: bytes) -> Any:  # noqa: ANN401 - what the call returns
         """Have a call made by this thread's process; the error that it raises, or an `InputError` if one of all is gone."""
@@ -232,8 +229,7 @@ class SerialExecutor(Executor):
 
 def place_for(running: Executor, path: str | Path) -> str:
     """Return how those who run the calls find a report: by its whole path, where they may be in another directory."""
-    is_here = isinstance(running, SerialExecutor | ThreadPoolExecutor)
-    return str(path if is_here else Path(path).absolute())
+    return str(path if isinstance(running, SerialExecutor | ThreadPoolExecutor) else Path(path).absolute())
 
 
 @contextlib.contextmanager
@@ -254,11 +250,9 @@ def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: i
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = requested or min(cores, 1 + sum(sizes) // _WORTH_A_PROCESS)
     memory = _free_memory() if available is None else available
-    per_worker = 100 * 2**20 + 2 * max(
-        sizes, default=0
-    )  # the imports, and at its peak about 1.7 times the report (measured)
-    by_memory = memory // per_worker if memory else wanted
-    return max(1, min(wanted, len(sizes), by_memory))
+    # The imports, and at its peak about 1.7 times the report (measured).
+    per_worker = 100 * 2**20 + 2 * max(sizes, default=0)
+    return max(1, min(wanted, len(sizes), memory // per_worker if memory else wanted))
 
 
 @contextlib.contextmanager
