@@ -192,6 +192,5 @@ class Recorded:
     names: bool = True  # what kernels are called, without which communication cannot be told from compute
     memcpy: bool = True
     memset: bool = True
-    # the kind of every copy, and the bytes of every device-to-device copy
-    kinds: bool = True
-    sizes: bool = True
+    kinds: bool = True  # of every copy
+    sizes: bool = True  # of every device-to-device copy, in bytes

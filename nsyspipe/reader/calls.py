@@ -171,8 +171,9 @@ def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
 
 def _timed(found: pa.Table, column: str, values: Int64) -> pa.Table:
     """Return the calls with one of some values that took time."""
-    is_one = np.isin(filled(found[column]), values)  # by a table of the values, where they are close
-    found = found.filter(pa.array(is_one))
+    found = found.filter(
+        pa.array(np.isin(filled(found[column]), values))
+    )  # by a table of the values, where they are close
     return found.filter(pc.greater(found["end"], found["start"]))
 
 
@@ -192,16 +193,11 @@ class Strings:
     """The report's string table as columns: names are looked up by id without a Python object per event."""
 
     def __init__(self, ids: NDArray[np.int64], values: pa.StringArray) -> None:
-        order = np.argsort(ids, kind="stable")
-        self._ids = ids[order]
-        self._values = values.take(pa.array(order)) if (order[1:] < order[:-1]).any() else values
+        self._ids, self._values = ids, values
 
     def lookup(self, ids: NDArray[np.int64]) -> pa.StringArray:
         """Return the text of each id; an unknown id is null."""
-        if not self._ids.size:
-            return pa.nulls(ids.size, pa.string())
-        rows = np.minimum(np.searchsorted(self._ids, ids), self._ids.size - 1)
-        return self._values.take(pa.array(rows, mask=self._ids[rows] != ids))
+        return self._values.take(pc.index_in(pa.array(ids), value_set=pa.array(self._ids)))
 
     def pairs(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, str | None]]:
         """Return each id with its text."""

@@ -157,8 +157,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         calls = read_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
         overhead = read_overhead(report, facts)
-        ends = [operations.kernels["end_ns"], operations.copies["end_ns"]]
-        ranges = read_ranges(report, strings, ends)
+        ranges = read_ranges(report, strings, [operations.kernels["end_ns"], operations.copies["end_ns"]])
         payloads = read_payloads(report, strings)
         recorded = _recorded(report, facts, strings, operations)
         no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)
@@ -185,8 +184,7 @@ def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: 
         """Tell whether a table holds what happened: rows, or none since nothing called what makes them."""
         if report.has_rows(table):
             return True
-        is_telling = report.has(table) or facts.leaves_out_empty(table)
-        return is_telling and not _n_calls(report, strings, calls)
+        return (report.has(table) or facts.leaves_out_empty(table)) and not _n_calls(report, strings, calls)
 
     return Recorded(
         kernels=operations.n_graphs > 0 or is_there(versions.KERNEL, "LaunchKernel", "GraphLaunch"),

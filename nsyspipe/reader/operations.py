@@ -98,8 +98,7 @@ def _read_kernels(report: Report, *, has_shapes: bool, where: str | None = None)
         rows = None if place.null_count else _with(rows, device_id=device, stream_id=stream)
         rows = _with_short_names(report, rows) if rows is not None and has_both else rows
     if rows is None:
-        shapes = _SHAPES if has_shapes and not is_large else None
-        rows = _read(report, versions.KERNEL, columns, shapes, where=where)
+        rows = _read(report, versions.KERNEL, columns, _SHAPES if has_shapes and not is_large else None, where=where)
     if "grid" not in rows.column_names:
         rows = _with_sample(report, rows) if has_shapes else _with(rows, grid=None, block=None)
     return _valid(report, rows)
@@ -128,8 +127,7 @@ def _with_sample(report: Report, found: pa.Table) -> pa.Table:
     if not sample["start"].equals(found["start_ns"].slice(first, _MOST_SHAPES)):
         return _with(found, grid=None, block=None)
     before, behind = (repeated(None, n).chunks for n in (first, found.num_rows - first - _MOST_SHAPES))
-    shapes = {name: pa.chunked_array([*before, *sample[name].chunks, *behind]) for name in _SHAPES}
-    return _with(found, **shapes)
+    return _with(found, **{name: pa.chunked_array([*before, *sample[name].chunks, *behind]) for name in _SHAPES})
 
 
 def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, int]:
@@ -140,8 +138,8 @@ def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, in
 
 
 def _texts(ids: pa.ChunkedArray, strings: Strings) -> dict[int, str]:
-    used = pc.unique(ids).drop_null().to_numpy()
-    return {number: text for number, text in strings.pairs(used) if text is not None}
+    pairs = strings.pairs(pc.unique(ids).drop_null().to_numpy())
+    return {number: text for number, text in pairs if text is not None}
 
 
 def _kernels(
@@ -238,10 +236,9 @@ def read_again(
         rows, _ = _read_kernels(report, has_shapes=False, where=wanted.where(versions.KERNEL))
         graphs, _ = _read_graphs(report, wanted.where(versions.GRAPH))
         kernels = pa.concat_tables([_kernels(rows, column, strings, comm_kernel), graphs])
-        where = wanted.where(versions.MEMCPY)
-        memcpys, _ = _valid(report, _read(report, versions.MEMCPY, columns | _COPY_KIND, where=where))
-        where = wanted.where(versions.MEMSET)
-        memsets, _ = _valid(report, _read(report, versions.MEMSET, columns, where=where))
+        kinds = (versions.MEMCPY, columns | _COPY_KIND), (versions.MEMSET, columns)
+        found = (_read(report, table, names, where=wanted.where(table)) for table, names in kinds)
+        memcpys, memsets = (_valid(report, rows)[0] for rows in found)
         ids = None
         if wanted.span is not None:
             bounds = [pc.min_max(table["correlation_id"]).as_py() for table in (kernels, memcpys, memsets)]

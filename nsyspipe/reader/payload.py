@@ -269,13 +269,12 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     layouts = read_layouts(report)
     names = [names_in(layout).keys() for layout in layouts.values()]
     if not any(names) or not report.has(versions.NVTX, "binaryData", "globalTid", "start"):
-        has_payloads = report.has(versions.NVTX, "binaryData")
-        has_payloads = has_payloads and report.count(versions.NVTX, 'length("binaryData") > 0') > 0
+        is_there = report.has(versions.NVTX, "binaryData")
+        has_payloads = is_there and report.count(versions.NVTX, 'length("binaryData") > 0') > 0
         return Payloads(PAYLOADS.empty(), COMM_SIZES.empty(), {}, 0, "not-described" if has_payloads else "no-payloads")
     kinds = dict.fromkeys(("eventType", "globalTid", "domainId", "start", "end", "textId"), "int")
     kinds |= {"text": "text", "binaryData": "blob"}
-    where = f"binaryData IS NOT NULL OR eventType = {DOMAIN_ROW}"
-    rows = report.select(versions.NVTX, kinds, where=where)
+    rows = report.select(versions.NVTX, kinds, where=f"binaryData IS NOT NULL OR eventType = {DOMAIN_ROW}")
     texts = pa.chunked_array([names_of_rows(rows, strings).cast(pa.string())])
     rows = rows.set_column(rows.schema.get_field_index("text"), "text", texts)
     has_blob = pc.greater(pc.binary_length(rows["binaryData"]), 0)

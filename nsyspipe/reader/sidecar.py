@@ -147,8 +147,7 @@ def family_of_pattern(pattern: str) -> str | None:
         return None
     # No pattern of a file is ever run: it could take forever.
     parts = _NUMBER_PATTERNS.split(pattern[1:-1])
-    texts = [_ESCAPED.sub("", part) for part in parts]
-    if len(parts) == 1 or any(_SPECIAL & set(text) for text in texts):
+    if len(parts) == 1 or any(_SPECIAL & set(_ESCAPED.sub("", part)) for part in parts):
         return None
     name = "#".join(_ESCAPED.sub(r"\1", part) for part in parts)
     return None if re.search(DIGITS_PATTERN, name) else name

@@ -174,10 +174,8 @@ def _staged(store: Path, run_id: str) -> Iterator[Staged]:
             staging = living.enter_context(opened.hidden.enter(_STAGING))
             living.callback(shutil.rmtree, name, ignore_errors=True, dir_fd=staging.fd)
             own = living.enter_context(staging.enter(name, make=True))
-            alive = living.enter_context(own.create(_ALIVE))
-            fcntl.flock(alive, fcntl.LOCK_EX)
-        tables = living.enter_context(own.enter(_TABLES, make=True))
-        yield Staged(run_id, own, tables)
+            fcntl.flock(living.enter_context(own.create(_ALIVE)), fcntl.LOCK_EX)
+        yield Staged(run_id, own, living.enter_context(own.enter(_TABLES, make=True)))
 
 
 @contextlib.contextmanager

@@ -65,8 +65,7 @@ def listed_runs(store: Path, on_progress: OnProgress | None = None) -> StoredRun
             else:
                 known.append(at)
         except DatasetError as error:
-            is_there = has_run(store, run_id)  # else removed since it was listed
-            told = (error.problem, error.fix) if is_there else ("is gone", None)
+            told = (error.problem, error.fix) if has_run(store, run_id) else ("is gone", None)  # since it was listed
             unreadable.append(Unreadable(run_id, "runs", *told))
         if on_progress:
             on_progress(n_done, len(ids))
@@ -88,8 +87,7 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
         what = f"{OUTPUTS.get(store.suffix, 'a file')}, where a store was needed"
         fix = "the DIR of analyze --out" if store.suffix in OUTPUTS else f"nsyspipe analyze {store} --out runs"
     elif store.is_dir():
-        is_empty = next(store.iterdir(), None) is None
-        fix = f"nsyspipe analyze REPORTS --out {store if is_empty else store / 'runs'}"
+        fix = f"nsyspipe analyze REPORTS --out {store / 'runs' if any(store.iterdir()) else store}"
         what, fix = table_of_store(store) or ("holds no saved run", fix)
     raise DatasetError(str(store), what, fix=fix)
 

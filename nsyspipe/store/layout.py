@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from nsyspipe.errors import DatasetError, OptionError, nearest_name
-from nsyspipe.model.names import printable
+from nsyspipe.model.names import RUN_DIRECTORY, printable
 
 FILE, DIRECTORY, LINK = "a file", "a directory", "a link"
 _KINDS = {
@@ -45,7 +45,7 @@ _KINDS = {
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is not waited for
 HIDDEN, SWITCH, INDEX_FILE = ".nsyspipe", "switch", "index"
 PART = "part-0.parquet"
-_RUN, _SUFFIX = "run_id", ".parquet"
+_SUFFIX = ".parquet"
 RUNS_FILE = f"runs{_SUFFIX}"
 _LONGEST = 100
 RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_LONGEST - 1}}}")  # that a run which is saved can have
@@ -168,7 +168,7 @@ def table_of_file(name: str) -> str | None:
 def published(name: str, run_id: str) -> Path:
     """Return where readers find a file of a run, by its `file_name`; relative to the store."""
     table, _, rank = name.removesuffix(_SUFFIX).partition("-")
-    return Path(table, f"{_RUN}={run_id}", *([f"rank={rank}"] if rank else []), PART)
+    return Path(table, f"{RUN_DIRECTORY}{run_id}", *([f"rank={rank}"] if rank else []), PART)
 
 
 def has_run(store: Path, run_id: str) -> bool:
@@ -183,9 +183,8 @@ def has_run(store: Path, run_id: str) -> bool:
 def run_ids(store: Path) -> Iterator[str]:
     """Yield the runs of a store, in no order; none where there is no store, an error where links are in place of it."""
     switched = _listed(store, HIDDEN, SWITCH)  # before their places, as `has_run`
-    there = [name.partition("=") for name in _listed(store, "runs")]
-    published_runs = {run_id for kind, is_named, run_id in there if is_named and kind == _RUN}
-    for run_id in published_runs | set(switched):
+    in_place = {name.removeprefix(RUN_DIRECTORY) for name in _listed(store, "runs") if name.startswith(RUN_DIRECTORY)}
+    for run_id in in_place.union(switched):
         if has_run(store, run_id):
             yield run_id
 
@@ -313,8 +312,7 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
         raise OptionError(asked, problem, fix="remove it")
     counts = ", ".join(f"{name} ({len(of)} run{'s'[: len(of) != 1]})" for name, of in ids.items())
     if label not in ids:
-        is_id = any(label in of for of in ids.values())
-        if is_id:
+        if any(label in of for of in ids.values()):
             fix = f"nsyspipe diff {argument_of(store, label)} CANDIDATE"
             raise OptionError(asked, "is the id of a run, not a label", found=counts, fix=fix)
         fix = f"--against {shlex.quote(nearest_name(label, ids) or next(iter(ids)))}"

@@ -107,8 +107,7 @@ def read_run_files(store: Path, run_id: str) -> RunFiles:
         if latest is not None and latest.equals(runs):  # nobody replaced it: others are wrong
             break
         runs = latest
-    contents = found if runs is None else found | {layout.RUNS_FILE: runs}
-    return RunFiles(store, run_id, listed, contents, row)
+    return RunFiles(store, run_id, listed, found if runs is None else found | {layout.RUNS_FILE: runs}, row)
 
 
 def digest_of(content: pa.Buffer) -> str:
@@ -203,8 +202,7 @@ def _whole(file: BinaryIO, size: int) -> pa.Buffer:
 def table_of(content: pa.Buffer, wanted: TableSchema, path: Path) -> pa.Table:
     """Read a table from its file's bytes, as `RunFiles.table` returns it; the path is for messages."""
     is_of_runs = wanted.name in _OF_RUNS
-    is_text = (pa.types.is_string, pa.types.is_dictionary)
-    texts = {one.name for one in wanted.columns if any(check(one.type) for check in is_text)}
+    texts = {one.name for one in wanted.columns if pa.types.is_string(one.type) or pa.types.is_dictionary(one.type)}
     try:
         source = pa.BufferReader(content)
         if is_of_runs:

@@ -160,8 +160,7 @@ def parse_details(text: str) -> Details:
     if capture is not None:
         _check_moment(capture.captured_at_utc, "header.capture")
         command = None if capture.command is None else recorded_command(capture.command, Mask())
-        environment = recorded_environment(capture.environment, Mask())
-        capture = replace(capture, command=command, environment=environment)
+        capture = replace(capture, command=command, environment=recorded_environment(capture.environment, Mask()))
     return replace(details, header=replace(header, capture=capture))
 
 
