@@ -25,8 +25,7 @@ _LONGEST_LINE_BYTES = 65_536
 # Colours and cursor moves, window titles, and two-character sequences, in this order.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
 _LONGEST_TEXT = 200
-# NCCL writes at most 1024 characters and a line end; a progress bar may stand before them.
-_LONGEST_LINE = 4096
+_LONGEST_LINE = 4096  # NCCL writes at most 1024 characters and a line end; a progress bar may stand before them
 # Numbers are short, so that none overflows; launchers put words of their own before the host.
 _HEADER = re.compile(
     r"(?P<host>[^\s:\[\]<>()]{1,255}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[-?\d{1,9}\]"
@@ -226,8 +225,7 @@ def _memberships(
     made: list[Membership] = []
 
     def latest(pointer: str | None) -> Membership | None:
-        of_pointer = (one for one in reversed(made) if one.init.pointer == pointer and one.end == math.inf)
-        return next(of_pointer, None)
+        return next((one for one in reversed(made) if one.init.pointer == pointer and one.end == math.inf), None)
 
     for at, (thread, fact) in enumerate(facts):
         if not isinstance(fact, Init):

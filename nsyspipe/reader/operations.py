@@ -18,8 +18,7 @@ from nsyspipe.reader.calls import Strings, read_launches, read_strings
 from nsyspipe.reader.ranges import read_ranges_again
 from nsyspipe.reader.report import TIME_LIMIT, Columns, Report, Zones, open_report, process_of, repeated
 
-# Canonical column -> nsys's.
-_COLUMNS = {
+_COLUMNS = {  # canonical column -> nsys's
     "process_id": "globalPid", "start_ns": "start", "end_ns": "end",
     "device_id": "deviceId", "correlation_id": "correlationId",
 }  # fmt: skip
@@ -30,12 +29,9 @@ _COMM_PREFIX = "nccl"
 # Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
 _SHAPES = {"grid": "gridX | (gridY << 32) | (gridZ << 48)", "block": "blockX | (blockY << 11) | (blockZ << 22)"}
 SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-# So are device and stream of many kernels.
-_PLACE = {"place": "(deviceId << 32) | streamId"}
-# Dimensions only serve to compare equal kernels, for which this many are enough.
-_MOST_SHAPES = 50_000
-# Names that are looked up row by row.
-_MOST_NAMES = 10_000
+_PLACE = {"place": "(deviceId << 32) | streamId"}  # so are device and stream of many kernels
+_MOST_SHAPES = 50_000  # dimensions only serve to compare equal kernels, for which this many are enough
+_MOST_NAMES = 10_000  # that are looked up row by row
 
 
 def _read(
@@ -67,8 +63,7 @@ def _valid(report: Report, found: pa.Table) -> tuple[pa.Table, int]:
 def _only_process(report: Report) -> int:
     """Return the process whose threads called CUDA or NVTX, if there is just one; else 0."""
     of_one = "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
-    tables = (one for one in (versions.RUNTIME, versions.NVTX) if report.has(one, "globalTid"))
-    threads = (report.number(table, of_one) for table in tables)
+    threads = (report.number(one, of_one) for one in (versions.RUNTIME, versions.NVTX) if report.has(one, "globalTid"))
     return next((process_of(thread) for thread in threads if thread is not None), 0)
 
 
@@ -77,8 +72,7 @@ def _with(rows: pa.Table, **columns: object) -> pa.Table:
     n_rows = rows.num_rows
     for name, values in columns.items():
         column = repeated(values, n_rows) if values is None or isinstance(values, int) else values
-        rows = rows.drop_columns([name] if name in rows.column_names else [])
-        rows = rows.append_column(name, column)
+        rows = rows.drop_columns([name] if name in rows.column_names else []).append_column(name, column)
     return rows
 
 

@@ -16,8 +16,7 @@ from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings
 from nsyspipe.reader.report import TIME_LIMIT, Report, process_of
 
-# NVTX_EVENTS.eventType
-THREAD_NAME_ROW, _PUSH_POP, _START_END, DOMAIN_ROW = 39, 59, 60, 75
+THREAD_NAME_ROW, _PUSH_POP, _START_END, DOMAIN_ROW = 39, 59, 60, 75  # NVTX_EVENTS.eventType
 _WANTED = f"eventType IN ({THREAD_NAME_ROW}, {_PUSH_POP}, {_START_END}, {DOMAIN_ROW})"
 
 _NEEDED = ("start", "end", "eventType", "globalTid")

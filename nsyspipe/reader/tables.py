@@ -33,8 +33,7 @@ pa.array(np.empty(0))
 # What a file says of itself is not believed: its schema calls no functions, and pages are looked at before they are used.
 _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
 _BATCH_ROWS = {StatementOptions.BATCH_ROWS.value: "16384"}
-# What SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53.
-_ENGINE_VERSION = (3, 40, 0)
+_ENGINE_VERSION = (3, 40, 0)  # what SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53
 # Of each table, index, view and trigger: kind, name, first page, beginning of the statement that made it.
 _LONGEST_NAME, _MOST_ENTRIES = 512, 20_000
 _ENTRIES = (

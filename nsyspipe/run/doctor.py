@@ -77,8 +77,7 @@ def examine(
     beside = replace(beside, log=beside.log or log, topology=beside.topology or topology, sidecars=sidecars)
     is_host_only = not any(digest.processes for digest in together.digests)
     digests = [one.digests[0] for one in gathered]
-    launched = launcher_size(ranks_or_hosts(digests), sidecars)
-    size = world_size(digests, sidecars, beside.log, launched)
+    size = world_size(digests, sidecars, beside.log, launcher_size(ranks_or_hosts(digests), sidecars))
     is_several = max(sum(len(digest.processes) for digest in digests), size or 1) > 1
     reports = []
     for at, (digest, rows, one) in enumerate(zip(digests, counts, gathered, strict=True)):

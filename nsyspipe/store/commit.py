@@ -25,11 +25,9 @@ from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.read import files_in_row
 
 _STAGING, _LOCK, _TABLES, _FILES = "staging", "lock", "tables", "files"
-# Held by a writer as long as it lives, which its process id would not tell: ids come again.
-_ALIVE = "alive"
+_ALIVE = "alive"  # held by a writer as long as it lives, which its process id would not tell: ids come again
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# Another writer holds the lock for some milliseconds.
-_LONGEST_WAIT_S, _PAUSE_S = 60.0, 0.01
+_LONGEST_WAIT_S, _PAUSE_S = 60.0, 0.01  # another writer holds the lock for some milliseconds
 _LONGEST_RECORD = 2**24
 
 

@@ -50,8 +50,7 @@ RUNS_FILE = f"runs{_SUFFIX}"
 _LONGEST = 100
 RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_LONGEST - 1}}}")  # that a run which is saved can have
 FILE_NAME = re.compile(r"[a-z][a-z0-9_]*(-(0|[1-9][0-9]{0,9}))?\.parquet")  # as `file_name` makes one
-# DuckDB takes more for a date than Python does.
-_DATE = re.compile(r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE)
+_DATE = re.compile(r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE)  # DuckDB takes more for one than Python does
 _SHOWN = 6
 
 
@@ -207,8 +206,7 @@ def check_run_id(run_id: str) -> None:
     mended = run_id
     if not RUN_ID.fullmatch(run_id):
         mended = re.sub(r"[^A-Za-z0-9._+-]+", "-", run_id).lstrip("._+-")[:_LONGEST].rstrip("-.") or "1"
-        of_names = f"up to {_LONGEST} letters, digits and . _ + -, the first a letter or digit"
-        what = f"names a directory of the dataset: {of_names}"
+        what = f"names a directory of the dataset: up to {_LONGEST} letters, digits and . _ + -, the first a letter or digit"
     elif _is_number_or_date(run_id):
         what = "reads like a number or a date, and DuckDB and pandas would make it one"
     else:

@@ -27,15 +27,13 @@ from nsyspipe.store.read import content_of, digest_of, nulls_first
 from nsyspipe.store.saved_run import Details, SavedRun
 from nsyspipe.version import __version__
 
-# Of a step, these say where it lies; they are no figures.
-_PLACES = ("rank", "step", "start_ns", "end_ns")
+_PLACES = ("rank", "step", "start_ns", "end_ns")  # of a step, these say where it lies; they are no figures
 _ROWS_PER_GROUP = 1_000_000
 _FORMAT = {"compression": "zstd", "compression_level": 1, "write_page_checksum": True}
 # What operations and ranges are counted and summed up in: who reads them otherwise gets other figures here.
 _DECIDING = ("steps", "phases", "kernels", "collectives", "timeline")
 _OF_PROCESS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
-# Runs that the index lacks, as of a store that was copied without it: more are left to the next save.
-_MOST_ADDED = 100
+_MOST_ADDED = 100  # runs that the index lacks, as of a store copied without it: more are left to the next save
 
 
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
