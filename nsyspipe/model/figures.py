@@ -116,8 +116,7 @@ class Figure:
             return "1e9 / step_time"
         if below is None:
             return f"{'largest' if self.unit == 'ns' else 'mean of'} {above} over ranks"
-        over = "ranks" if self.column in RATIOS else "matched collectives"
-        return f"sum of {above} / sum of {below} over {over}"
+        return f"sum of {above} / sum of {below} over {'ranks' if self.column in RATIOS else 'matched collectives'}"
 
 
 def _figure(line: str) -> Figure:

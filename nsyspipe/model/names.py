@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-# NCCL's name of the collective -> ours; longest first, since Reduce is part of others.
-_BY_NAME = {
+_BY_NAME = {  # NCCL's name of the collective -> ours; longest first, since Reduce is part of others
     "ReduceScatter": "reduce_scatter", "AllReduce": "all_reduce", "AllGather": "all_gather", "Broadcast": "broadcast",
     "AllToAll": "all_to_all", "SendRecv": "send_recv", "Reduce": "reduce",
 }  # fmt: skip
@@ -18,8 +17,7 @@ COLLECTIVES = (*_BY_NAME.values(), OTHER)
 _COLLECTIVE = re.compile("|".join(_BY_NAME), re.IGNORECASE)
 _LOWER = {name.lower(): own for name, own in _BY_NAME.items()}
 
-# NCCL's spellings, old and new, as PyTorch says them.
-_DATATYPES = {
+_DATATYPES = {  # NCCL's spellings, old and new, as PyTorch says them
     "half": "f16", "float": "f32", "double": "f64", "__nv_bfloat16": "bf16", "int8_t": "i8", "uint8_t": "u8",
     "int32_t": "i32", "uint32_t": "u32", "int64_t": "i64", "uint64_t": "u64", "f8e4m3": "f8e4m3", "f8e5m2": "f8e5m2",
     **{name: name for name in ("f16", "f32", "f64", "bf16", "i8", "u8", "i32", "u32", "i64", "u64")},
@@ -75,13 +73,11 @@ _OPERATOR = re.compile(
     r"(?:aten|autograd|c(?:10|#)d?|_c(?:10|#)d_functional|prim|quantized|torch|torchaudio|torchvision)::"
     r"|\{\s*['\"]\w+['\"]\s*:"
 )
-# What a range of one step may be called.
 _ONE_STEP = re.compile(r"(?i)(?<![a-z])(step|iter|iteration|batch)(?![a-z])")
 _PART_OF_STEP = re.compile("|".join(PHASE_PATTERNS[phase].replace("(?i)", "") for phase in PHASES[:3]), re.IGNORECASE)
 _HOLDS_STEPS = re.compile(r"(?i)epoch|warm[-_ ]?up")
 _LARGEST_STEP = 2**63 - 1
-# In each table of a store the directory of a run begins so; the run's id follows.
-RUN_DIRECTORY = "run_id="
+RUN_DIRECTORY = "run_id="  # in each table of a store the directory of a run begins so; the run's id follows
 
 
 def collective_of(name: str) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 SEVERITIES = ("error", "warning", "info")
-# What mends several of them.
-_MENDS = {
+_MENDS = {  # what mends several of them
     "CUDA": "capture with nsys profile --trace=cuda,nvtx and export without --tables",
     "ANNOTATE": "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with --step REGEX",
     "WITH_BLOBS": "export again with nsys 2025.3 or newer: --include-blobs=true",
@@ -115,8 +114,7 @@ _KINDS = """
     not-judged (info): not judged: {rules} ({reason}) -> {how}
     undecoded-payload (info): {n} NVTX payloads do not fit their description: ignored
 """
-# The problem that each lacking fact is.
-NOT_RECORDED = {
+NOT_RECORDED = {  # the problem that each lacking fact is
     "kernels": "no-kernels", "names": "no-kernel-names", "memcpy": "no-memcpy", "memset": "no-memset",
     "kinds": "no-copy-kind", "sizes": "no-copy-bytes",
 }  # fmt: skip
@@ -192,6 +190,5 @@ class Recorded:
     names: bool = True  # what kernels are called, without which communication cannot be told from compute
     memcpy: bool = True
     memset: bool = True
-    # the kind of every copy, and the bytes of every device-to-device copy
-    kinds: bool = True
-    sizes: bool = True
+    kinds: bool = True  # of every copy
+    sizes: bool = True  # of every device-to-device copy, in bytes

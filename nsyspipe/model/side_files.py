@@ -145,8 +145,7 @@ class NcclLog:
         fitting = own or [comm.n_ranks for comm in self.communicators if comm.n_ranks in sizes]
         if not fitting:
             return None if self.communicators else self
-        kept = tuple(comm for comm in self.communicators if comm.n_ranks <= max(fitting))
-        return replace(self, communicators=kept)
+        return replace(self, communicators=tuple(one for one in self.communicators if one.n_ranks <= max(fitting)))
 
 
 @dataclass(frozen=True)

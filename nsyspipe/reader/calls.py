@@ -39,10 +39,8 @@ _ASYNC = "Async"
 # Every export looked at has the table when there is something in it; this is the oldest of them that says its version.
 _OLDEST_WITH_OVERHEAD = (2, 9)
 _NO_STREAM = 0xFFFFFFFF
-# Copies to the host, and memory of the host that is not pinned.
-_DTOH_KIND, _PAGEABLE = 2, 0
-# The runtime's names end in _ptsz_v7000, the driver's in _v2_ptsz.
-_API_VERSION = re.compile(r"(?:_v[0-9]+|_ptsz|_ptds)+$")
+_DTOH_KIND, _PAGEABLE = 2, 0  # copies to the host, and memory of the host that is not pinned
+_API_VERSION = re.compile(r"(?:_v[0-9]+|_ptsz|_ptds)+$")  # the runtime's end in _ptsz_v7000, the driver's in _v2_ptsz
 
 
 def read_launches(report: Report, ids: tuple[int, int] | None = None, zones: Zones | None = None) -> pa.Table | None:
@@ -114,10 +112,10 @@ def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table
     unknown = device = stream = pa.nulls(calls.num_rows, pa.int64())
     names = ("correlationId", "globalPid", "deviceId", "streamId")
     if report.has(versions.SYNCHRONIZATION, *names):
-        process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
-        where = f'"correlationId" BETWEEN {correlation.min()} AND {correlation.max()}'
+        first, last = (one.as_py() for one in pc.min_max(calls["correlationId"]).values())
+        where = f'"correlationId" BETWEEN {first} AND {last}'
         told = report.select(versions.SYNCHRONIZATION, dict.fromkeys(names, "int"), where=where).drop_null()
-        told = told.take(_rows_of(process, correlation, told))
+        told = told.take(_rows_of(calls, told))
         device = told["deviceId"]
         stream = pc.if_else(pc.equal(told["streamId"], _NO_STREAM), None, told["streamId"])
     return _host_waits(calls, device, stream, whole, unknown)
@@ -131,8 +129,7 @@ def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
     copies = _known(report.select(versions.MEMCPY, columns, where=f"copyKind = {_DTOH_KIND}"), *names)
     copies = copies.sort_by("end")  # a call waited for the last of its copies
     calls = _timed(found, "correlationId", copies["correlationId"].to_numpy()).drop_null()
-    process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
-    rows = _rows_of(process, correlation, copies)
+    rows = _rows_of(calls, copies)
     ids = strings.ids_beginning("cudaMemcpy", "cuMemcpy")
     waiting = [name for name, text in strings.pairs(ids) if _ASYNC not in (text or "")]
     is_sync = pc.is_in(calls["nameId"], value_set=pa.array(waiting, pa.int64()))
@@ -143,18 +140,19 @@ def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
     return _host_waits(calls, copies["deviceId"], none, never, copies["end"])
 
 
-def _rows_of(process: Int64, correlation: Int64, of: pa.Table) -> pa.Array:
+def _rows_of(calls: pa.Table, of: pa.Table) -> pa.Array:
     """Return the row with the process and correlation id of each call, the last of several; null for none."""
+    process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
     columns = ((process, "globalPid"), (correlation, "correlationId"))
     codes = [np.unique(np.concatenate((own, of[name].to_numpy())), return_inverse=True)[1] for own, name in columns]
     key = codes[0] + codes[1] * (codes[0].max(initial=0) + 1)
-    calls, told = key[: process.size], key[process.size :]
+    wanted, told = key[: len(calls)], key[len(calls) :]
     if not told.size:
-        return pa.nulls(process.size, pa.int64())
+        return pa.nulls(len(calls), pa.int64())
     order = np.argsort(told, kind="stable")
-    at = np.searchsorted(told[order], calls, side="right") - 1
+    at = np.searchsorted(told[order], wanted, side="right") - 1
     rows = order[np.maximum(at, 0)]
-    return pa.array(rows, mask=(at < 0) | (told[rows] != calls))
+    return pa.array(rows, mask=(at < 0) | (told[rows] != wanted))
 
 
 def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
@@ -171,9 +169,8 @@ def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
 
 def _timed(found: pa.Table, column: str, values: Int64) -> pa.Table:
     """Return the calls with one of some values that took time."""
-    is_one = np.isin(filled(found[column]), values)  # by a table of the values, where they are close
-    found = found.filter(pa.array(is_one))
-    return found.filter(pc.greater(found["end"], found["start"]))
+    is_one = pa.array(np.isin(filled(found[column]), values))  # by a table of the values, where they are close
+    return found.filter(pc.and_(is_one, pc.greater(found["end"], found["start"])))
 
 
 def read_overhead(report: Report, facts: ReportFacts) -> tuple[Int64, Int64] | None:
@@ -192,16 +189,11 @@ class Strings:
     """The report's string table as columns: names are looked up by id without a Python object per event."""
 
     def __init__(self, ids: NDArray[np.int64], values: pa.StringArray) -> None:
-        order = np.argsort(ids, kind="stable")
-        self._ids = ids[order]
-        self._values = values.take(pa.array(order)) if (order[1:] < order[:-1]).any() else values
+        self._ids, self._values = ids, values
 
     def lookup(self, ids: NDArray[np.int64]) -> pa.StringArray:
         """Return the text of each id; an unknown id is null."""
-        if not self._ids.size:
-            return pa.nulls(ids.size, pa.string())
-        rows = np.minimum(np.searchsorted(self._ids, ids), self._ids.size - 1)
-        return self._values.take(pa.array(rows, mask=self._ids[rows] != ids))
+        return self._values.take(pc.index_in(pa.array(ids), value_set=pa.array(self._ids)))
 
     def pairs(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, str | None]]:
         """Return each id with its text."""

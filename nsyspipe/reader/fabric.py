@@ -25,8 +25,7 @@ _LONGEST_LINE_BYTES = 65_536
 # Colours and cursor moves, window titles, and two-character sequences, in this order.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
 _LONGEST_TEXT = 200
-# NCCL writes at most 1024 characters and a line end; a progress bar may stand before them.
-_LONGEST_LINE = 4096
+_LONGEST_LINE = 4096  # NCCL writes at most 1024 characters and a line end; a progress bar may stand before them
 # Numbers are short, so that none overflows; launchers put words of their own before the host.
 _HEADER = re.compile(
     r"(?P<host>[^\s:\[\]<>()]{1,255}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[-?\d{1,9}\]"
@@ -69,8 +68,7 @@ def printed_lines(path: Path, *, most: int | None = None) -> Iterator[tuple[str,
             raise InputError(decoded(str(path)), problem, fix="name the file itself")
         with path.open("rb") as file:
             was_whole = True
-            lines = iter(lambda: file.readline(_LONGEST_LINE_BYTES), b"")
-            for line in itertools.islice(lines, most):
+            for line in itertools.islice(iter(lambda: file.readline(_LONGEST_LINE_BYTES), b""), most):
                 is_whole = line.endswith(b"\n")
                 yield _ESCAPES.sub("", line.decode("utf-8", "replace").rstrip("\r\n")), is_whole and was_whole
                 was_whole = is_whole
@@ -227,8 +225,7 @@ def _memberships(
     made: list[Membership] = []
 
     def latest(pointer: str | None) -> Membership | None:
-        of_pointer = (one for one in reversed(made) if one.init.pointer == pointer and one.end == math.inf)
-        return next(of_pointer, None)
+        return next((one for one in reversed(made) if one.init.pointer == pointer and one.end == math.inf), None)
 
     for at, (thread, fact) in enumerate(facts):
         if not isinstance(fact, Init):
@@ -280,10 +277,9 @@ def _fits(member: Membership, said: Ring | Trees | Connected) -> bool:
     if isinstance(said, Trees):
         return said.rank == member.init.rank and all(-1 <= up < n_ranks and up != said.rank for _, up in said.parents)
     own = said.to_rank if said.is_receive else said.from_rank
-    ends = ((said.from_rank, said.from_gpu), (said.to_rank, said.to_gpu))
     is_ours = own == member.init.rank and said.from_rank != said.to_rank
     known = member.group.by_rank if member.group else {}
-    for rank, gpu in ends:
+    for rank, gpu in ((said.from_rank, said.from_gpu), (said.to_rank, said.to_gpu)):
         # By release a GPU's label is its PCI address, NVML index or CUDA index.
         init = known[rank].init if gpu and rank in known else None
         labels = {init.nvml_device, init.cuda_device, init.bus_id} - {None} if init else set()
@@ -369,14 +365,13 @@ _CELL = re.compile(rf"(?:{_PATH.pattern}|X|N/A|PSB)$")
 
 def read_topology(path: Path) -> Topology:
     """Read the first printed matrix of a file; a row that was cut leaves its last paths unknown. `InputError` for none."""
-    lines = [text for text, _ in printed_lines(path, most=_MOST_LINES)]
-    header = next((at for at, line in enumerate(lines) if _columns(line)), None)
-    if header is None:
+    lines = iter([text for text, _ in printed_lines(path, most=_MOST_LINES)])
+    columns = next(filter(None, map(_columns, lines)), None)
+    if columns is None:
         raise InputError(decoded(str(path)), "no matrix of nvidia-smi topo -m in it", fix=_TOPOLOGY_FIX)
-    columns = _columns(lines[header])
     rows: set[str] = set()
     paths: dict[tuple[str, str], str] = {}
-    for line in lines[header + 1 :]:
+    for line in lines:
         name, *cells = line.split() or [""]
         if name.lower().startswith("legend") or (cells and _columns(line)):
             break  # a second header ends the first matrix
@@ -398,6 +393,5 @@ def _columns(line: str) -> list[str]:
     """Return the devices that a header line names, or nothing: a row has its own name before an X."""
     words = line.split()
     names = list(itertools.takewhile(_DEVICE.match, words))
-    rest = words[len(names) : len(names) + 1]
-    is_header = names and _GPU.match(names[0]) and rest in ([], ["CPU"], ["NUMA"])
+    is_header = names and _GPU.match(names[0]) and words[len(names) :][:1] in ([], ["CPU"], ["NUMA"])
     return names if is_header and len(set(names)) == len(names) else []

@@ -30,8 +30,6 @@ LAUNCHER_SIZES = {
 # What all ranks of a job share, and other jobs mostly do not; never shown, only compared.
 JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
 RANK_VARIABLES = ("RANK", *LAUNCHER_SIZES, *LAUNCHER_SIZES.values(), "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES")
-# No session starts later (73 years after 1970), and differences of two starts do not overflow.
-_LATEST_START = 2**61
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 _COUNTED = (
     versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH, versions.RUNTIME, versions.NVTX,
@@ -100,7 +98,7 @@ def read_facts(report: Report) -> ReportFacts:
         variables.setdefault(name, set()).add(value)
     return ReportFacts(
         nsys_version=meta.get("EXPORT_PRODUCT_VERSION"), schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
-        session_start_utc_ns=start if start is not None and abs(start) < _LATEST_START else None,
+        session_start_utc_ns=start if start is not None and abs(start) < versions.TIME_LIMIT else None,
         host=host_of(report), gpu_names={row[id_column]: row["name"] for row in gpus if row["name"]},
         gpu_of_device={row[device_column]: row[id_column] for row in gpus if row[device_column] is not None},
         variables={name: values.pop() for name, values in variables.items() if len(values) == 1},
@@ -157,8 +155,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         calls = read_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
         overhead = read_overhead(report, facts)
-        ends = [operations.kernels["end_ns"], operations.copies["end_ns"]]
-        ranges = read_ranges(report, strings, ends)
+        ranges = read_ranges(report, strings, [operations.kernels["end_ns"], operations.copies["end_ns"]])
         payloads = read_payloads(report, strings)
         recorded = _recorded(report, facts, strings, operations)
         no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)
@@ -185,8 +182,7 @@ def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: 
         """Tell whether a table holds what happened: rows, or none since nothing called what makes them."""
         if report.has_rows(table):
             return True
-        is_telling = report.has(table) or facts.leaves_out_empty(table)
-        return is_telling and not _n_calls(report, strings, calls)
+        return (report.has(table) or facts.leaves_out_empty(table)) and not _n_calls(report, strings, calls)
 
     return Recorded(
         kernels=operations.n_graphs > 0 or is_there(versions.KERNEL, "LaunchKernel", "GraphLaunch"),

@@ -18,8 +18,7 @@ from nsyspipe.reader.calls import Strings, read_launches, read_strings
 from nsyspipe.reader.ranges import read_ranges_again
 from nsyspipe.reader.report import TIME_LIMIT, Columns, Report, Zones, open_report, process_of, repeated
 
-# Canonical column -> nsys's.
-_COLUMNS = {
+_COLUMNS = {  # canonical column -> nsys's
     "process_id": "globalPid", "start_ns": "start", "end_ns": "end",
     "device_id": "deviceId", "correlation_id": "correlationId",
 }  # fmt: skip
@@ -30,10 +29,9 @@ _COMM_PREFIX = "nccl"
 # Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
 _SHAPES = {"grid": "gridX | (gridY << 32) | (gridZ << 48)", "block": "blockX | (blockY << 11) | (blockZ << 22)"}
 SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-# So are device and stream of many kernels.
-_PLACE = {"place": "(deviceId << 32) | streamId"}
-# Dimensions only serve to compare equal kernels, for which this many are enough; so many names are looked up one by one.
-_MOST_SHAPES, _MOST_NAMES = 50_000, 10_000
+_PLACE = {"place": "(deviceId << 32) | streamId"}  # so are device and stream of many kernels
+_MOST_SHAPES = 50_000  # dimensions only serve to compare equal kernels, for which this many are enough
+_MOST_NAMES = 10_000  # that are looked up row by row
 
 
 def _read(
@@ -65,8 +63,7 @@ def _valid(report: Report, found: pa.Table) -> tuple[pa.Table, int]:
 def _only_process(report: Report) -> int:
     """Return the process whose threads called CUDA or NVTX, if there is just one; else 0."""
     of_one = "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
-    tables = (one for one in (versions.RUNTIME, versions.NVTX) if report.has(one, "globalTid"))
-    threads = (report.number(table, of_one) for table in tables)
+    threads = (report.number(one, of_one) for one in (versions.RUNTIME, versions.NVTX) if report.has(one, "globalTid"))
     return next((process_of(thread) for thread in threads if thread is not None), 0)
 
 
@@ -75,8 +72,7 @@ def _with(rows: pa.Table, **columns: object) -> pa.Table:
     n_rows = rows.num_rows
     for name, values in columns.items():
         column = repeated(values, n_rows) if values is None or isinstance(values, int) else values
-        rows = rows.drop_columns([name] if name in rows.column_names else [])
-        rows = rows.append_column(name, column)
+        rows = rows.drop_columns([name] if name in rows.column_names else []).append_column(name, column)
     return rows
 
 
@@ -96,8 +92,7 @@ def _read_kernels(report: Report, *, has_shapes: bool, where: str | None = None)
         rows = None if place.null_count else _with(rows, device_id=device, stream_id=stream)
         rows = _with_short_names(report, rows) if rows is not None and has_both else rows
     if rows is None:
-        shapes = _SHAPES if has_shapes and not is_large else None
-        rows = _read(report, versions.KERNEL, columns, shapes, where=where)
+        rows = _read(report, versions.KERNEL, columns, _SHAPES if has_shapes and not is_large else None, where=where)
     if "grid" not in rows.column_names:
         rows = _with_sample(report, rows) if has_shapes else _with(rows, grid=None, block=None)
     return _valid(report, rows)
@@ -126,8 +121,7 @@ def _with_sample(report: Report, found: pa.Table) -> pa.Table:
     if not sample["start"].equals(found["start_ns"].slice(first, _MOST_SHAPES)):
         return _with(found, grid=None, block=None)
     before, behind = (repeated(None, n).chunks for n in (first, found.num_rows - first - _MOST_SHAPES))
-    shapes = {name: pa.chunked_array([*before, *sample[name].chunks, *behind]) for name in _SHAPES}
-    return _with(found, **shapes)
+    return _with(found, **{name: pa.chunked_array([*before, *sample[name].chunks, *behind]) for name in _SHAPES})
 
 
 def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, int]:
@@ -138,8 +132,8 @@ def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, in
 
 
 def _texts(ids: pa.ChunkedArray, strings: Strings) -> dict[int, str]:
-    used = pc.unique(ids).drop_null().to_numpy()
-    return {number: text for number, text in strings.pairs(used) if text is not None}
+    pairs = strings.pairs(pc.unique(ids).drop_null().to_numpy())
+    return {number: text for number, text in pairs if text is not None}
 
 
 def _kernels(
@@ -236,10 +230,9 @@ def read_again(
         rows, _ = _read_kernels(report, has_shapes=False, where=wanted.where(versions.KERNEL))
         graphs, _ = _read_graphs(report, wanted.where(versions.GRAPH))
         kernels = pa.concat_tables([_kernels(rows, column, strings, comm_kernel), graphs])
-        where = wanted.where(versions.MEMCPY)
-        memcpys, _ = _valid(report, _read(report, versions.MEMCPY, columns | _COPY_KIND, where=where))
-        where = wanted.where(versions.MEMSET)
-        memsets, _ = _valid(report, _read(report, versions.MEMSET, columns, where=where))
+        kinds = (versions.MEMCPY, columns | _COPY_KIND), (versions.MEMSET, columns)
+        found = (_read(report, table, names, where=wanted.where(table)) for table, names in kinds)
+        memcpys, memsets = (_valid(report, rows)[0] for rows in found)
         ids = None
         if wanted.span is not None:
             bounds = [pc.min_max(table["correlation_id"]).as_py() for table in (kernels, memcpys, memsets)]

@@ -62,13 +62,11 @@ _SPELLINGS = {
     "n_ranks": ("noofranks", "nranks", "numberofranks", "numranks"),
     "rank": ("rank", "commrank", "myrank"),
 }
-# Hash-like or free-running: any 64 bits. All others are counts, so a negative one is no value.
-_ANY_BITS = {"comm_id", "seq"}
+_ANY_BITS = {"comm_id", "seq"}  # hash-like or free-running; all others are counts, so a negative one is no value
 # Of ncclDataType_t: int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8e4m3 float8e5m2.
 _DATATYPE_BYTES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1])
 _LARGEST = np.iinfo(np.int64).max
-# A size is told as it is, or by a number of elements.
-_SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})
+_SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})  # told as it is, or by a number of elements
 _COLUMNS = ("comm_id", "seq", "message_bytes", "n_ranks", "rank")
 
 
@@ -134,8 +132,7 @@ def place_entries(entries: Mapping[int, Row], *, pack: int, enums: Mapping[int, 
     fields: dict[str, tuple[str, int]] = {}
     end: int | None = 0
     previous = -1
-    for index in sorted(entries):
-        entry = entries[index]
+    for index, entry in sorted(entries.items()):
         size, alignment, code = _shape(entry, enums)
         if entry["offset"] > 0:
             end = entry["offset"]
@@ -269,13 +266,12 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     layouts = read_layouts(report)
     names = [names_in(layout).keys() for layout in layouts.values()]
     if not any(names) or not report.has(versions.NVTX, "binaryData", "globalTid", "start"):
-        has_payloads = report.has(versions.NVTX, "binaryData")
-        has_payloads = has_payloads and report.count(versions.NVTX, 'length("binaryData") > 0') > 0
+        is_there = report.has(versions.NVTX, "binaryData")
+        has_payloads = is_there and report.count(versions.NVTX, 'length("binaryData") > 0') > 0
         return Payloads(PAYLOADS.empty(), COMM_SIZES.empty(), {}, 0, "not-described" if has_payloads else "no-payloads")
     kinds = dict.fromkeys(("eventType", "globalTid", "domainId", "start", "end", "textId"), "int")
     kinds |= {"text": "text", "binaryData": "blob"}
-    where = f"binaryData IS NOT NULL OR eventType = {DOMAIN_ROW}"
-    rows = report.select(versions.NVTX, kinds, where=where)
+    rows = report.select(versions.NVTX, kinds, where=f"binaryData IS NOT NULL OR eventType = {DOMAIN_ROW}")
     texts = pa.chunked_array([names_of_rows(rows, strings).cast(pa.string())])
     rows = rows.set_column(rows.schema.get_field_index("text"), "text", texts)
     has_blob = pc.greater(pc.binary_length(rows["binaryData"]), 0)

@@ -16,8 +16,7 @@ from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings
 from nsyspipe.reader.report import TIME_LIMIT, Report, process_of
 
-# NVTX_EVENTS.eventType
-THREAD_NAME_ROW, _PUSH_POP, _START_END, DOMAIN_ROW = 39, 59, 60, 75
+THREAD_NAME_ROW, _PUSH_POP, _START_END, DOMAIN_ROW = 39, 59, 60, 75  # NVTX_EVENTS.eventType
 _WANTED = f"eventType IN ({THREAD_NAME_ROW}, {_PUSH_POP}, {_START_END}, {DOMAIN_ROW})"
 
 _NEEDED = ("start", "end", "eventType", "globalTid")
@@ -69,8 +68,7 @@ def read_ranges_again(
     if span is not None:
         where += f' AND "start" <= {span[1]} AND ("end" >= {span[0]} OR "end" IS NULL)'
     found = _events(report, strings, f"({where}) OR eventType = {DOMAIN_ROW}")
-    ranges = _of_kinds(found, _PUSH_POP, _START_END)
-    return _table(ranges, open_end_ns, _of_kinds(found, DOMAIN_ROW))[0]
+    return _table(_of_kinds(found, _PUSH_POP, _START_END), open_end_ns, _of_kinds(found, DOMAIN_ROW))[0]
 
 
 def _events(report: Report, strings: Strings, where: str) -> pa.Table:
@@ -101,15 +99,13 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
 
 def names_of_rows(found: pa.Table, strings: Strings) -> pa.DictionaryArray:
     """Merge ``text`` (inline) and ``textId`` (a string's id) into one dictionary column; neither is null."""
-    by_id = filled(found["textId"], _ABSENT)
-    ids, id_index = np.unique(by_id, return_inverse=True)
+    ids, id_index = np.unique(filled(found["textId"], _ABSENT), return_inverse=True)
     named = strings.lookup(ids)
     inline = found["text"].combine_chunks().dictionary_encode()
     if inline.dictionary.to_pylist() in ([], [""]):
         return pa.DictionaryArray.from_arrays(pa.array(id_index.astype(np.int32)), named)
-    text_index = inline.indices.to_numpy()
     is_inline = pc.not_equal(found["text"], "").to_numpy()
-    index = np.where(is_inline, ids.size + text_index, id_index).astype(np.int32)
+    index = np.where(is_inline, ids.size + inline.indices.to_numpy(), id_index).astype(np.int32)
     return pa.DictionaryArray.from_arrays(pa.array(index), pa.concat_arrays([named, inline.dictionary]))
 
 

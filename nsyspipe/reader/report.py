@@ -78,8 +78,7 @@ _CHUNK_ROWS = 65_536
 _Ids = TypeVar("_Ids", int, "Int64")
 Columns: TypeAlias = Mapping[str, str]  # what is read, by column: its kind, nsys's name for it, or SQL
 
-# No clock reaches this (73 years), and no sum or difference of two such times overflows.
-TIME_LIMIT = 2**61
+TIME_LIMIT = 2**61  # no clock reaches this (73 years), and no sum or difference of two such times overflows
 
 
 def is_read(table: str) -> bool:
@@ -185,8 +184,7 @@ class Report:
             return {}
         edges = np.arange(0, len(least), _ZONE_ROWS)
         firsts = np.minimum.reduceat(filled(least, TIME_LIMIT), edges)
-        lasts = np.maximum.reduceat(filled(greatest, -TIME_LIMIT), edges)
-        return {table: Zones(first, firsts, lasts)}
+        return {table: Zones(first, firsts, np.maximum.reduceat(filled(greatest, -TIME_LIMIT), edges))}
 
     def few(self, table: str, columns: Columns, where: str | None = None) -> list[dict[str, Any]]:
         """Return the rows of a small table, as `select`; none where it, or one of the columns, is not there."""
@@ -318,8 +316,7 @@ def _translated(path: Path) -> Iterator[None]:
         detail = text.splitlines()[0][:160] if text else type(error).__name__
         if isinstance(error, pa.ArrowException):  # its words quote the value: maybe a secret
             detail = "a column holds a value that is not of its type"
-        problem = f"cannot be read as an nsys export ({detail})"
-        raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN) from error
+        raise DamagedReportError(str(path), f"cannot be read as an nsys export ({detail})", fix=EXPORT_AGAIN) from error
 
 
 @contextlib.contextmanager

@@ -46,8 +46,7 @@ class Field(NamedTuple):
 
 
 _TEXT, _TEXTS, _NUMBER = Field(str), Field(list), Field(int)
-# By annotation of the dataclasses in `model.side_files`.
-_KINDS = {
+_KINDS = {  # by annotation of the dataclasses in `model.side_files`
     **dict.fromkeys(("str", "str | None"), _TEXT),
     **dict.fromkeys(("int", "int | None"), _NUMBER),
     "bool | None": Field(bool),
@@ -147,8 +146,7 @@ def family_of_pattern(pattern: str) -> str | None:
         return None
     # No pattern of a file is ever run: it could take forever.
     parts = _NUMBER_PATTERNS.split(pattern[1:-1])
-    texts = [_ESCAPED.sub("", part) for part in parts]
-    if len(parts) == 1 or any(_SPECIAL & set(text) for text in texts):
+    if len(parts) == 1 or any(_SPECIAL & set(_ESCAPED.sub("", part)) for part in parts):
         return None
     name = "#".join(_ESCAPED.sub(r"\1", part) for part in parts)
     return None if re.search(DIGITS_PATTERN, name) else name
@@ -159,8 +157,7 @@ def family_of_pattern(pattern: str) -> str | None:
 _MOST_ENTRIES, _MOST_SIDECARS, _MOST_BYTES = 100_000, 4096, 1 << 20
 _MOST_LOG_BYTES = 256 << 20
 _NODE = re.compile(r"\.node[0-9]+$")
-# What follows the capture's name in a report's: its rank or node.
-_RANK_OR_NODE = re.compile(r"(?i)(?:[._-]?(?:rank|node)?[0-9]+)?$")
+_RANK_OR_NODE = re.compile(r"(?i)(?:[._-]?(?:rank|node)?[0-9]+)?$")  # what follows the capture's name in a report's
 
 
 @dataclass(frozen=True)

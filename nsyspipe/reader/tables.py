@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, Literal
@@ -34,8 +33,7 @@ pa.array(np.empty(0))
 # What a file says of itself is not believed: its schema calls no functions, and pages are looked at before they are used.
 _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
 _BATCH_ROWS = {StatementOptions.BATCH_ROWS.value: "16384"}
-# What SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53.
-_ENGINE_VERSION = (3, 40, 0)
+_ENGINE_VERSION = (3, 40, 0)  # what SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53
 # Of each table, index, view and trigger: kind, name, first page, beginning of the statement that made it.
 _LONGEST_NAME, _MOST_ENTRIES = 512, 20_000
 _ENTRIES = (
@@ -245,8 +243,7 @@ class Pages:
             header = file.read(100)
         size = int.from_bytes(header[16:18], "big")
         self._size = 65536 if size == 1 else size
-        n_pages = path.stat().st_size // self._size + 1 if self._size else 1
-        self._seen = np.zeros(n_pages, np.bool_)
+        self._seen = np.zeros(path.stat().st_size // self._size + 1 if self._size else 1, np.bool_)
 
     def add(self, roots: Iterable[int]) -> None:
         """Follow trees from their first pages down; `DamagedReportError` if two ways lead to one page: a query might not end."""
@@ -254,8 +251,7 @@ class Pages:
             level = self._new(np.array(list(roots), np.int64))
             while level.size:
                 kinds = np.concatenate([self._kinds(file, run) for run in _runs(level, self._size)])
-                inner = level[np.isin(kinds, _INNER)].tolist()
-                children = [self._children(file, page) for page in inner]
+                children = [self._children(file, page) for page in level[np.isin(kinds, _INNER)].tolist()]
                 level = self._new(np.concatenate([np.empty(0, np.int64), *children]))
 
     def _kinds(self, file: BinaryIO, pages: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -294,7 +290,6 @@ class Pages:
 
 def _runs(pages: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
     """Cut pages in ascending order where the next is far, so that each part is read at once."""
-    far = np.flatnonzero(np.diff(pages) * size > _FAR_BYTES) + 1
-    parts = (pages[a:b] for a, b in pairwise([0, *far.tolist(), pages.size]))
+    parts = np.split(pages, np.flatnonzero(np.diff(pages) * size > _FAR_BYTES) + 1)
     most = max(_MOST_AT_ONCE // size, 1)
     return [part[at : at + most] for part in parts for at in range(0, part.size, most)]

@@ -77,8 +77,7 @@ def examine(
     beside = replace(beside, log=beside.log or log, topology=beside.topology or topology, sidecars=sidecars)
     is_host_only = not any(digest.processes for digest in together.digests)
     digests = [one.digests[0] for one in gathered]
-    launched = launcher_size(ranks_or_hosts(digests), sidecars)
-    size = world_size(digests, sidecars, beside.log, launched)
+    size = world_size(digests, sidecars, beside.log, launcher_size(ranks_or_hosts(digests), sidecars))
     is_several = max(sum(len(digest.processes) for digest in digests), size or 1) > 1
     reports = []
     for at, (digest, rows, one) in enumerate(zip(digests, counts, gathered, strict=True)):
@@ -124,11 +123,10 @@ def _capability(question: Question, reports: Sequence[Examined], beside: Beside,
         answers = [_of_host(question.name, *pair) for pair in zip(answers, reports, strict=True)]
     lacking = [(answer, name) for answer, name in zip(answers, names, strict=True) if answer.status != YES]
     fixes = Counter(answer.fix for answer, _ in lacking if answer.fix)
-    status = PARTLY if lacking else YES
     return Capability(
         name=question.name,
         answers=question.answers,
-        status=NO if all(answer.status == NO for answer in answers) else status,
+        status=NO if all(answer.status == NO for answer in answers) else PARTLY if lacking else YES,
         found=_words(answers, [max(len(one.pids), 1) for one in reports] if question.name in _PER_RANK else None),
         fix=fixes.most_common(1)[0][0] if fixes else None,
         is_used=question.is_used,

@@ -28,8 +28,7 @@ _ONE_RUN = "pass the reports of one run, each once"
 _LOG = "run with NCCL_DEBUG=INFO and pass --nccl-log FILE"
 _TOPOLOGY = "nvidia-smi topo -m > topo.txt and --topology topo.txt"
 _NO_CALLS = "API calls were not recorded"
-# What each source of ranks is called.
-_SOURCES = {
+_SOURCES = {  # what each source of ranks is called
     "sidecar": "the capture's sidecar", "nccl_payload": "NCCL's payload", "nvtx_mpi": "MPI's thread names",
     "file_name": "file names",
 }  # fmt: skip
@@ -101,8 +100,7 @@ class Examined:
         """How many ranges are named like each phase; the steps themselves are none."""
         counts = dict.fromkeys(PHASES, 0)
         for text, n_ranges in self.families:
-            phase = phase_of(text, self.reading.phases)
-            if phase is not None and text != self.family:
+            if text != self.family and (phase := phase_of(text, self.reading.phases)):
                 counts[phase] += n_ranges
         return tuple((phase, n_ranges) for phase, n_ranges in counts.items() if n_ranges)
 
@@ -288,8 +286,7 @@ def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     elif known and n_ranks < known[0]:
         here = _lack("ranks-missing", f"{known[0]}, of which {n_ranks} in these reports", status=PARTLY)
     fix = "capture under torchrun with nsys 2023.3 or newer, which records WORLD_SIZE"
-    absent = Answer(NO, text="not recorded", fix=fix)
-    return [absent if size is None else here for size in sizes]
+    return [Answer(NO, text="not recorded", fix=fix) if size is None else here for size in sizes]
 
 
 def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
@@ -361,8 +358,7 @@ def _counted(
     count: Callable[[Examined], int], noun: str, fix: str | None = None, text: str = "none recorded"
 ) -> Callable[..., list[Answer]]:
     """Return what is there if there are any of it, and what adds them."""
-    absent = Answer(NO, text=text, fix=fix)
-    return _each(lambda report: Answer(YES, ((noun, n),)) if (n := count(report)) else absent)
+    return _each(lambda report: Answer(YES, ((noun, n),)) if (n := count(report)) else Answer(NO, text=text, fix=fix))
 
 
 def _rows(table: str, noun: str, flag: str | None = None) -> Callable[..., list[Answer]]:

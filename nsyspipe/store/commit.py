@@ -25,11 +25,9 @@ from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.read import files_in_row
 
 _STAGING, _LOCK, _TABLES, _FILES = "staging", "lock", "tables", "files"
-# Held by a writer as long as it lives, which its process id would not tell: ids come again.
-_ALIVE = "alive"
+_ALIVE = "alive"  # held by a writer as long as it lives, which its process id would not tell: ids come again
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# Another writer holds the lock for some milliseconds.
-_LONGEST_WAIT_S, _PAUSE_S = 60.0, 0.01
+_LONGEST_WAIT_S, _PAUSE_S = 60.0, 0.01  # another writer holds the lock for some milliseconds
 _LONGEST_RECORD = 2**24
 
 
@@ -174,10 +172,8 @@ def _staged(store: Path, run_id: str) -> Iterator[Staged]:
             staging = living.enter_context(opened.hidden.enter(_STAGING))
             living.callback(shutil.rmtree, name, ignore_errors=True, dir_fd=staging.fd)
             own = living.enter_context(staging.enter(name, make=True))
-            alive = living.enter_context(own.create(_ALIVE))
-            fcntl.flock(alive, fcntl.LOCK_EX)
-        tables = living.enter_context(own.enter(_TABLES, make=True))
-        yield Staged(run_id, own, tables)
+            fcntl.flock(living.enter_context(own.create(_ALIVE)), fcntl.LOCK_EX)
+        yield Staged(run_id, own, living.enter_context(own.enter(_TABLES, make=True)))
 
 
 @contextlib.contextmanager

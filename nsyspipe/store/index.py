@@ -66,8 +66,7 @@ def listed_runs(store: Path, on_progress: OnProgress | None = None) -> StoredRun
             else:
                 known.append(at)
         except DatasetError as error:
-            is_there = has_run(store, run_id)  # else removed since it was listed
-            told = (error.problem, error.fix) if is_there else ("is gone", None)
+            told = (error.problem, error.fix) if has_run(store, run_id) else ("is gone", None)  # since it was listed
             unreadable.append(Unreadable(run_id, "runs", *told))
         if on_progress:
             on_progress(n_done, len(ids))
@@ -89,11 +88,10 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
         what = f"{OUTPUTS.get(store.suffix, 'a file')}, where a store was needed"
         fix = "the DIR of analyze --out" if store.suffix in OUTPUTS else f"nsyspipe analyze {store} --out runs"
     elif store.is_dir():
-        is_empty = next(store.iterdir(), None) is None
-        has_reports = any(one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES) for one in store.iterdir())
-        fix = f"nsyspipe analyze REPORTS --out {store if is_empty else store / 'runs'}"
-        fix = f"nsyspipe analyze {store} --out runs" if has_reports else fix
-        fix += "" if is_empty else f", then name {'runs' if has_reports else store / 'runs'}"
+        there = [*store.iterdir()]
+        has_reports = any(one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES) for one in there)
+        reports, runs = (store, "runs") if has_reports else ("REPORTS", store / "runs" if there else store)
+        fix = f"nsyspipe analyze {reports} --out {runs}{f', then name {runs}' if there else ''}"
         what, fix = table_of_store(store) or ("holds no saved run", fix)
     raise DatasetError(str(store), what, fix=fix)
 

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from nsyspipe.errors import DatasetError, OptionError, nearest_name
-from nsyspipe.model.names import printable
+from nsyspipe.model.names import RUN_DIRECTORY, printable
 
 FILE, DIRECTORY, LINK = "a file", "a directory", "a link"
 _KINDS = {
@@ -45,13 +45,12 @@ _KINDS = {
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is not waited for
 HIDDEN, SWITCH, INDEX_FILE = ".nsyspipe", "switch", "index"
 PART = "part-0.parquet"
-_RUN, _SUFFIX = "run_id", ".parquet"
+_SUFFIX = ".parquet"
 RUNS_FILE = f"runs{_SUFFIX}"
 _LONGEST = 100
 RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_LONGEST - 1}}}")  # that a run which is saved can have
 FILE_NAME = re.compile(r"[a-z][a-z0-9_]*(-(0|[1-9][0-9]{0,9}))?\.parquet")  # as `file_name` makes one
-# DuckDB takes more for a date than Python does.
-_DATE = re.compile(r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE)
+_DATE = re.compile(r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE)  # DuckDB takes more for one than Python does
 _SHOWN = 6
 _ALIKE = 0.8  # ids that may be mistyped; those of captures of one day are less alike
 
@@ -169,7 +168,7 @@ def table_of_file(name: str) -> str | None:
 def published(name: str, run_id: str) -> Path:
     """Return where readers find a file of a run, by its `file_name`; relative to the store."""
     table, _, rank = name.removesuffix(_SUFFIX).partition("-")
-    return Path(table, f"{_RUN}={run_id}", *([f"rank={rank}"] if rank else []), PART)
+    return Path(table, f"{RUN_DIRECTORY}{run_id}", *([f"rank={rank}"] if rank else []), PART)
 
 
 def has_run(store: Path, run_id: str) -> bool:
@@ -184,9 +183,8 @@ def has_run(store: Path, run_id: str) -> bool:
 def run_ids(store: Path) -> Iterator[str]:
     """Yield the runs of a store, in no order; none where there is no store, an error where links are in place of it."""
     switched = _listed(store, HIDDEN, SWITCH)  # before their places, as `has_run`
-    there = [name.partition("=") for name in _listed(store, "runs")]
-    published_runs = {run_id for kind, is_named, run_id in there if is_named and kind == _RUN}
-    for run_id in published_runs | set(switched):
+    in_place = {name.removeprefix(RUN_DIRECTORY) for name in _listed(store, "runs") if name.startswith(RUN_DIRECTORY)}
+    for run_id in in_place.union(switched):
         if has_run(store, run_id):
             yield run_id
 
@@ -209,8 +207,7 @@ def check_run_id(run_id: str) -> None:
     mended = run_id
     if not RUN_ID.fullmatch(run_id):
         mended = re.sub(r"[^A-Za-z0-9._+-]+", "-", run_id).lstrip("._+-")[:_LONGEST].rstrip("-.") or "1"
-        of_names = f"up to {_LONGEST} letters, digits and . _ + -, the first a letter or digit"
-        what = f"names a directory of the dataset: {of_names}"
+        what = f"names a directory of the dataset: up to {_LONGEST} letters, digits and . _ + -, the first a letter or digit"
     elif _is_number_or_date(run_id):
         what = "reads like a number or a date, and DuckDB and pandas would make it one"
     else:
@@ -314,8 +311,7 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
         raise OptionError(asked, problem, fix="remove it")
     counts = ", ".join(f"{name} ({len(of)} run{'s'[: len(of) != 1]})" for name, of in ids.items())
     if label not in ids:
-        is_id = any(label in of for of in ids.values())
-        if is_id:
+        if any(label in of for of in ids.values()):
             fix = f"nsyspipe diff {argument_of(store, label)} CANDIDATE"
             raise OptionError(asked, "is the id of a run, not a label", found=counts, fix=fix)
         fix = f"--against {shlex.quote(nearest_name(label, ids) or next(iter(ids)))}"

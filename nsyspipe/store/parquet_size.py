@@ -25,19 +25,16 @@ _LARGEST_RATIO = 200
 _BYTES_PER_VALUE = 8
 # Texts that rows share, which take that much only where they are written out, as in a document.
 _MOST_SHARED, _MOST_SHARING = 2**30, 100_000
-# Zstandard makes at most about this many bytes of one; Brotli, which is refused, many more.
-_LARGEST_EXPANSION = 40_000
+_LARGEST_EXPANSION = 40_000  # bytes that Zstandard makes of one, about; Brotli, which is refused, makes many more
 _CODECS = (0, 1, 2, 5, 6, 7)  # None, Snappy, gzip, LZ4, Zstandard, LZ4 as it is
-# Of a column in a row group of a million rows there are some dozens.
-_MOST_PAGES = 10_000
+_MOST_PAGES = 10_000  # of a column in a row group of a million rows there are some dozens
 _LARGEST_HEADER = 1 << 16  # statistics of long texts stand in it
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _BITS = {_BYTE: 8, _I16: 16, _I32: 32, _I64: 64}
 _DEEPEST = 8
 _LONG_LIST = 15
 _MOST_FIELDS = 32
-# Some dozens for each column of a million rows; many more would take long.
-_MOST_VALUES = 400_000
+_MOST_VALUES = 400_000  # some dozens for each column of a million rows; many more would take long
 _REPEATED = 2
 _PAGES = (0, 2, 3)  # data, dictionary, data of version 2
 

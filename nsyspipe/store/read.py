@@ -22,20 +22,15 @@ from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
 
 AGAIN = "analyze the reports again with --out"
-# Read again when another save took its place meanwhile; it takes a save longer than a reader.
-_ATTEMPTS = 20
-# Not read by nsyspipe itself, or so large that they are read rank by rank.
-_LATER = (*EVENT_TABLES, "metrics")
+_ATTEMPTS = 20  # when another save took its place meanwhile; it takes a save longer than a reader
+_LATER = (*EVENT_TABLES, "metrics")  # not read by nsyspipe itself, or so large that they are read rank by rank
 _OF_RUNS = (RUNS.name, "index")  # small, with a row per run
 _DIGEST_BYTES = 16
-# Smaller files are read sooner without threads.
 _LARGEST_ROW = 64 * 2**20
-_SMALL = 200_000
-# Sums and differences of what is smaller stay in 64 bits.
-LARGEST = 2**62
+_SMALL = 200_000  # smaller files are read sooner without threads
+LARGEST = 2**62  # sums and differences of what is smaller stay in 64 bits
 _SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))
-# As objects it takes some twenty times as much memory; a run of 10 000 processes has some millions.
-_LONGEST_JSON = 16 * 2**20
+_LONGEST_JSON = 16 * 2**20  # some twenty times that as objects; a run of 10 000 processes has some millions
 _LIMITS = dict.fromkeys(("count", "bytes", "bytes/s"), (0, LARGEST)) | {"time": (-(2**61) // 1000, 2**61 // 1000)}
 _LONGEST_LABEL = 500  # as in a sidecar: a terminal takes minutes to lay out millions of characters
 _OF_ONE_ROW_PER_KEY = ("ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary")
@@ -68,9 +63,7 @@ class RunFiles:
     def has(self, name: str, rank: int | None = None) -> bool:
         """Tell whether a file belongs to the run."""
         file = layout.file_name(name, rank)
-        if self.listed is not None:
-            return file in self.listed
-        return _readable(self.store, self.run_id, file) is not None
+        return file in self.listed if self.listed is not None else _readable(self.store, self.run_id, file) is not None
 
     def digest(self, file: str) -> str:
         """Return the digest of a file, as it was saved; of a run that does not say, as it is."""
@@ -107,8 +100,7 @@ def read_run_files(store: Path, run_id: str) -> RunFiles:
         if latest is not None and latest.equals(runs):  # nobody replaced it: others are wrong
             break
         runs = latest
-    contents = found if runs is None else found | {layout.RUNS_FILE: runs}
-    return RunFiles(store, run_id, listed, contents, row)
+    return RunFiles(store, run_id, listed, found if runs is None else found | {layout.RUNS_FILE: runs}, row)
 
 
 def digest_of(content: pa.Buffer) -> str:
@@ -203,8 +195,7 @@ def _whole(file: BinaryIO, size: int) -> pa.Buffer:
 def table_of(content: pa.Buffer, wanted: TableSchema, path: Path) -> pa.Table:
     """Read a table from its file's bytes, as `RunFiles.table` returns it; the path is for messages."""
     is_of_runs = wanted.name in _OF_RUNS
-    is_text = (pa.types.is_string, pa.types.is_dictionary)
-    texts = {one.name for one in wanted.columns if any(check(one.type) for check in is_text)}
+    texts = {one.name for one in wanted.columns if pa.types.is_string(one.type) or pa.types.is_dictionary(one.type)}
     try:
         source = pa.BufferReader(content)
         if is_of_runs:

@@ -30,8 +30,7 @@ from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_ste
 
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
 _OF_OTHER_STEPS = ("collectives", "phases", "steps")
-# Tables that name ranks of which no device was recorded, too.
-_OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
+_OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")  # ranks of which no device was recorded, too
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -160,8 +159,7 @@ def parse_details(text: str) -> Details:
     if capture is not None:
         _check_moment(capture.captured_at_utc, "header.capture")
         command = None if capture.command is None else recorded_command(capture.command, Mask())
-        environment = recorded_environment(capture.environment, Mask())
-        capture = replace(capture, command=command, environment=environment)
+        capture = replace(capture, command=command, environment=recorded_environment(capture.environment, Mask()))
     return replace(details, header=replace(header, capture=capture))
 
 

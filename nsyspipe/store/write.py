@@ -27,15 +27,13 @@ from nsyspipe.store.read import content_of, digest_of, nulls_first
 from nsyspipe.store.saved_run import Details, SavedRun
 from nsyspipe.version import __version__
 
-# Of a step, these say where it lies; they are no figures.
-_PLACES = ("rank", "step", "start_ns", "end_ns")
+_PLACES = ("rank", "step", "start_ns", "end_ns")  # of a step, these say where it lies; they are no figures
 _ROWS_PER_GROUP = 1_000_000
 _FORMAT = {"compression": "zstd", "compression_level": 1, "write_page_checksum": True}
 # What operations and ranges are counted and summed up in: who reads them otherwise gets other figures here.
 _DECIDING = ("steps", "phases", "kernels", "collectives", "timeline")
 _OF_PROCESS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
-# Runs that the index lacks, as of a store that was copied without it: more are left to the next save.
-_MOST_ADDED = 100
+_MOST_ADDED = 100  # runs that the index lacks, as of a store copied without it: more are left to the next save
 
 
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
@@ -72,8 +70,7 @@ def _metrics(run: Run) -> pa.Table:
         of_row = {name: table[name] if name in there else pa.nulls(n_rows) for name in ("rank", "step", "in_summary")}
         for one in (c for c in kind.columns if c.type in (INT, FLOAT) and c.name not in _PLACES):
             of_figure = {"metric": pa.repeat(one.name, n_rows), "unit": pa.repeat(one.unit, n_rows)}
-            value = pc.cast(table[one.name], FLOAT, safe=False)
-            tables.append(METRICS.table(of_row | of_figure | {"value": value}))
+            tables.append(METRICS.table(of_row | of_figure | {"value": pc.cast(table[one.name], FLOAT, safe=False)}))
     return nulls_first(pa.concat_tables(tables).combine_chunks(), METRICS.key)
 
 
@@ -141,8 +138,7 @@ def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, fo
 
 def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
     """Return the digests of files that a saved run has, if it is the same run; None if it is not."""
-    run_id = run.header.run_id
-    old = SavedRun(store, store, run_id)
+    old = SavedRun(store, store, run.header.run_id)
     with contextlib.suppress(DatasetError):  # nobody can tell
         is_same = old.step_family == run.step_family
         is_same = is_same and all(getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING)
@@ -165,8 +161,7 @@ def check_store(run: Run, store: Path) -> None:
 
 def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:
     """Write a table of a run, its id before other columns; return the file's digest by its name."""
-    codes = pa.array(np.zeros(table.num_rows, np.int32))
-    ids = pa.DictionaryArray.from_arrays(codes, pa.array([staged.run_id]))
+    ids = pa.DictionaryArray.from_arrays(np.zeros(table.num_rows, np.int32), pa.array([staged.run_id]))
     whole = DATASET[name].table({one: table[one] for one in table.column_names} | {"run_id": ids})
     content, file = _encoded(whole), file_name(name, rank)
     with staged.tables.create(file) as opened:
@@ -193,8 +188,7 @@ def _encoded(table: pa.Table) -> pa.Buffer:
     times = [one.name for one in table.schema if one.type == INT and one.name.endswith("_ns")]
     written, encodings = pa.BufferOutputStream(), dict.fromkeys(times, "DELTA_BINARY_PACKED")
     with pq.ParquetWriter(written, table.schema, use_dictionary=texts, column_encoding=encodings, **_FORMAT) as writer:
-        cuts = _cuts(table)
-        for start, end in pairwise([*cuts, table.num_rows]):
+        for start, end in pairwise([*_cuts(table), table.num_rows]):
             writer.write_table(table.slice(start, end - start), _ROWS_PER_GROUP)
     return written.getvalue()
 
