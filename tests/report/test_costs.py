@@ -83,8 +83,7 @@ def test_a_capture_has_totals_and_no_column_of_steps(tmp_path):
 def test_the_tables_are_told_only_where_they_are_asked_for_but_traffic_of_a_grid_in_a_comment(tmp_path):
     run = run_of(tmp_path, *(grid_rank(rank, 2, 8) for rank in range(8)))
     groups = "(ranks 0-1; 2-3; 4-5; 6-7) \N{MULTIPLICATION SIGN} data 4 (ranks 0,2,4,6; 1,3,5,7)"
-    told = f"tensor 2 {groups}: 78 % of exposed communication is tensor's"
-    assert told in markdown(run)
+    assert f"tensor 2 {groups}: 78 % of exposed communication is tensor's" in markdown(run)
     assert ("| role |" in markdown(run), "| kernel |" in markdown(run), "| kernel |" in markdown(run, 1)) == (
         True, False, True,
     )  # fmt: skip
