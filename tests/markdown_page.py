@@ -35,8 +35,7 @@ class Page:
                 self.html += token.content.splitlines()
             elif token.type == "inline":
                 in_cell = bool(self.tables) and token.level == _CELL_LEVEL
-                shown = self._shown(token.children)
-                (self.tables[-1][-1] if in_cell else self.texts).append(shown)
+                (self.tables[-1][-1] if in_cell else self.texts).append(self._shown(token.children))
 
     def _shown(self, tokens):
         """Return the text that is shown of some inline tokens, and note what else they are."""
@@ -49,6 +48,5 @@ class Page:
                 self.codes.append(one.content)
             elif one.type == "text":
                 self.reached += _OF_GITHUB.findall(one.content)
-        kinds = {"text", "code_inline", "softbreak"}
-        shown = "".join(one.content for one in tokens if one.type in kinds)
+        shown = "".join(one.content for one in tokens if one.type in {"text", "code_inline", "softbreak"})
         return shown.replace(_HIDDEN, "").replace(UNPARTED, " ")

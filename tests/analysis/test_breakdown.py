@@ -132,8 +132,7 @@ def copied(*ops, in_backward=None, recorded=ALL, spans=((0, 1000),)):
 
 def run(n_copies, first=1, *, step=1, n_bytes=100):
     """Return DtoD copies launched one after the other: of 2 ns each, at 10 times their launch."""
-    launches = range(first, first + n_copies * step, step)
-    return [dtod(10 * at, 10 * at + 2, at, n_bytes) for at in launches]
+    return [dtod(10 * at, 10 * at + 2, at, n_bytes) for at in range(first, first + n_copies * step, step)]
 
 
 SPARSE = run(16, step=2)  # launched at 1, 3, ... 31

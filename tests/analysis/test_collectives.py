@@ -222,8 +222,7 @@ TWO_STEPS = rank(op(0, n_bytes=10), op(20, member=1, n_bytes=7))
     ((TWO_STEPS, TWO_STEPS), (), (), []),
 ])  # fmt: skip
 def test_bytes_of_a_step_are_those_of_the_operations_that_belong_to_it(ranks, rank_of, step_of, expected):
-    across = across_of(*ranks)
-    found, known = step_bytes(across, ints(*rank_of), ints(*step_of))
+    found, known = step_bytes(across_of(*ranks), ints(*rank_of), ints(*step_of))
     assert [n if is_known else None for n, is_known in zip(found.tolist(), known.tolist(), strict=True)] == expected
 
 
@@ -250,8 +249,7 @@ def test_columns_stand_by_rank_and_start_on_the_clocks_that_sessions_started_by(
         rank(op(7, kind=GATHER, member=NO_MEMBER, order=3), kinds=(GATHER,), report=0, shift=-7),
         steps=(10, 11),
     )
-    assert len(rows) == 3
-    assert rows.rank.tolist() == [0, 0, 1]
+    assert (len(rows), rows.rank.tolist()) == (3, [0, 0, 1])
     assert (rows.start_ns.tolist(), rows.end_ns.tolist()) == ([1005, 1020, 0], [1015, 1030, 10])
     assert rows.in_step.tolist() == [True, True, False]
     assert rows.step[rows.in_step].tolist() == [10, 11]
@@ -338,8 +336,7 @@ SKIPPING = [uses(*((10 * seq, WORLD, {"seq": seq}) for seq in numbers)) for numb
     ((SOME_OUTSIDE, SOME_OUTSIDE), True, [[[0, 0]]]),
 ])  # fmt: skip
 def test_communicators_and_sequence_numbers_of_nccl_match_where_all_have_them(ranks, has_ids, expected):
-    assert side_by_side(*ranks).has_ids == has_ids
-    assert matched(*ranks) == expected
+    assert (side_by_side(*ranks).has_ids, matched(*ranks)) == (has_ids, expected)
 
 
 def test_nccls_own_communicators_are_named_by_their_hash():

@@ -53,8 +53,7 @@ SECOND = {"spans": Windows(ints(1), ints(130), ints(260), np.array([False]))}
     ((comm(20, 30, 500), comm(40, 50)), {"steps": members(), "spans": windows((0, 60))}, [0, 0]),
 ])  # fmt: skip
 def test_which_step_an_operation_belongs_to(ops, options, expected):
-    starts = sorted(one.start for one in ops)
-    assert rows(*ops, **options) == list(zip(starts, expected, strict=True))
+    assert rows(*ops, **options) == list(zip(sorted(one.start for one in ops), expected, strict=True))
 
 
 def test_names_that_say_the_same_are_one_kind_and_without_a_known_name_another():

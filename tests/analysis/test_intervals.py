@@ -63,8 +63,7 @@ def test_a_union_is_the_set_of_its_ticks_in_disjoint_sorted_pieces(spans):
 def test_measures_of_a_set_equal_counting(spans, times):
     found, covered, at = union_of(spans), ticks(spans), ints(*times)
     assert found.contains(at).tolist() == [time in covered for time in times]
-    before = [sum(tick < time for tick in covered) for time in times]
-    assert found.covered_until(at).tolist() == before
+    assert found.covered_until(at).tolist() == [sum(tick < time for tick in covered) for time in times]
     windows = ints(*(time + 7 for time in times))
     inside = [len(covered & set(range(time, time + 7))) for time in times]
     assert found.lengths(at, windows).tolist() == inside
@@ -92,8 +91,7 @@ def test_picks_equal_going_through_them_one_by_one(spans):
 def test_lengths_of_groups_equal_counting_each_group(groups, far):
     rows = [(group, start, end) for group, spans in groups for start, end in spans]
     rows.append((3, far, far + 1))  # only to widen the span
-    expected = [len(ticks((a, b) for g, a, b in rows if g == group)) for group in range(4)]
-    assert lengths(rows, 4) == expected
+    assert lengths(rows, 4) == [len(ticks((a, b) for g, a, b in rows if g == group)) for group in range(4)]
 
 
 # --- operations side by side, and the span of ranges to read --------------------------------------
@@ -116,8 +114,7 @@ def operations(kernels=(), memcpys=(), memsets=(), launches=None):
         columns = {name: [row[name] for row in rows] for name in (*NAMES, *more)}
         return pa.table({name: pa.array(one, pa.int64()) for name, one in columns.items()})
 
-    sorts = (kernels, memcpys, memsets)
-    launches = launches or [range(len(rows)) for rows in sorts]
+    launches = launches or [range(len(rows)) for rows in (kernels, memcpys, memsets)]
     tables = canonical.KERNELS.from_rows(kernels), table(memcpys, ("bytes", "copy_kind")), table(memsets, ("bytes",))
     return device_operations(*tables, [ints(*one) for one in launches], TEXTS)
 

@@ -262,8 +262,7 @@ def test_what_begins_later_beside_communication_counts_for_all_that_began_there(
 def test_how_much_of_the_time_beside_communication_was_compared(rows, share):
     keys = ("rank", "slowed_ns", "overlapped_ns", "n_kernels")
     rows = [dict(zip(keys, row, strict=True)) | {"n_slowed": 1, "free_ns": 10} for row in rows]
-    table = schema.KERNEL_COSTS.from_rows(rows)
-    assert module.compared_kernels(table).share == share
+    assert module.compared_kernels(schema.KERNEL_COSTS.from_rows(rows)).share == share
 
 
 @pytest.mark.parametrize(("bytes_per_s", "kernel_ns", "most"), [

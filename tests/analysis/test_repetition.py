@@ -157,15 +157,13 @@ def test_kernels_that_differ_from_step_to_step_leave_collectives_and_optimizer(c
     roll = np.random.default_rng(1)
     parts = [dynamic(roll, comm=comm) for _ in range(10)]
     found = units(parts)
-    assert found.key == repetition.COMM
-    assert found.edges.tolist() == edges(*map(len, parts))
+    assert (found.key, found.edges.tolist()) == (repetition.COMM, edges(*map(len, parts)))
 
 
 def test_a_step_that_is_cut_off_is_no_unit_where_only_collectives_and_optimizer_are_compared() -> None:
     roll = np.random.default_rng(2)
     parts = [dynamic(roll, comm=3) for _ in range(10)]
-    found = units([parts[0][-10:], *parts[1:]])
-    assert found.edges.tolist() == edges(*map(len, parts[1:]), first=10)
+    assert units([parts[0][-10:], *parts[1:]]).edges.tolist() == edges(*map(len, parts[1:]), first=10)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -27,8 +27,7 @@ def measured(table, ops=NO_OPERATIONS, pattern=None, updates=None):
     texts = texts_of(table)
     of = module.TextFamilies
     families = of.by_option(texts, re.compile(pattern)) if pattern else of.by_text(texts)
-    launches = None if updates is None else np.array(updates, np.int64)
-    return module.candidates(table, families, ops, launches)
+    return module.candidates(table, families, ops, None if updates is None else np.array(updates, np.int64))
 
 
 def facts(found):
@@ -366,10 +365,8 @@ ALL_TIMES = ("host_ns", "compute_ns", "comm_ns", "device_ns", "exposed_comm_ns",
 def means(*rows):
     """Return the means of rows of (phase, host time, ...), all other times being equal to the last given."""
     filled = [(row[0], *row[1:], *[row[-1]] * (len(ALL_TIMES) + 1 - len(row))) for row in rows]
-    keys = ("phase", *ALL_TIMES)
-    table = schema.PHASES.from_rows([dict(zip(keys, row, strict=True)) for row in filled])
-    found = phase_summary(table).to_pylist()
-    return {one.pop("phase"): list(one.values()) for one in found}
+    table = schema.PHASES.from_rows([dict(zip(("phase", *ALL_TIMES), row, strict=True)) for row in filled])
+    return {one.pop("phase"): list(one.values()) for one in phase_summary(table).to_pylist()}
 
 
 def test_a_phase_of_a_run_has_the_means_over_the_ranks_and_steps_that_have_it():

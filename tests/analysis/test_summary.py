@@ -33,15 +33,9 @@ def step(rank, number, *, chosen=True, **parts):
     return PARTS | {"rank": rank, "step": number, "in_summary": chosen, "is_complete": True} | parts
 
 
-def of_run(*rows):
-    (found,) = summary(schema.STEPS.from_rows(rows), schema.COLLECTIVES.empty()).to_pylist()
-    return found
-
-
 def of_ranks(ranks, *rows):
     numbers = schema.RANKS.from_rows([{"rank": rank} for rank in ranks])
-    steps = schema.STEPS.from_rows(rows)
-    return rank_summary(steps, schema.COLLECTIVES.empty(), numbers).to_pylist()
+    return rank_summary(schema.STEPS.from_rows(rows), schema.COLLECTIVES.empty(), numbers).to_pylist()
 
 
 @pytest.mark.parametrize(("parts", "changed"), [
@@ -99,7 +93,7 @@ ZEROS = dict.fromkeys((name for name in FIGURES if name.endswith("_per_step")), 
     ([step(0, 1, dtod_bytes=2**61 + 2**9), step(0, 2, dtod_bytes=2**61)], {"dtod_bytes_per_step": 2.0**61 + 2**8}),
 ])  # fmt: skip
 def test_figures_of_a_run(rows, expected):
-    run = of_run(*rows)
+    (run,) = summary(schema.STEPS.from_rows(rows), schema.COLLECTIVES.empty()).to_pylist()
     assert {name: run[name] for name in expected} == expected
     assert run.keys() == RUN.keys()
 
@@ -130,7 +124,7 @@ def said_of(summary, n_ranks=2, *, is_capture=False, problems=(), even=None):
     nothing = pa.table({})
     return verdict(SimpleNamespace(
         header=SimpleNamespace(n_ranks=n_ranks, world_size=n_ranks), is_capture=is_capture, summary=lambda: pa.Table.from_pylist([summary]),
-        problem_rows=[*problems], problems=pa.Table.from_pylist([*problems]), evenness=lambda: even, findings=lambda: nothing, host_steps=lambda: nothing,
+        problem_rows=[*problems], evenness=lambda: even, findings=lambda: nothing, host_steps=lambda: nothing,
         traffic=schema.TRAFFIC.empty, breakdown=lambda: pa.table({"wall_ns": [1]}),
     ))  # fmt: skip
 

@@ -200,8 +200,7 @@ def one_text_many_times(table):
     n_rows = 100_000
     columns = {one.name: pa.nulls(n_rows, one.type) for one in table.schema if one.name != "name"}
     codes = pa.DictionaryArray.from_arrays(pa.array([0] * n_rows, pa.int32()), pa.array(["y" * 10_000]))
-    found = pa.table({**columns, "name": codes})
-    return found.replace_schema_metadata(table.schema.metadata)
+    return pa.table({**columns, "name": codes}).replace_schema_metadata(table.schema.metadata)
 
 
 BOMBS = {"steps": many_rows, "ranks": long_text, "kernels": one_text_many_times}

@@ -140,8 +140,7 @@ def test_an_option_that_hints_at_a_secret_has_no_value_of_any_kind(name, attempt
     attempts(len(values) * len(forms))
     for form in forms:
         for value in values:
-            words = form.format(n=name, v=value).split()
-            written = recorded_command(["train.py", *words], KEY)
+            written = recorded_command(["train.py", *form.format(n=name, v=value).split()], KEY)
             # Whatever follows the name is hashes, and nothing but hashes.
             rest = " ".join(written[1:]).replace("--set=", "")
             assert rest.lstrip("-+").removeprefix(name).lstrip("=: ").startswith("hmac:"), written

@@ -213,7 +213,6 @@ def test_the_directory_of_a_running_job_stays(job_left):
 
 
 def test_a_redaction_keeps_no_descriptor_per_report(steady, tmp_path):
-    places = [Place(steady / "steady_0.sqlite", tmp_path / f"{n}.sqlite") for n in range(50)]
-    with staged(places):
+    with staged([Place(steady / "steady_0.sqlite", tmp_path / f"{n}.sqlite") for n in range(50)]):
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     assert before - len(os.listdir("/proc/self/fd")) <= 1  # noqa: PTH208

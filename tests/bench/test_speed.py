@@ -237,8 +237,7 @@ def test_speed_of_matching_clocks_and_waiting(shown):
         errors = np.array([one.error_ns for one in offsets], np.int64)
         offset = np.array([one.offset_ns for one in offsets], np.int64)[rows.rank]
         times = rows.start_ns - offset, rows.end_ns - offset
-        found = waiting(matched, *times, rows.rank, (errors, np.zeros_like(errors)))
-        return offsets, found
+        return offsets, waiting(matched, *times, rows.rank, (errors, np.zeros_like(errors)))
 
     seconds = min(_timed(across) for _ in range(3))
     offsets, found = across()
@@ -251,8 +250,7 @@ def test_speed_of_matching_clocks_and_waiting(shown):
     table_seconds = min(_timed(lambda: collectives_table(run, range(N_RANKS), chosen)) for _ in range(2))
     # Ends agree within 3 us, so clocks are known as well: up to what all have in common.
     assert found.is_matched.all()
-    apart = np.array([one.offset_ns for one in offsets]) - clock_errors(N_RANKS, SEED)
-    assert np.ptp(apart) < 3000
+    assert np.ptp(np.array([one.offset_ns for one in offsets]) - clock_errors(N_RANKS, SEED)) < 3000
     assert table.num_rows == N_RANKS * N_COLLECTIVES
     shown(
         f"{N_RANKS} ranks x {N_COLLECTIVES} collectives: np.sort {sort:.3f} s",
@@ -290,8 +288,7 @@ def test_a_process_costs_as_much_among_many_as_among_few(tmp_path, shown):
         path = with_processes(tmp_path / f"of_{n_processes}.sqlite", n_processes)
         begin = time.process_time()
         try:
-            run = nsyspipe.load(path, jobs=1)
-            assert run.ranks.num_rows > 0
+            assert nsyspipe.load(path, jobs=1).ranks.num_rows > 0
         except nsyspipe.NsyspipeError as error:
             shown(error)
         costs[n_processes] = (time.process_time() - begin) / n_processes

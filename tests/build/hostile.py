@@ -47,8 +47,7 @@ def hostile_log(path: Path) -> Path:
     """Write what NCCL would log with hostile settings."""
     lines = ["NCCL version 2.21.5+cuda12.4"]
     lines += [f"NCCL_SETTING_{at} set by environment to {name}." for at, name in enumerate(HOSTILE)]
-    text = "".join(f"node0:1000:1000 [0] NCCL INFO {line}\n" for line in lines)
-    path.write_text(text, encoding="utf-8")
+    path.write_text("".join(f"node0:1000:1000 [0] NCCL INFO {line}\n" for line in lines), encoding="utf-8")
     return path
 
 

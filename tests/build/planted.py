@@ -129,8 +129,7 @@ def _ranges(builder: TraceBuilder, secrets: dict[str, str]) -> None:
 def plant(path: Path, secrets: dict[str, str] | None = None, rank: int = 0) -> dict[str, str]:
     """Write a report with secrets everywhere, and return them by place."""
     secrets = _Secrets(secrets or {})
-    builder = planted_rank(secrets, rank)
-    builder.write(path)
+    planted_rank(secrets, rank).write(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         for setting in ("secure_delete = OFF", "synchronous = OFF", "journal_mode = WAL", "wal_autocheckpoint = 0"):
             database.execute(f"PRAGMA {setting}")

@@ -160,8 +160,7 @@ def test_what_was_used_longest_ago_makes_room(reports, tool, cache, monkeypatch,
     let_go()
     for export, when in ((old, 2e9), (older, 1e9)):
         os.utime(export.with_name("lock"), (when, when))
-    size = old.stat().st_size
-    monkeypatch.setenv("NSYSPIPE_CACHE_BYTES", str(2 * size + 100))
+    monkeypatch.setenv("NSYSPIPE_CACHE_BYTES", str(2 * old.stat().st_size + 100))
     new = exported_reports([fake_report(tmp_path / "more" / "run_2.nsys-rep", 2)])[0]
     assert exports(cache) == sorted([old, new])
 

@@ -59,8 +59,7 @@ def test_the_stem_stays_and_any_name_will_do(tmp_path, tool, monkeypatch):
     assert exports == ["r.1.sqlite", "r.sqlite", "r_1.2.sqlite"]
     monkeypatch.chdir(tmp_path)
     stems = ("-x_0", "a b'\"$(x)", "ä\N{SNOWMAN}", "new\nline", os.fsdecode(b"\xff"))
-    odd = [fake_report(Path(f"{stem}.nsys-rep")) for stem in stems]
-    made = export_reports(odd, nsys=tool())
+    made = export_reports([fake_report(Path(f"{stem}.nsys-rep")) for stem in stems], nsys=tool())
     assert [one.path for one in made] == [Path(f"{stem}.sqlite") for stem in stems]
     assert all(one.path.read_bytes() == one.source.read_bytes() for one in made)
 
@@ -80,8 +79,7 @@ def test_several_are_exported_at_once_and_answered_in_order(tmp_path, tool):
     reports = [fake_report(tmp_path / f"run_{rank}.nsys-rep", rank) for rank in (1, 0)]
     seen = []
     made = export_reports(reports, nsys=tool(both), jobs=2, timeout_s=20, on_progress=lambda *at: seen.append(at))
-    assert [one.source for one in made] == reports
-    assert seen[0] == (0, 2)
+    assert ([one.source for one in made], seen[0]) == (reports, (0, 2))
     assert seen[-1] == (2, 2)
 
 

@@ -203,8 +203,7 @@ def test_a_directory_called_torch_is_no_torch(checks, tmp_path, monkeypatch):
 ])  # fmt: skip
 def test_a_machine_can_capture_what_its_cpus_do_and_what_another_python_trains(driver, torch, says):
     facts = (("nsyspipe", "ok", "", ANALYZE), ("cuda_driver", driver, "", CAPTURE), ("torch", torch, "", CAPTURE))
-    found = [Check(*fact) for fact in facts]
-    said = " ".join(as_text(machine_blocks(found), Console(width=100)).split())
+    said = " ".join(as_text(machine_blocks([Check(*fact) for fact in facts]), Console(width=100)).split())
     assert said.startswith(f"This machine can analyze reports{says}")
 
 

@@ -168,8 +168,7 @@ def loaded(found):
             run = nsyspipe.load(folder, jobs=1)
             run.steps()
     family = oracle.choose_family(found)
-    assert run.step_family == family
-    assert run.ranks["rank"].to_pylist() == list(range(len(found)))
+    assert (run.step_family, run.ranks["rank"].to_pylist()) == (family, list(range(len(found))))
     return run, family
 
 

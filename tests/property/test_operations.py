@@ -68,8 +68,7 @@ def expected_events(process, family, numbers, shift):
 def expected_ranges(process, family, numbers, shift):
     if family is None:
         return set()
-    members = oracle.members_on(process, family)
-    ranges = [(i, None, m.start, m.end) for i, m in enumerate(members)]
+    ranges = [(i, None, m.start, m.end) for i, m in enumerate(oracle.members_on(process, family))]
     for role in oracle.ROLES:
         ranges += [(i, role, a, b) for i, a, b in oracle.phase_ranges(process, family, role)]
     # Unified memory moves without any launch, so that it lacks none.
@@ -169,8 +168,7 @@ def test_in_runs_of_several_ranks_spans_are_parts_timelines_add_up_and_seq_names
         if row["step"] == step:
             check_sums(row, [bar for bar in bars.to_pylist() if bar["rank"] == row["rank"]])
     # What is read of one step is enough: all operations give the same bars.
-    every = ((rank, *one) for rank, one in whole.items())
-    assert timeline(steps, collectives, every, step, most) == bars
+    assert timeline(steps, collectives, ((rank, *one) for rank, one in whole.items()), step, most) == bars
 
 
 @pytest.mark.parametrize("name", ["ddp-2gpu-straggler", "ddp-4gpu-shm", "fsdp-4gpu"])
@@ -212,8 +210,7 @@ def check_seqs(whole, collectives):
 def test_the_order_of_rows_in_a_report_changes_nothing_but_the_seq_of_ties(process, random):
     def read(builder):
         with tempfile.TemporaryDirectory() as folder:
-            run = nsyspipe.load(builder.write(Path(folder, "r_0.sqlite")))
-            events, ranges = tables(run)[0]
+            events, ranges = tables(nsyspipe.load(builder.write(Path(folder, "r_0.sqlite"))))[0]
             return events.drop_columns(["seq"]), ranges
 
     builder = build(process)

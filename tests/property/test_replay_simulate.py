@@ -30,8 +30,7 @@ def programs(draw):
             open_ones.append(n_collectives)
             n_collectives += 1
         elif open_ones:
-            at = draw(st.integers(0, len(open_ones) - 1))
-            markers.append((JOIN, open_ones.pop(at)))
+            markers.append((JOIN, open_ones.pop(draw(st.integers(0, len(open_ones) - 1)))))
     markers.append((WINDOW, n_windows))
 
     def matrix(n, values=TIMES):

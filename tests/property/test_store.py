@@ -61,8 +61,7 @@ def test_any_run_comes_back_as_it_is(found):
 @given(runs())
 def test_any_run_of_several_ranks_comes_back_as_it_is(found):
     with tempfile.TemporaryDirectory() as name:
-        run = load_run(found, Path(name))
-        check_round_trip(run, Path(name))
+        check_round_trip(load_run(found, Path(name)), Path(name))
 
 
 @examples(40)

@@ -79,8 +79,7 @@ def merged(ops: list[Op], window: tuple[int, int], most: int) -> list[Bar]:
     bars: list[Bar] = []
     for tick in busy:
         # One operation runs in this nanosecond and the one before: the bar goes on.
-        goes_on = any(tick in ticks and tick - 1 in ticks for _, ticks in parts)
-        if not goes_on:
+        if not any(tick in ticks and tick - 1 in ticks for _, ticks in parts):
             bars.append(Bar([], tick, tick))
         bars[-1].ticks.append(tick)
         bars[-1].end = tick + 1

@@ -77,8 +77,7 @@ def test_the_largest_grids_and_blocks_keep_every_bit_and_shapes_that_differ_are_
 @pytest.mark.parametrize("sampled", [7, 6, 3, 2, 1])
 def test_of_a_large_table_the_middle_alone_has_shapes(tmp_path, monkeypatch, sampled):
     monkeypatch.setattr(read_kernels_module, "_MOST_SHAPES", sampled)
-    path = with_shapes(*((at, 1, 1, 32, 1, 1) for at in range(1, 8))).write(tmp_path / "a.sqlite")
-    table = kernels(path)
+    table = kernels(with_shapes(*((at, 1, 1, 32, 1, 1) for at in range(1, 8))).write(tmp_path / "a.sqlite"))
     known, blocks = ([one is not None for one in table[name].to_pylist()] for name in ("grid", "block"))
     assert known == blocks
     first = known.index(True)
@@ -272,8 +271,7 @@ def test_correlation_ids_join_exactly_beside_a_null_one(tmp_path, first):
 
 @pytest.mark.parametrize("by", [2**60 + 1, -(2**60) - 1])
 def test_times_stay_exact_when_a_null_end_is_among_them(tmp_path, by):
-    builder = shift(steady_rank(0).range(2990, None, "mark", kind=34), by)
-    run = run_of(tmp_path, builder)
+    run = run_of(tmp_path, shift(steady_rank(0).range(2990, None, "mark", kind=34), by))
     assert figures(run) == STEADY
     assert run.steps()["start_ns"].to_pylist() == [at + by for at in (100, 1100, 2100, 3100)]
 
@@ -286,8 +284,7 @@ def test_a_process_is_found_by_its_threads_where_no_operation_names_it(tmp_path,
             for row in builder.rows[table]:
                 row["globalTid"] -= 1 << 63
     run = run_of(tmp_path, blank(builder, "globalPid", KERNEL, MEMCPY))
-    assert figures(run) == STEADY
-    assert run.ranks["pid"].to_pylist() == [1000]
+    assert (figures(run), run.ranks["pid"].to_pylist()) == (STEADY, [1000])
 
 
 @pytest.mark.parametrize("columns", [["greenContextId", "streamId", "contextId", "demangledName"], ["shortName"]])

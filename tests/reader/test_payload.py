@@ -39,8 +39,7 @@ def decoded(layout, *blobs, chunks=1):
     """Return, for each blob, the known fields; None where it was not decoded."""
     parts = [list(part) for part in np.array_split(np.array([*blobs, None])[:-1], chunks)]
     column = pa.chunked_array([pa.array(part, pa.binary()) for part in parts], pa.binary())
-    domains = np.full(len(blobs), 7)
-    fields = decode_fields(column, domains, {(7, layout.schema): read(layout)})
+    fields = decode_fields(column, np.full(len(blobs), 7), {(7, layout.schema): read(layout)})
     return [
         {name: int(fields.values[name][row]) for name in fields.values if fields.known[name][row]}
         if fields.layout[row] >= 0

@@ -224,8 +224,7 @@ def test_message_bytes_are_what_the_program_sends(runs, name, n_bytes):
 def test_an_all_to_all_that_ran_as_sends_and_receives_is_one(runs):
     rows = runs("2gpu-moe").collectives()
     rows = rows.filter(pc.equal(rows["collective"], "all_to_all"))
-    assert rows.num_rows == 2 * 8 * 32
-    assert set(rows["message_bytes"].to_pylist()) == {16 * MIB}
+    assert (rows.num_rows, set(rows["message_bytes"].to_pylist())) == (2 * 8 * 32, {16 * MIB})
     assert pc.all(rows["is_matched"]).as_py()
 
 
@@ -235,8 +234,7 @@ def test_the_number_of_the_domain_changes_no_figure(runs, real, tmp_path, name, 
     tables = (NVTX, "NVTX_PAYLOAD_SCHEMAS", ENTRIES, ENUMS)
     shifted = [f"UPDATE {table} SET domainId = domainId + {shift} WHERE domainId > 0" for table in tables]
     for rank in range(2):
-        path = shutil.copyfile(real / f"{name}_{rank}.sqlite", tmp_path / f"{name}_{rank}.sqlite")
-        edit(path, *shifted)
+        edit(shutil.copyfile(real / f"{name}_{rank}.sqlite", tmp_path / f"{name}_{rank}.sqlite"), *shifted)
     before, after = runs(name), nsyspipe.load(str(tmp_path / f"{name}_*.sqlite"))
     assert (after.summary(), after.collectives()) == (before.summary(), before.collectives())
     assert after.problems["code"].to_pylist() == before.problems["code"].to_pylist()

@@ -31,10 +31,6 @@ def found(folder, *names):
     return read_sidecars([folder / name for name in names or ("ddp_0.sqlite", "ddp_1.sqlite")])
 
 
-def said(found_sidecars):
-    return [one.message for one in found_sidecars.problems]
-
-
 RANKS = {"ranks": [{"rank": 0, "report": "ddp_0"}, {"rank": 1, "report": "ddp_1"}]}
 
 
@@ -73,8 +69,8 @@ def test_what_is_no_ordinary_small_file_is_refused(tmp_path, kind):
         "large": lambda: path.write_text(json.dumps(RANKS) + " " * 2**20),
     }  # fmt: skip
     make[kind]()
-    (message,) = said(found(tmp_path))
-    assert message.startswith("ddp.capture.json cannot be used (")
+    (problem,) = found(tmp_path).problems
+    assert problem.message.startswith("ddp.capture.json cannot be used (")
 
 
 def test_what_a_capture_writes_is_what_is_read(tmp_path):
@@ -365,5 +361,4 @@ def test_real_matrices(n_gpus):
     found = read_topology(REAL / "logs" / f"topo-{n_gpus}gpu.txt")
     assert found.gpus == tuple(range(n_gpus))
     pairs = [(a, b) for a in range(n_gpus) for b in range(n_gpus) if a != b]
-    assert {found.link(*pair) for pair in pairs} == {"NV18"}
-    assert len(found.paths) == len(pairs)
+    assert ({found.link(*pair) for pair in pairs}, len(found.paths)) == ({"NV18"}, len(pairs))

@@ -190,8 +190,7 @@ def blob(payload, *, schema=5, schema_high=0, first=1, tail=b""):
 
 
 def repacked(one, layouts, domain=1):
-    column = pa.chunked_array([pa.array([one], pa.binary())])
-    (found,) = packed(column, np.array([domain]), layouts)
+    (found,) = packed(pa.chunked_array([pa.array([one], pa.binary())]), np.array([domain]), layouts)
     return found
 
 

@@ -96,8 +96,7 @@ def test_bars_and_intervals_of_a_track_are_placed_around_the_middle_and_cut_at_i
 def test_what_was_not_recorded_is_a_dash_and_has_no_bar():
     rows = [{"a": 4_000_000}, {"a": None}, {"a": 1_000_000}]
     field = kinds.barred(rows, "time", lambda row: row["a"], "idle")
-    shares = [getattr(field.cell(row), "share", None) for row in rows]
-    assert shares == [1.0, None, 0.25]
+    assert [getattr(field.cell(row), "share", None) for row in rows] == [1.0, None, 0.25]
     assert kinds.of("a")(rows[1]) == "-"
 
 

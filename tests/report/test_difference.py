@@ -248,8 +248,7 @@ def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change
         change, fail_on="any-change", settings=GateSettings(fail_on="any-change", path=Path("x.toml").resolve())
     )
     formats = words.difference_formats(gated)
-    why = "Gate failed: median step_time improvement, 131.0 ms -> 101.0 ms"
-    assert why in text_of(gated)
+    assert "Gate failed: median step_time improvement, 131.0 ms -> 101.0 ms" in text_of(gated)
     assert "Gate" not in text_of(change)
     page = formats["markdown"].text()
     assert page.startswith("<!-- nsyspipe:diff -->")

@@ -135,8 +135,7 @@ def test_the_bars_of_real_runs_join_without_a_gap(before, after, real):
     found = diff(*(str(real / f"{name}_[0-9].sqlite") for name in (before, after)))
     first, *parts, last = drawn.waterfall(found)["bars"]
     assert (first["end"], None, last["end"] - first["end"]) == (found.mean_step_time[0], None, found.mean_step_time[2])  # fmt: skip
-    ends = [first["end"], *(bar["end"] for bar in parts)]
-    assert [*(bar["start"] for bar in parts), last["end"]] == ends
+    assert [*(bar["start"] for bar in parts), last["end"]] == [first["end"], *(bar["end"] for bar in parts)]
     assert sum(bar["delta"] for bar in parts) == found.mean_step_time[2]
 
 

@@ -22,8 +22,7 @@ def test_findings_are_a_table_with_options_in_code_font(tmp_path):
     page = Page(markdown(run))
     headings, *rows = page.tables[2]
     assert headings == ["up to", "in ms", "what to change"]
-    found = run.findings().to_pylist()
-    said = [f"{one['id']}: {one['title']}. {one['advice']}".lower() for one in found]
+    said = [f"{one['id']}: {one['title']}. {one['advice']}".lower() for one in run.findings().to_pylist()]
     assert [row[2].lower() for row in rows] == said
     # 385 ns of late launches and 300 of exposed communication, of steps of 1000.
     # Eight copies of gradients of 1 ns each in a row.
@@ -135,8 +134,7 @@ def test_hostile_names_stay_text(tmp_path):
 ])  # fmt: skip
 def test_a_run_id_is_found_again_and_cannot_end_its_comment(steady_run, tmp_path, run_id):
     text = markdown(Changed(steady_run, header=replace(steady_run.header, run_id=run_id)))
-    marker = text.splitlines()[1]
-    assert "--" not in marker.removeprefix("<!--").removesuffix("-->")
+    assert "--" not in text.splitlines()[1].removeprefix("<!--").removesuffix("-->")
     path = tmp_path / "comment.md"
     path.write_text(text, encoding="utf-8")
     assert run_id_of_markdown(path) == run_id
@@ -219,8 +217,7 @@ def test_any_text_is_shown_as_it_is(text):
 ])  # fmt: skip
 def test_names_of_programs_are_in_code_font(text, codes):
     page = Page(f"x {prose(text)}")
-    assert page.codes == codes
-    assert page.texts == [f"x {text}"]
+    assert (page.codes, page.texts) == (codes, [f"x {text}"])
 
 
 def test_long_text_is_cut_before_it_is_escaped():

@@ -33,8 +33,7 @@ def texts(page):
 
 def test_a_verdict_is_the_headline_of_the_page(steady_run, without_gpu):
     for run in (steady_run, without_gpu):
-        headline = texts(re.search(r"<h1.*?</h1>", run_page(run))[0]).strip()
-        assert run.verdict == headline
+        assert run.verdict == texts(re.search(r"<h1.*?</h1>", run_page(run))[0]).strip()
     board, answer = nsyspipe.compare({"a": steady_run}), nsyspipe.whatif(steady_run, bucket_mb=25)
     assert board.verdict == "a is the only run: there is nothing to compare it with."
     assert answer.verdict.startswith(("No answer", "With bucket_cap_mb=25: "))

@@ -48,20 +48,15 @@ def check_operations(track, events, shift):
         ("CUDA graphs" in one.name) == (graph.category == "graph") for one in track.threads for graph in one.slices
     )
     kinds = {"graph": "compute"}
+    slices = [(one, thread.name.split(" (")[0]) for thread in track.threads for one in thread.slices]
     drawn = Counter(
-        (
-            one.notes["start_ns"], one.end - shift, one.name, kinds.get(one.category, one.category),
-            thread.name.split(" (")[0],
-        )
-        for thread in track.threads
-        for one in thread.slices
-    )  # fmt: skip
+        (one.notes["start_ns"], one.end - shift, one.name, kinds.get(one.category, one.category), stream)
+        for one, stream in slices
+    )
     names = ("start_ns", "end_ns", "name", "category")
     streams = [f"device {row['device_id']} stream {row['stream_id']}" for row in events]
     assert drawn == Counter((*map(row.get, names), stream) for row, stream in zip(events, streams, strict=True))
-    for thread in track.threads:
-        assert all(one.start == one.notes["start_ns"] + shift for one in thread.slices)
-        assert all(one.depth == 0 for one in thread.slices)
+    assert all(one.start == one.notes["start_ns"] + shift and one.depth == 0 for one, _ in slices)
 
 
 def check_steps(track, shown, shift):
@@ -165,8 +160,7 @@ def test_only_the_steps_that_are_asked_for_are_shown(steady):
 def test_waiting_of_two_communicators_and_unmatched_ones(tmp_path):
     builders = every_step(reports(2), 300, 350, end=400)
     builders[0].nccl(1420, 1450, launch=1030, stream=23)  # only on rank 0: step 1 has no waiting
-    run = load(builders, tmp_path)
-    found = check(run)
+    found = check(load(builders, tmp_path))
     # Each step but that one, the last too: rank 0 waits 50 ns.
     waiting = [rank.child("steps").child("waiting in communication").times for rank in found.ranks]
     assert waiting == [[(300, 350), (2300, 2350), (3300, 3350)], []]

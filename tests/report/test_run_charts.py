@@ -72,8 +72,7 @@ def test_of_many_steps_the_slowest_of_each_few_is_drawn_and_of_few_all():
     n = module.MOST_COLUMNS + 1
     chart = module.step_chart(module.step_rows(steps(*(step(0, at, wall=100 + at % 2) for at in range(n))), [], 1))
     # 401 steps, two to a column: 200 pairs of which the odd step is slower, and the last alone.
-    assert chart.data["per_column"] == 2
-    assert chart.data["step"] == [*range(1, n - 1, 2), n - 1]
+    assert (chart.data["per_column"], chart.data["step"]) == (2, [*range(1, n - 1, 2), n - 1])
     assert chart.table.note == "The slowest of each 2 steps; --json has all."
     few = module.step_chart(module.step_rows(steps(step(0, 0), step(0, 1)), [], 1)).data
     assert (few["per_column"], few["n_steps"], few["wall"]) == (1, 2, [100, 100])

@@ -116,8 +116,7 @@ def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(ste
     text = summary_text(steady_run, Console(width=width))
     words = re.search(r"((?:.+\n)+)rank +time.*\n", text)[0].split()
     assert {"exposed", "hidden", "waits", "wait", "it"} <= {*words}
-    left_out = re.search(r"Left out at [^:]*: (.*)", text)
-    assert (left_out is None) == (width == 100)
+    assert (re.search(r"Left out at [^:]*: (.*)", text) is None) == (width == 100)
 
 
 @pytest.mark.parametrize(("key", "value", "rows"), [

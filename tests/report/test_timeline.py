@@ -119,8 +119,7 @@ def test_the_table_says_when_phases_run_and_how_long_lanes_are_busy():
 def test_the_table_has_no_zero_for_what_was_not_recorded():
     def busy(**known):
         rows = [bar("comm", 1_000_000, 3_000_000, exposed=0)]
-        table = timeline_table(schema.TIMELINE.from_rows(rows), windows((0, 9_000_000), **known))
-        return table.rows[0][2:]
+        return timeline_table(schema.TIMELINE.from_rows(rows), windows((0, 9_000_000), **known)).rows[0][2:]
 
     assert busy(compute_ns=None) == ["-"] * 5
     # A run of one rank: nobody to wait for; copies were not recorded.

@@ -188,8 +188,7 @@ def test_what_only_this_process_sees_is_told_with_the_worker(steady, machines):
     [("tcp://127.0.0.1:9", "no scheduler of Dask answers there"), ("nothing://h:1", "unknown address scheme")],
 )
 def test_a_scheduler_that_does_not_answer_is_told(place, words):
-    said = assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", place, **PATIENCE))
-    assert words in said
+    assert words in assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", place, **PATIENCE))
 
 
 def test_what_is_no_scheduler_as_its_dashboard_is_not_taken_for_a_want_of_memory():

@@ -44,18 +44,15 @@ def test_every_figure_of_a_run_in_which_one_rank_arrives_late(tmp_path):
         {"rank": 1, "n_arrived_last": 2, "wait_caused_ns": 80, "lateness_ns": 80, "held_up_ns": 80, "wait_ns": 0},
     ]
     # Equal ends make exact clocks and no problem.
-    assert clocks(run) == [(0, 0, 0)] * 2
-    assert said(run) == []
+    assert (clocks(run), said(run)) == ([(0, 0, 0)] * 2, [])
 
 
 def test_a_run_of_one_rank_waits_for_nobody_that_is_known(tmp_path):
     run = load(every_step(reports(1), 300, end=400), tmp_path)
-    assert waits(run) == [[None] * 4]
-    assert stragglers(run) == [(0, None, None, None, None, None)]
+    assert (waits(run), stragglers(run)) == ([[None] * 4], [(0, None, None, None, None, None)])
     names = ("is_matched", "n_ranks", "wait_ns", "transfer_ns", "is_significant")
     assert collectives(run, *names) == [(False, *[None] * 4)]
-    assert run.summary()["wait_share"].to_pylist() == [None]
-    assert said(run) == []
+    assert (run.summary()["wait_share"].to_pylist(), said(run)) == ([None], [])
 
 
 def test_of_several_ranks_without_communication_no_wait_is_known(tmp_path):
@@ -114,8 +111,7 @@ def test_where_nothing_matches_in_summary_steps_figures_are_null(tmp_path):
 
 
 def test_without_steps_the_captures_are_matched_as_one(tmp_path):
-    builders = every_step(reports(2), 300, 340, end=400)
-    run = load(builders, tmp_path, without=("NVTX_EVENTS",))
+    run = load(every_step(reports(2), 300, 340, end=400), tmp_path, without=("NVTX_EVENTS",))
     expected = [(seq, rank, 40 * (1 - rank), True) for seq in range(4) for rank in range(2)]
     assert collectives(run, "seq", "rank", "wait_ns", "in_summary", step=0) == expected
     assert waits(run) == [[160], [0]]
@@ -146,8 +142,7 @@ def test_with_session_starts_and_few_collectives_times_are_told_but_nothing_is_s
     assert clocks(run) == [(0, 0, None)] * 2
     expected = [(at, False, False) for at in (40, 0)]
     assert collectives(run, "wait_ns", "is_significant", "is_late_significant") == expected
-    assert waits(run) == [[40, 40, 0, 0], [0] * 4]
-    assert said(run) == ["clock-error-unknown"]
+    assert (waits(run), said(run)) == ([[40, 40, 0, 0], [0] * 4], ["clock-error-unknown"])
     assert problem_of(run, "clock-error-unknown")["severity"] == "info"
 
 

@@ -224,7 +224,6 @@ def test_a_saved_run_has_the_same_rows_and_texts_but_where_its_version_wrote_non
     details = json.loads(table["details"][0].as_py())
     del details["n_host_steps"], details["files"]
     at = table.schema.get_field_index("details")
-    former = table.set_column(at, table.schema.field(at), pa.array([json.dumps(details)]))
-    pq.write_table(former, path)
+    pq.write_table(table.set_column(at, table.schema.field(at), pa.array([json.dumps(details)])), path)
     again = nsyspipe.load(saved)
     assert (again.host_steps(), document(again)["host_steps"]) == (schema.HOST_STEPS.empty(), [])

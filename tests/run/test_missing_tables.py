@@ -156,8 +156,7 @@ def test_ranks_without_a_common_clock_are_not_aligned_at_all(tmp_path, missing):
 ])  # fmt: skip
 def test_without_a_table_of_facts_only_its_facts_are_lost(tmp_path, table, field, empty):
     run = load(tmp_path, without=(table,))
-    assert figures(run) == STEADY
-    assert getattr(run.header, field) == empty
+    assert (figures(run), getattr(run.header, field)) == (STEADY, empty)
     if field == "gpu_names":
         assert run.ranks["gpu_name"].to_pylist() == [None]
         assert problem_of(run, "no-gpu-name")["severity"] == "info"

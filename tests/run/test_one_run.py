@@ -269,8 +269,7 @@ def test_more_processes_than_the_job_had_ranks_are_an_error_row(tmp_path):
 
 
 def test_a_world_of_any_size_costs_no_memory(tmp_path):
-    path = steady_rank(0, world_size=1_000_000).write(tmp_path / "a_0.sqlite")
-    run = nsyspipe.load(path)
+    run = nsyspipe.load(steady_rank(0, world_size=1_000_000).write(tmp_path / "a_0.sqlite"))
     _ = run._gathered  # which does not know how large the world is
     tracemalloc.start()
     try:
@@ -292,8 +291,7 @@ def test_one_range_called_step_is_said_to_be_one_and_may_be_asked_for(tmp_path):
     builders = two_ranks()
     for builder in builders:
         builder.range(0, 100, "step").range(10, 50, "backward").kernel(5, 60, launch=1).nccl(60, 80, launch=20)
-    run = run_of(tmp_path, *builders)
-    message = problem_of(run, "no-steps")["message"]
+    message = problem_of(run_of(tmp_path, *builders), "no-steps")["message"]
     assert all(part in message for part in ("there is one range 'step' on every rank", "--step '^step$'"))
     asked = nsyspipe.load(tmp_path, step="^step$")
     assert asked.summary()["n_summary_steps"].to_pylist() == [1]

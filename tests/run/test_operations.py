@@ -349,8 +349,7 @@ def test_jobs_are_capped_by_reports_and_memory(sizes, requested, available, expe
 
 
 def test_a_timeline_of_many_ranks_is_of_those_that_tell_most_and_of_any_that_are_asked_for(tmp_path, monkeypatch):
-    run = run_of(tmp_path, *(steady_rank(rank) for rank in range(4)))
-    whole = run.timeline()
+    whole = run_of(tmp_path, *(steady_rank(rank) for rank in range(4))).timeline()
     monkeypatch.setattr("nsyspipe.analysis.timeline.MAX_RANKS", 2)
     few = run_of(tmp_path, *(steady_rank(rank) for rank in range(4)))
     assert set(whole["rank"].to_pylist()) == {0, 1, 2, 3}

@@ -173,8 +173,7 @@ def test_a_report_without_gpu_activity_is_an_answer(tmp_path, lazy):
 
 def test_a_report_without_gpu_activity_beside_others_is_named(tmp_path):
     run = run_of(tmp_path, steady_rank(0), idle_process())
-    assert figures(run) == STEADY
-    assert run.ranks["report"].to_pylist() == ["a_0.sqlite"]
+    assert (figures(run), run.ranks["report"].to_pylist()) == (STEADY, ["a_0.sqlite"])
     assert problem_of(run, "no-gpu-activity")["report"] == "a_1.sqlite"
     found = run.host_steps().num_rows, document(run)["host_steps"], 'id="host-steps"' in run_page(run)
     assert found == (0, [], False)

@@ -74,8 +74,7 @@ def test_the_windows_of_a_rank_tile_time_and_the_parts_of_each_sum_to_its_wall_t
 def test_every_step_makes_the_same_and_operations_are_as_many_as_sqlite_counts(runs, real, name):
     n_ranks, kinds, *copies = GROUPS[name]
     run = runs(name)
-    assert run.ranks["rank"].to_pylist() == list(range(n_ranks))
-    assert run.step_family == "Batch #"
+    assert (run.ranks["rank"].to_pylist(), run.step_family) == (list(range(n_ranks)), "Batch #")
     found = {(row["n_collectives"], row["n_dtod"], row["dtod_bytes"]) for row in run.steps().to_pylist()}
     assert found == {(sum(kinds.values()), *copies)}
     statement = (

@@ -70,8 +70,7 @@ def test_phases_hold_what_was_launched_inside_them_by_any_thread(run):
 @pytest.mark.parametrize("version", list(schemas()))
 def test_every_export_version_gives_the_same_figures(tmp_path, version):
     run = run_of(tmp_path, *(steady_rank(rank, version=version) for rank in range(2)))
-    assert figures(run) == STEADY
-    assert run.ranks["rank"].to_pylist() == [0, 1]
+    assert (figures(run), run.ranks["rank"].to_pylist()) == (STEADY, [0, 1])
     # Where the environment was not exported, the file name tells the rank.
     has_environment = "META_DATA_CAPTURE" in schemas()[version]
     assert set(run.ranks["rank_source"].to_pylist()) == {"env:RANK" if has_environment else "file_name"}

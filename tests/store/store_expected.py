@@ -63,8 +63,7 @@ class Expected:
 
         DuckDB opens a file twice for one query, so that one that is replaced in between is an error to it.
         """
-        frames = frames_of(store, [by_pandas])
-        for (_, table, run_id), rows in frames.items():
+        for (_, table, run_id), rows in frames_of(store, [by_pandas]).items():
             names = ("old", "new") if run_id == RUN_ID else ("other",)
             assert rows in [self.frames[name].get(("by_pandas", table, run_id)) for name in names]
         found = tables_of(store, RUN_ID)
@@ -73,8 +72,7 @@ class Expected:
             sums = by_duckdb(store, WITHOUT_RUNS)
             assert sums[OTHER_ID] == without_runs(self.sums["other"])
             for table in WITHOUT_RUNS:
-                allowed = [self.sums[name].get(table) for name in ("old", "new")]
-                assert sums[RUN_ID].get(table) in allowed
+                assert sums[RUN_ID].get(table) in [self.sums[name].get(table) for name in ("old", "new")]
 
     def by_files(self, store):
         """Tell which run there is by the bytes of every file that can be listed."""

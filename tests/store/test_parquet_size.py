@@ -59,8 +59,7 @@ def stragglers(n_rows, **columns):
     wanted = DATASET["stragglers"]
     nulls = {one.name: pa.nulls(n_rows, one.type) for one in wanted.columns}
     filled = {"rank": pa.array(range(n_rows)), "run_id": pa.array(["r"] * n_rows).dictionary_encode()}
-    table = pa.table({**nulls, **filled, **columns})
-    return table.replace_schema_metadata(wanted.arrow.metadata)
+    return pa.table({**nulls, **filled, **columns}).replace_schema_metadata(wanted.arrow.metadata)
 
 
 def check_size_of(found):
@@ -101,8 +100,7 @@ def test_columns_of_others_are_not_read_and_the_id_is_read_as_a_dictionary(monke
         return asked[-1][1]
 
     monkeypatch.setattr(pq.ParquetFile, "read", read_and_tell)
-    ids = pa.array(["r", "r"])
-    table = stragglers(2, others=pa.array(["a", "b"]), run_id=ids)
+    table = stragglers(2, others=pa.array(["a", "b"]), run_id=pa.array(["r", "r"]))
     assert table_of(content(table), DATASET["stragglers"], Path("it")).num_rows == 2
     ((columns, found),) = asked
     assert "others" not in columns

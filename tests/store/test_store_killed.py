@@ -59,8 +59,7 @@ def test_killed_at_random_moments(expected, saver, store):
     assert statuses.count(KILLED) > 5
     assert set(seen) == {"old", "new"}
     assert saver.save("new", store, force=True) == 0
-    assert expected.whole(store) == "new"
-    assert left_behind(store) == []
+    assert (expected.whole(store), left_behind(store)) == ("new", [])
 
 
 def clear_up(store):

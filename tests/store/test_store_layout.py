@@ -140,8 +140,7 @@ def store(tmp_path_factory):
 
 def saved(store, table):
     """Return what was written, file by file, in order of run and rank."""
-    pattern = "*/*/*.parquet" if table in EVENT_TABLES else "*/*.parquet"
-    files = sorted((store / table).glob(pattern))
+    files = sorted((store / table).glob("*/*/*.parquet" if table in EVENT_TABLES else "*/*.parquet"))
     return pa.concat_tables([pq.ParquetFile(file).read() for file in files])
 
 

@@ -34,8 +34,7 @@ def check_same(run, saved):
         assert saved.kernels(top).equals(run.kernels(top))
     for name in ("header", "step_family", "skipped_steps", "nccl", "link"):
         assert getattr(saved, name) == getattr(run, name), name
-    assert document_text(saved) == document_text(run)
-    assert markdown(saved) == markdown(run)
+    assert (document_text(saved), markdown(saved)) == (document_text(run), markdown(run))
     ours, theirs = (summary_text(one, Console(width=100, force_terminal=True), n_findings=None) for one in (run, saved))
     assert ours == theirs
 
@@ -286,8 +285,7 @@ def test_a_changed_byte_is_told_or_changes_nothing_and_never_ends_the_process(da
 
 
 def rewrite(path, change):
-    table = change(pq.read_table(path, partitioning=None))
-    pq.write_table(table, path)
+    pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
 def test_a_column_that_was_added_since_is_null_and_one_that_is_unknown_left_out(damaged, runs, tmp_path):
