@@ -82,10 +82,7 @@ _MORE_OF_SAME = 1.5
 _FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of one in another precision it may be less
 _LAUNCHES_ALIKE, _LEAST_LAUNCHES = 0.8, 1.0  # of all, matrix products as one
 _PRODUCTS, _COMPUTE = "matrix products", METRICS["compute"].column
-_UNLIKE, _OTHER_NUMBER = (
-    1.25,
-    1.1,
-)  # captures of one configuration differ by less, in step time and number of collectives
+_UNLIKE, _OTHER_NUMBER = 1.25, 1.1  # captures of one configuration differ by less, in step time and collectives
 OTHER_WORK, UNKNOWN_WORK, UNLIKE = "other-work", "unknown-work", "unlike-captures"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
@@ -224,7 +221,7 @@ def _other_work(sides: Sides) -> Iterator[Check]:
             yield _check(UNKNOWN_WORK, what, texts, after=after, blocks=texts[0] != texts[1])
     elif all(work.kernels for work in works) and works[0].is_other(works[1]):
         texts = [own.text(other) for own, other in (works, works[::-1])]
-        after = "; step times tell which is faster only where model, batch and precision are the same"
+        after = "; --force where model and batch are the same, and kernels are others (torch.compile)"
         yield _check(OTHER_WORK, "the work of a step", texts, after=after, blocks=True)
 
 
