@@ -289,7 +289,7 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
     hints = [f"{more}: --findings all"] if (more := ", and ".join(parts)) else []
     notes = [f"of the mean step time, {ms_text(step_ns)}"] if step_ns else []
-    bounds = [] if extent.is_brief else shown
+    bounds = [] if extent.is_brief or extent.is_comment else shown
     if assuming := [one for one in bounds if one.assumed]:
         notes.append(f"up to, of {', '.join(one.id for one in assuming)}{assuming[0].assumed}")
     sums = {text: ", ".join(one.id for one in bounds if one.parts == text) for text in (one.parts for one in bounds)}
@@ -299,9 +299,7 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
         notes.append(f"likely, of {', '.join(one.id for one in assuming)}, if {assuming[0].replay_assumes}")
     notes += [f"at most, of {one.id}: with all of it hidden, a limit and no setting" for one in shown if one.is_limit]
     notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear or one.is_limit for one in shown) else []
-    notes += order_notes(shown) if len(shown) > 1 else []
-    if extent.is_comment:  # which has few lines
-        notes, hints = [], [*notes, *hints]
+    notes += order_notes(shown)[: 1 if extent.is_comment else None] if len(shown) > 1 else []
     hint, note = "; ".join(hints), "; ".join(notes)
     yield blocks.Heading(f"What to change first, and what it gives back per step{f' ({hint})' if hint else ''}", "bold")
     yield table_of("Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True)
