@@ -127,7 +127,7 @@ def marked_as(path: Path, command: str, key: str) -> str | None:
 
 
 def markdown(run: Run, top: int | None = None) -> str:
-    """Return a run's summary in GitHub's Markdown: under 60 lines without `top`, the same for the same run; `marker` comes first."""
+    """Return a run's summary in GitHub's Markdown: 60 lines at most without `top`, the same for the same run; `marker` comes first."""
     from nsyspipe.report.run import COMMENT, run_blocks  # noqa: PLC0415 - other subjects need no run's
 
     head, parts = marker("analyze", "run_id", run.header.run_id), run_blocks(run, replace(COMMENT, n_top=top))

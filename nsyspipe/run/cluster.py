@@ -73,11 +73,14 @@ class Cluster(Executor):
             if isinstance(error, MemoryError):  # what another protocol says is read as a length
                 said = "something else does; its dashboard has another port"
             problem = f"no scheduler of Dask answers there ({said})"
-            fix = "the address that dask scheduler prints; for tls:// the certificates of Dask's own configuration"
+            fix, of_tls = (
+                "the address that dask scheduler prints",
+                "; for tls:// the certificates of Dask's own configuration",
+            )
             if place != address:
                 problem = f"names {address}, where {problem.replace(' there', '')}"
                 fix = "the file of a scheduler that runs: it is left when one ends; start dask scheduler --scheduler-file anew"
-            raise InputError(place, problem, fix=fix) from error
+            raise InputError(place, problem, fix=fix + of_tls * address.startswith("tls")) from error
         self._executor = self._client.get_executor(pure=False)
         try:
             self._check_versions()

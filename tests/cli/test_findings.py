@@ -35,7 +35,7 @@ def test_as_many_findings_are_shown_as_asked_for_five_unless_told_and_all_with_t
     asked = {"": [], **{f"--findings {n}": ["--findings", n] for n in ("0", "2", " 3 ", "99", "ALL")}}
     found = {name: section(sick, *LINK, *options) for name, options in asked.items()}
     pinned_report("findings/sick", **{name: "\n".join(lines) for name, lines in found.items()})
-    titles = [re.findall("|".join(ALL), " ".join(lines[1:])) for lines in found.values()]
+    titles = [re.findall(f"  ({'|'.join(ALL)}):", " ".join(lines[1:])) for lines in found.values()]
     assert [list(dict.fromkeys(names)) for names in titles] == [ALL[:n] for n in (5, 0, 2, 3, 7, 7)]
 
 
