@@ -169,7 +169,7 @@ def _least(values: Int64) -> tuple[int | None, int]:
     if values.size < _ENOUGH:
         return int(values.min()) if values.size else None, 0
     third = int(np.partition(values, _ENOUGH - 1)[_ENOUGH - 1])
-    return int(values[values >= third - _TOLERANCE_NS].min()), third
+    return int(values.min(initial=NEVER, where=values >= third - _TOLERANCE_NS)), third
 
 
 def device_clocks(
@@ -244,12 +244,14 @@ def _leads(kernels: Sequence[Int64], copies: Sequence[Int64], waits: pa.Table) -
         most = np.minimum(most, lead)
     is_known = waited_for != UNKNOWN
     most[is_whole | is_known] = NEVER  # it waited for all of them, or for one that is known
-    groups = [(np.ones(stream.size, np.bool_), is_whole | ~is_known)]
+    groups: list[tuple[Flags | slice, Flags]] = [(slice(None), is_whole | ~is_known)]
     groups += [(stream == number, (waited_for == number) & ~is_whole) for number in np.unique(waited_for[is_known])]
     leads = [_NOTHING]
     for own, is_of_group in groups:
         calls = np.append(np.flatnonzero(is_of_group), began.size)  # the last place is that of no call
         call = calls[np.searchsorted(began[is_of_group], launch[own], side="right")]
-        ends, call = end[own][call < began.size], call[call < began.size]
-        leads.append(np.minimum(ends - returned[call], most[call]))
+        is_awaited = call < began.size
+        call, lead = call[is_awaited], end[own][is_awaited]
+        lead -= returned[call]
+        leads.append(np.minimum(lead, most[call], out=lead))
     return np.concatenate(leads)

@@ -81,9 +81,8 @@ class NarrowIntervals:
         """Make one of a set; exact, whatever lasts how long."""
         edges = np.stack((intervals.starts, intervals.ends), axis=1).ravel()
         lengths = np.diff(edges)
-        return cls(
-            int(edges[0]) if edges.size else 0, lengths.astype(np.uint32 if (lengths < _SHORT).all() else np.int64)
-        )
+        kind = np.uint32 if (lengths < _SHORT).all() else np.int64
+        return cls(int(edges[0]) if edges.size else 0, lengths.astype(kind))
 
     def shifted(self, by_ns: int) -> IntervalSet:
         """Return the intervals, later by some time."""

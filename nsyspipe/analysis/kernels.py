@@ -268,9 +268,9 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     n_kernels = int(np.count_nonzero(compute))
     of_kernels = operations.kernel_start, operations.kernel_end, operations.kernel_launch
     of_copies = operations.copy_start, operations.copy_end, operations.copy_launch
-    columns = [np.concatenate((own[compute], copied)) for own, copied in zip(of_kernels, of_copies, strict=True)]
-    order = np.argsort(columns[0], kind="stable")
-    start, end, launch = (own[order] for own in columns)
+    order = np.argsort(np.append(operations.kernel_start[compute], operations.copy_start), kind="stable")
+    both = zip(of_kernels, of_copies, strict=True)
+    start, end, launch = (np.append(own[compute], copied)[order] for own, copied in both)
     place, gap, free, beside = gaps_before(start, end, launch, comm)
     is_kernel = order[place] < n_kernels
     free, beside = free & is_kernel, beside & is_kernel

@@ -148,12 +148,8 @@ def digest_process(
     events: ProcessEvents, steps: ProcessSteps, between: Inputs, capture: Capture, codes: Int64, *, is_one_window: bool
 ) -> tuple[ProcessDigest, list[Problem]]:
     """Reduce one process to its digest, and say what it lacks; `codes`: phases by text, `between`: what its host does between steps."""
-    operations, recorded, members, unmarked_backward = (
-        events.operations,
-        capture.recorded,
-        steps.members,
-        steps.backward,
-    )
+    operations, recorded, members = events.operations, capture.recorded, steps.members
+    unmarked_backward = steps.backward
     windows = capture_window(operations) if is_one_window else step_windows(members, operations)
     phases = phase_ranges(events.ranges, codes, members)
     if unmarked_backward is not None:
@@ -233,14 +229,10 @@ def _measured(
     copy_phase = phases_of_launches(phases, operations.copy_launch)
     backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
     parts = breakdown(device, backward, recorded)
-    gaps = idle_gaps(operations, offset, events.offsets_of_kernels_ns)
     data = union_of(union(phases["data"].starts, phases["data"].ends), between.data)
     inputs = Inputs(data.shifted(offset), between.quiet.shifted(offset))
-    blocking = events.blocking_calls
-    if blocking is not None and offset:
-        for name in ("start_ns", "end_ns"):
-            blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
-    causes, blocked_ns_by_call = idle_causes(gaps, windows, parts["idle_ns"], inputs, blocking)
+    phase = np.concatenate((kernel_phase, copy_phase))
+    causes, blocked_ns_by_call, idle = _idle(events, windows, parts["idle_ns"], inputs, phase)
     parts |= causes
     parts |= grad_copies(device, _in_backward(phases, copy_phase), recorded)
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
@@ -251,8 +243,6 @@ def _measured(
         "graph_ns": windows.covered(graphs),
         "overhead_ns": None if capture.overhead is None else windows.covered(union(*capture.overhead)),
     }
-    phase_of_gaps = np.concatenate((kernel_phase, copy_phase))[gaps.operation]
-    idle = phase_idle(gaps, windows, phase_of_gaps, len(PHASES))
     costs = {}
     for code, (name, own) in enumerate(phases.items()):
         belongs = kernel_phase == code, copy_phase == code
@@ -270,6 +260,19 @@ def _measured(
         "blocked_ns_by_call": blocked_ns_by_call,
         "hidden": NarrowIntervals.of(device.hidden),
     }
+
+
+def _idle(
+    events: ProcessEvents, windows: Windows, idle_ns: Int64 | None, inputs: Inputs, phase: NDArray[np.int8]
+) -> tuple[dict[str, Int64 | None], dict[str, Int64], list[Int64]]:
+    """Return what `idle_causes` and `phase_idle` say, by the phase of each operation; the gaps, of which there are many, go."""
+    offset, blocking = events.clock.offset_ns, events.blocking_calls
+    gaps = idle_gaps(events.operations, offset, events.offsets_of_kernels_ns)
+    if blocking is not None and offset:
+        for name in ("start_ns", "end_ns"):
+            blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
+    by_phase = phase_idle(gaps, windows, phase[gaps.operation], len(PHASES))
+    return *idle_causes(gaps, windows, idle_ns, inputs, blocking), by_phase
 
 
 def _in_backward(phases: Mapping[str, PhaseRanges], phase: NDArray[np.int8]) -> Flags | None:
