@@ -15,7 +15,7 @@ from nsyspipe.comparison.changes import SIDES, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.names import is_matrix_product
-from nsyspipe.model.problems import MIXED_RUNS
+from nsyspipe.model.problems import MIXED_RUNS, MORE_STEPS
 from nsyspipe.model.table import table
 from nsyspipe.run.run import Run
 
@@ -325,7 +325,7 @@ def _few_steps(sides: Sides) -> Iterator[Check]:
         return  # more steps are not what is lacking
     numbers = [[n_steps(run) for run in side.runs] for side in sides]
     if min(map(min, numbers)) < MIN_STEPS:
-        texts, after = [" | ".join(map(str, side)) for side in numbers], f"; {MIN_STEPS} are the least, 20 are better"
+        texts, after = [" | ".join(map(str, side)) for side in numbers], f"; {MIN_STEPS} are the least; {MORE_STEPS}"
         yield _check("few-steps", "too few steps in the figures", texts, after=after)
 
 

@@ -14,6 +14,7 @@ from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
+from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Int64
 
 _LEAST_SHARE = 0.03
@@ -61,7 +62,7 @@ def straggler(evidence: Evidence) -> Answer:
     if set(evidence.steps["step"].to_pylist()) == set(began.to_pylist()):
         return NotJudged(
             "the only step of the figures holds the capture's start, which ranks reach at different times",
-            "capture 3 steps or more, each in an NVTX range",
+            f"{MORE_STEPS}, each in an NVTX range",
         )
     met = own_lateness(evidence.collectives)
     n_meeting = len(met["step"].filter(pc.is_valid(met["late_by_ns"])).unique())

@@ -14,6 +14,7 @@ from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
 from nsyspipe.findings.judge import EXPOSURE, in_order, is_conditional, severity_of
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
+from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, assumptions, opened_replay, why_refused
 from nsyspipe.run.run import Run, ShownInNotebooks
@@ -277,7 +278,7 @@ def whatif(
     if replay is not None and n_steps < FEW_STEPS:
         said = f"the answers rest on {n_steps} step{'s'[: n_steps != 1]}: the ranges say nothing of how steps vary"
         few = {"code": "few-steps-to-replay", "severity": "warning", "report": None, "rank": None, "message": said}
-        problems.append(few | {"fix": "capture 5 steps or more"})
+        problems.append(few | {"fix": MORE_STEPS})
     return WhatIf(
         run_id=run.header.run_id,
         label=run.header.label,

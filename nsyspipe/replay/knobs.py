@@ -16,6 +16,7 @@ from nsyspipe.analysis.links import NAMED_LINKS, named_link
 from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import check_kind
+from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Float64
 from nsyspipe.replay.gradients import bucket_ends
 from nsyspipe.replay.program import NEVER, SIDES, Collectives, RankTimeline, Windows
@@ -182,7 +183,7 @@ def why_not(run: Run) -> Iterator[str]:
     if not np.isin(counted, complete).all() or not counted.size:
         yield "no step is complete on every rank"
     if complete.size == 1 and not run.skipped_steps:
-        yield "no complete step after the first: ranks begin the first one at different times (capture at least 4 steps)"
+        yield f"no complete step after the first: ranks begin the first one at different times ({MORE_STEPS})"
     traffic = run.traffic()
     if PIPELINE in traffic["role"].to_pylist():
         yield "a pipeline: which stage waits for which micro-batch follows from its schedule, which the model does not cover"

@@ -75,7 +75,7 @@ class Field:
     from_width: int = 0
     most: int | None = None  # its width there
     least: int | None = None
-    unit: str = ""  # of times, where the heading says it
+    unit: str = ""  # of quantities, where the heading says it
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def _rates(*from_widths: int) -> list[Field]:
     """Return the bandwidths of nccl-tests, and from which width on each is shown."""
     hints = ("message / transfer", "algbw x 2(n-1)/n for all_reduce, (n-1)/n for gather, scatter, all_to_all")
     return [
-        Field(f"{name.partition('_')[0]}\nGB/s", of(name, lambda rate: bandwidth_text(rate).removesuffix(" GB/s")), hint=hint, from_width=width)
+        Field(f"{name.partition('_')[0]}\nGB/s", of(name, bandwidth_text), hint=hint, from_width=width, unit="GB/s")
         for name, hint, width in zip(RATES, hints, from_widths, strict=True)
     ]  # fmt: skip
 
@@ -83,7 +83,7 @@ def _kernels(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
         *([Field("phase", of("phase"), "word", from_width=_USUAL)] if any(row["phase"] for row in rows) else []),
         calls,
         barred(rows, "beside\ncomm", itemgetter("beside_comm_ratio"), "hidden", "share of its time with communication under way", write=percent_text),
-        Field("slower\nbeside comm", slowdown, hint="against equal kernels that ran beside none; how many were compared", from_width=_WIDE),
+        Field("slower beside\ncomm (kernels)", slowdown, hint="against equal kernels that ran beside none; in brackets how many were compared", from_width=_WIDE),
     ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from nsyspipe.report.costs import csv_cell, csv_text
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format, head_of
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
-from nsyspipe.report.units import STEP_PARTS, absent, ms_text, percent_text, rate_text, value_text
+from nsyspipe.report.units import STEP_PARTS, absent, ms_text, percent_text, rate_text, value_text, with_share
 from nsyspipe.report.words import of_world, same_problems, sources, uneven_notes
 from nsyspipe.version import __version__
 
@@ -73,7 +73,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         *([] if has_kinds else [Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)]),
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
-        Field("steps/s", lambda row: rate_text(row["throughput_steps_per_s"]).removesuffix(" steps/s"), hint=_DOCS["throughput_steps_per_s"], from_width=0 if board.sort == "throughput" else _RATE),
+        Field("steps/s", of("throughput_steps_per_s", rate_text), hint=_DOCS["throughput_steps_per_s"], unit="steps/s", from_width=0 if board.sort == "throughput" else _RATE),
         Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", "the first of its kind")),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, from_width=_INTERVAL),
         *([Field("over the\nfirst", lambda row: absent if row["label"] in others else speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
@@ -356,7 +356,7 @@ def _bar(row: Row, *, is_best: bool) -> Row:
 def _parts_table(rows: Sequence[Row]) -> Table:
     def part(row: Row, column: str) -> str:
         time, whole = row[column], row["mean_step_time_ns"]
-        return absent if time is None or not whole else f"{ms_text(time)} ({percent_text(time / whole)})"
+        return with_share(ms_text(time), time / whole) if time is not None and whole else absent
 
     fields = [
         _run_field(rows),

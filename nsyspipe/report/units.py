@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from nsyspipe.model.figures import METRICS, Figure, shown
 
+_Units: TypeAlias = tuple[tuple[float, str, float], ...]
 _NS_PER_MS, _NS_PER_US = 1e6, 1e3
 _SHORT_NS = 1e4  # from here on a time is in ms: so are most, and those beside it can be compared
-_TIME_UNITS = ((1e9, "s", 1e9), (_NS_PER_MS, "ms", _SHORT_NS), (_NS_PER_US, "us", _NS_PER_US), (1.0, "ns", 0.0))
-_MOST_DECIMALS = 4
+_TIME_UNITS: _Units = ((1e9, "s", 1e9), (_NS_PER_MS, "ms", _SHORT_NS), (_NS_PER_US, "us", _NS_PER_US), (1.0, "ns", 0.0))
+_MOST_DECIMALS = {"ns": 0, "us": 3}  # a time has no more; any other quantity four
 _SMALLEST_MS = 0.001
 _ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
+_RATES, _BANDWIDTHS = ((1.0, "steps/s", 0.0),), ((1e9, "GB/s", 0.0),)
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 absent = "-"  # where nothing was recorded
 _MOST_DIGITS = 3
@@ -21,17 +24,19 @@ POINTS = "points"  # what a difference of ratios is in
 STEP_PARTS = tuple(METRICS[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))
 
 
-class Time(str):
-    """A time in words that knows how long it is, so that a whole column can be written in one unit."""
+class Quantity(str):
+    """A quantity in words, and what stands behind it, that knows its size, so that a whole column can be written in one unit."""
 
-    __slots__ = ("ns",)
-    ns: float
+    __slots__ = ("size", "then", "units")
+    size: float
+    units: _Units
+    then: str
 
-    def __new__(cls, text: str, ns: float) -> Time:
-        """Return the words of a time."""
-        time = super().__new__(cls, text)
-        time.ns = ns
-        return time
+    def __new__(cls, text: str, size: float, units: _Units = _TIME_UNITS, then: str = "") -> Quantity:
+        """Return the words of a quantity, in ns if no units are given: (size of one, name, from where on it is used)."""
+        quantity = super().__new__(cls, text + then)
+        quantity.size, quantity.units, quantity.then = size, units, then
+        return quantity
 
 
 def ms_text(ns: float | None) -> str:
@@ -39,34 +44,38 @@ def ms_text(ns: float | None) -> str:
     if ns is None:
         return absent
     is_tiny = 0 < abs(ns / _NS_PER_MS) < _SMALLEST_MS
-    return Time(f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS)} ms", ns)
+    return Quantity(f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS)} ms", ns)
 
 
 def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
-    """Return the cells of a column or row of times in one unit, and with the decimals that the longest has of four digits.
+    """Return the cells of a column or row of quantities in one unit, and with the decimals that the largest has of four digits.
 
-    ``unit`` is one that the heading names, and the cells then do not; else it is that of the longest. What is not zero but
-    rounds to it says so, and a difference keeps its sign. What holds anything else but times and dashes stays as it is.
+    ``unit`` is one that the heading names, and the cells then do not; else it is that of the largest. What is not zero but
+    rounds to it says so, and a difference keeps its sign. What holds anything else but such and dashes stays as it is.
     """
-    times = [text for text in texts if isinstance(text, Time)]
-    if not times or any(text != absent for text in texts if not isinstance(text, Time)):
+    known = [text for text in texts if isinstance(text, Quantity)]
+    if len({one.units for one in known}) != 1 or any(
+        text != absent for text in texts if not isinstance(text, Quantity)
+    ):
         return [*texts]
-    longest = max(abs(time.ns) for time in times) or _NS_PER_MS
-    scale, name, _ = next(one for one in _TIME_UNITS if (one[1] == unit if unit else longest >= one[2]))
-    digits = min(_decimals(longest / scale), _MOST_DECIMALS if name != "ns" else 0)
-    sign = "+" if any(time.startswith("+") for time in times) else "-"
-    numbers = [_number(one.ns / scale, digits, sign) if isinstance(one, Time) else one for one in texts]
-    return numbers if unit else [f"{text} {name}" if text != absent else text for text in numbers]
+    largest = max(abs(one.size) for one in known) or _NS_PER_MS
+    scale, name, _ = next(one for one in known[0].units if (one[1] == unit if unit else largest >= one[2]))
+    digits = min(_decimals(largest / scale), _MOST_DECIMALS.get(name, 4))
+    sign, named = "+" if any(one.startswith("+") for one in known) else "-", "" if unit else f" {name}"
+    return [
+        f"{_number(one.size / scale, digits, sign)}{named}{one.then}" if isinstance(one, Quantity) else one
+        for one in texts
+    ]
 
 
 def beside(time: str, values: Iterable[float | None]) -> str:
     """Return a time, or its difference, as it stands in a row of others: in one unit, with decimals that tell the shortest."""
     lengths = [abs(value) for value in values if value]
-    if not isinstance(time, Time) or not lengths:
+    if not isinstance(time, Quantity) or time.units is not _TIME_UNITS or not lengths:
         return time
     scale, name, _ = next(one for one in _TIME_UNITS[1:] if max(lengths) >= one[2])
-    digits = min(_decimals(min(lengths) / scale), _MOST_DECIMALS if name != "ns" else 0)
-    return f"{_number(time.ns / scale, digits, '+' if time.startswith('+') else '-')} {name}"
+    digits = min(_decimals(min(lengths) / scale), _MOST_DECIMALS.get(name, 4))
+    return f"{_number(time.size / scale, digits, '+' if time.startswith('+') else '-')} {name}"
 
 
 def _number(value: float, digits: int, sign: str) -> str:
@@ -84,6 +93,11 @@ def _decimals(value: float, n_digits: int = 4) -> int:
 def _significant(value: float) -> str:
     """Write a number with four significant digits and no exponent."""
     return f"{value:.{_decimals(value)}f}" if value else "0"
+
+
+def with_share(time: str, ratio: float | None) -> str:
+    """Return a time and the share of the whole that it is, ``12.34 ms (5.6 %)``."""
+    return Quantity(time, time.size, then=f" ({percent_text(ratio)})") if isinstance(time, Quantity) else time
 
 
 def percent_text(ratio: float | None, digits: int = 1) -> str:
@@ -104,12 +118,14 @@ def bytes_text(n_bytes: float | None) -> str:
 
 def bandwidth_text(bytes_per_s: float | None) -> str:
     """Return bytes per second as GB/s of 1e9 with four significant digits, ``24.07 GB/s``."""
-    return absent if bytes_per_s is None else f"{_significant(bytes_per_s / 1e9)} GB/s"
+    return (
+        absent if bytes_per_s is None else Quantity(f"{_significant(bytes_per_s / 1e9)} GB/s", bytes_per_s, _BANDWIDTHS)
+    )
 
 
 def rate_text(per_second: float | None) -> str:
     """Return steps per second with four significant digits, ``1.551 steps/s``."""
-    return absent if per_second is None else f"{_significant(per_second)} steps/s"
+    return absent if per_second is None else Quantity(f"{_significant(per_second)} steps/s", per_second, _RATES)
 
 
 def count_text(count: float | None) -> str:
@@ -123,7 +139,7 @@ def _time_text(ns: float | None) -> str:
     """Return milliseconds, and what is much shorter in microseconds or nanoseconds, until a column has one unit."""
     if ns is None or not 0 < abs(ns) < _SHORT_NS:
         return ms_text(ns)
-    return Time(f"{ns / _NS_PER_US:.4g} us" if abs(ns) >= _NS_PER_US else f"{ns:.4g} ns", ns)
+    return Quantity(f"{ns / _NS_PER_US:.4g} us" if abs(ns) >= _NS_PER_US else f"{ns:.4g} ns", ns)
 
 
 # Of each unit of a column: its words, and of those of a small difference the unit, its size, and below which it is small.
@@ -151,7 +167,7 @@ def delta_text(unit: str | None, delta: float | None) -> str:
     size, (_, name, scale, least) = abs(delta), _UNITS[unit or "count"]
     sized = f"{size / scale:.2g} {name}".rstrip() if 0 < size < least else value_text(unit, size)
     text = f"{'+' if delta > 0 else '-' if delta < 0 else ''}{sized}"
-    return Time(text, delta) if unit == "ns" else text
+    return Quantity(text, delta) if unit == "ns" else text
 
 
 def signed(value: float, told_from: float | None = None) -> str:

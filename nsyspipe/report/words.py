@@ -247,7 +247,7 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
             severity, message, _, fix = told[0]
             told = [(severity, f"{message} (the first of {len(told)} alike)", place_of(group), fix)]
         rows += told
-    return rows
+    return [(severity, message, "" if place in message else place, fix) for severity, message, place, fix in rows]
 
 
 def unseen_idle(run: Run) -> str:

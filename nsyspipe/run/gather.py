@@ -18,7 +18,7 @@ from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_hos
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import PHASE_PATTERNS, is_part_of_step, is_step_name
 from nsyspipe.model.options import Reading
-from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.problems import MORE_STEPS, Problem, problem
 from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import ReportFacts, read_capture
@@ -219,7 +219,7 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
         n_ranges = [dict(digest.families[:_LARGEST_FAMILIES]).get(name) for digest in own]
         if is_step_name(name) and n_ranges == [len(digest.processes) for digest in own]:
             why = f"there is one range {name!r} on every rank, and one step does not show what is usual"
-            return f"{why}: capture 10 or more, or ask for it with --step '^{name.replace('#', '[0-9]+')}$'"
+            return f"{why}: {MORE_STEPS}, or ask for it with --step '^{name.replace('#', '[0-9]+')}$'"
     ranks = [process for digest in own for process in digest.processes]
     units = [one for process in ranks for one in process.candidates if one.name == REPETITION]
     why = "no family of NVTX ranges qualifies on every rank"

@@ -118,9 +118,25 @@ def test_a_phone_shows_the_gain_and_that_more_columns_follow(written, open_page)
     assert page.locator("thead th").all_inner_texts()[:2] == ["change", "gain"]
     gain = table.locator("tbody td:nth-child(2)").first.bounding_box()
     assert gain["x"] + gain["width"] <= PHONE[0]
-    assert table.evaluate("one => one.scrollWidth > one.clientWidth && getComputedStyle(one).backgroundAttachment") == (
-        "local, scroll"
+    fade = "one => getComputedStyle(one).getPropertyValue('--more-right')"
+    assert table.evaluate(fade) == "32px"
+    table.evaluate("one => { one.scrollLeft = one.scrollWidth; }")
+    page.wait_for_function(f"({fade})(document.querySelector('.scroll')) === '0px'")
+
+
+@pytest.mark.parametrize(("said", "is_dark"), [
+    ('class="vscode-dark"', True), ('class="vscode-light"', False), ('data-jp-theme-light="false"', True), ("", True),
+])  # fmt: skip
+def test_a_notebook_s_card_is_as_dark_as_its_notebook(said, is_dark, browser, steady_run):
+    # Against what the browser prefers, which is followed where the notebook says nothing and the page it is in does.
+    page = browser.new_page(color_scheme="light" if said and is_dark else "dark")
+    meta = "" if said else '<meta name="color-scheme" content="light dark">'
+    page.set_content(f"<!doctype html>{meta}<body {said}>{steady_run._repr_html_()}")
+    card = page.locator(".nsyspipe").evaluate(
+        "one => [getComputedStyle(one).backgroundColor, getComputedStyle(one).color]"
     )
+    page.close()
+    assert card == (["rgb(15, 18, 23)", "rgb(233, 236, 241)"] if is_dark else ["rgb(255, 255, 255)", "rgb(18, 22, 28)"])
 
 
 def test_the_paper_of_a_difference_is_light_and_a_few_sheets(written, open_page, screenshot):

@@ -24,7 +24,7 @@ def shown():
     """Return a function that tells what a page shows and draws, without how figures are made: a line for each text."""
 
     def text_of(markup):
-        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup)).split())
+        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup.replace("<wbr>", ""))).split())
 
     def row(found):
         cells = (text_of(cell) for cell in re.findall(r"<t[dh]\b.*?</t[dh]>", found[0], re.DOTALL))

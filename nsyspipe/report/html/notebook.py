@@ -51,8 +51,9 @@ def headline(shown: ShownInNotebooks) -> str:
 def notebook_html(shown: ShownInNotebooks) -> str:
     """Return HTML for a cell's output: whatever names it holds are escaped, and nothing is fetched or run."""
     blocks = [(type(block).__name__, _in_python(block)) for block in _blocks(shown)]
-    # The pages' light ones by category: a notebook does not tell whether it is dark.
-    colours = dict(re.findall(r"--(?:c-|(?=accent:))(\w+): light-dark\((#\w+)", read_asset("tokens.css")))
+    colours = dict(
+        re.findall(r"--(?:c-|(?=(?:accent|ink|page):))(\w+): (light-dark\(.*?\));", read_asset("tokens.css"))
+    )
     return fragment("notebook.html.j2", {"blocks": blocks, "colours": colours})
 
 

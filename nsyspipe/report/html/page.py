@@ -40,8 +40,9 @@ _CODE = re.compile(
     r"|(?:nsys profile |[\w/]+\.sh )?--[a-z][\w-]*(?:[= ](?:[A-Z]+|\w+\.txt)\b| -(?!\S))?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
     r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b)"
 )
+_BREAKS = re.compile(r"(?<=[A-Za-z0-9)\]][_./])(?=[A-Za-z]{2})|(?<=::)")  # between the words of a name
 _MOST_SHOWN = 2000  # longer than any sentence of ours
-_LONG_CODE = 36  # letters; what is shorter fits a phone
+_UNBROKEN, _LONG_CODE = 12, 36  # letters; what is shorter fits a phone
 PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)  # categories of the palette, and words
 
 
@@ -123,7 +124,7 @@ def _environment() -> Environment:
         autoescape=True, trim_blocks=True, lstrip_blocks=True,
         finalize=lambda value: _told(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )  # fmt: skip
-    environment.filters["code"] = _code
+    environment.filters |= {"code": _code, "name": _name}
     return environment
 
 
@@ -132,13 +133,19 @@ def _told(text: str) -> str:
     return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", cut(text, _MOST_SHOWN))
 
 
+def _name(text: str) -> Markup:
+    """Return a text with names in it, of which long ones break where their words end."""
+    words = (_BREAKS.split(word) if len(word) > _UNBROKEN else [word] for word in _told(text).split(" "))
+    return Markup(" ").join(Markup("<wbr>").join(word) for word in words)
+
+
 def _code(text: str) -> Markup:
     """Return an advice with what is to be typed marked as code."""
     marked, (*pairs, rest) = Markup(), _CODE.split(cut(text, _MOST_SHOWN))
     for words, code in zip(pairs[::2], pairs[1::2], strict=True):
         tag = Markup('<code class="long">') if len(code) > _LONG_CODE else Markup("<code>")
-        marked += Markup("{}{}{}</code>").format(_told(words), tag, code)
-    return marked + _told(rest)
+        marked += Markup("{}{}{}</code>").format(_name(words), tag, _name(code) if len(code) > _LONG_CODE else code)
+    return marked + _name(rest)
 
 
 @dataclass(frozen=True, slots=True)

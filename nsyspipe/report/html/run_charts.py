@@ -17,7 +17,7 @@ from nsyspipe.model.figures import FIGURES
 from nsyspipe.report.blocks import Field, of, table_of
 from nsyspipe.report.html.page import Chart
 from nsyspipe.report.run import table_note
-from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, percent_text
+from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, percent_text, with_share
 
 # Parts of a step that sum to its wall time: category of the palette, words, and meaning.
 _PARTS = (
@@ -88,7 +88,7 @@ def rank_chart(
 
     def part(name: str, row: Mapping[str, Any]) -> str:
         time, wall = parts_of(row).get(name), row["wall_ns"]
-        return f"{mean(time)} ({percent_text(None if time is None or not wall else time / wall)})"
+        return with_share(mean(time), None if time is None or not wall else time / wall)
 
     fields = [
         Field("rank", of("rank")),
@@ -176,7 +176,10 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
         Field("transfer", of("transfer", ms_text)),
         Field("longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)),
         Field("waiting rank", lambda row: str(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent),
-        *(Field(f"rank {rank} waits", partial(lambda at, row: ms_text(row["wait"].get(at)), rank)) for rank in ranks),
+        *(
+            Field(f"rank {rank} waits ms", partial(lambda at, row: ms_text(row["wait"].get(at)), rank), unit="ms")
+            for rank in ranks
+        ),
         *(messages if any(row["bytes"] for row in rows) else []),
     ]
     label, section = f"Collectives in the order of {whole}", "Collectives"

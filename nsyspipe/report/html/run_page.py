@@ -390,8 +390,8 @@ def report_table(run: Run, listed: Sequence[int]) -> Table:
         Field("rank known by", of("rank_source"), "text"),
         Field("kernels", of("n_kernels", count_text)),
         Field("of them communication", of("n_comm", count_text)),
-        Field("clock offset", of("clock_offset_ns", ms_text)),
-        Field("clock error", of("clock_error_ns", ms_text)),
+        Field("clock offset us", of("clock_offset_ns", ms_text), unit="us"),
+        Field("clock error us", of("clock_error_ns", ms_text), unit="us"),
     ]
     ranks = [row for row in run.ranks.to_pylist() if row["rank"] in listed]
     note = run_report.table_note(len(ranks), run.header.n_ranks)

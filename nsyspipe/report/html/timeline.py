@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.report.blocks import Field, Table, of, table_of
 from nsyspipe.report.run import LOOP, table_note
-from nsyspipe.report.units import absent, ms_text
+from nsyspipe.report.units import absent, in_one_unit, ms_text
 
 _LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")  # of a rank, from top to bottom
 _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be communication
@@ -139,7 +139,7 @@ def timeline_table(
         return absent if row[known] is None else ms_text(busy.get((row["rank"], lane), 0))
 
     def span(name: str, row: Mapping[str, Any]) -> str:
-        times = [ms_text(time - origin) for time in spans.get((row["rank"], name), ())]
+        times = in_one_unit([ms_text(time - origin) for time in spans.get((row["rank"], name), ())])
         return " \N{EN DASH} ".join(times) or absent
 
     fields = [
