@@ -43,9 +43,9 @@ _MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
 
 
 def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[str, str]]:
-    """Return which of the parts of a step some row has, of `parts_of`: category of the palette, and words."""
+    """Return which parts of a step, of `parts_of`, take time in some row: category of the palette, and words."""
     without = [("compute", "compute", ""), ("copies", "exposed copies", ""), ("idle", "idle", "")]
-    names = {name for row in rows for name in row}
+    names = {name for row in rows for name, ns in row.items() if ns}
     return [(category, words) for category, words, _ in (_PARTS if has_comm else without) if category in names]
 
 
@@ -99,7 +99,7 @@ def rank_chart(
         Field("of it transfer", lambda row: mean(row["transfer_ns"])),
     ]
     data = {"n_steps": n_steps, "whole": whole, "ranks": drawn}
-    thin = THIN if has_comm and any(row["wait"] is not None for row in drawn) else ()
+    thin = [pair for pair, time in zip(THIN, times[2:], strict=True) if has_comm and any(row[time] for row in drawn)]
     colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
     height, table = 36 + 46 * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
     return Chart("step-bars", "Time", label, height, data, table, caption, colours)
@@ -182,9 +182,13 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
     label, section = f"Collectives in the order of {whole}", "Collectives"
     drawn = ("seq", "collective", "transfer", "duration", "longest", "n_waits")
     data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn} | {"whole": whole}
-    is_known = {row["transfer"] is not None for row in rows}
-    colours = [("transfer", "transfer"), ("waiting", "longest wait of a rank")] if True in is_known else []
-    colours += [("untold", "duration: transfer and waiting are not known")] if False in is_known else []
+    longest = (row["longest"][0][1] for row in rows if row["longest"])
+    drawn_parts = (
+        ("transfer", "transfer", any(row["transfer"] for row in rows)),
+        ("waiting", "longest wait of a rank", any(longest)),
+        ("untold", "duration: transfer and waiting are not known", any(row["transfer"] is None for row in rows)),
+    )
+    colours = [(category, words) for category, words, is_drawn in drawn_parts if is_drawn]
     table, has_zoom = table_of(label, rows, fields, medians.note), len(rows) > _ZOOMED_FROM
     order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
     sized = [row for row in rows if row["bytes"] and row["busbw"]]
@@ -192,7 +196,7 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
         return [order]
     data = {name: [row[name] for row in sized] for name in ("seq", "collective", "bytes", "busbw", "transfer")}
     about = "Message size against bus bandwidth"
-    caption = f"{about}. The same figures are in the table above."
+    caption = f"{about}. Its figures are in the table of the chart above: Show as table."
     return [order, Chart("sizes", section, f"{about} of each collective", 260, data, None, caption)]
 
 

@@ -17,10 +17,10 @@ _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be com
 MOST_BARS = 24_000  # more take longer to draw than to understand, and each costs some 25 bytes
 _NONE = -1
 _LEAST_STRETCH = 0.01  # of the step: what is shorter is no reason for its length
-# Lane, its category of the palette, and words.
+# Lane, or what is drawn of communication; its category of the palette, and words.
 _LEGEND = (
-    ("compute", "compute", "compute"), (_UNTOLD, _UNTOLD, "kernels: which of them communicate is not known"), ("comm", "hidden", "communication beside compute"),
-    ("comm", "exposed", "exposed communication"), ("comm", "waiting", "waiting in it"), ("comm", "transfer", "transfer"),
+    ("compute", "compute", "compute"), (_UNTOLD, _UNTOLD, "kernels: which of them communicate is not known"), ("hidden", "hidden", "communication beside compute"),
+    ("exposed", "exposed", "exposed communication"), ("wait", "waiting", "waiting in it"), ("transfer", "transfer", "transfer"),
     ("memory", "copies", "copies"), ("launch", "launch", "launched, not yet started"),
     ("phase", "backward", "phases, as the device ran them"),
 )  # fmt: skip
@@ -111,8 +111,13 @@ def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
 
 
 def lane_legend(ranks: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the lanes that are drawn of any of the ``ranks`` of a timeline: category of the palette, and words."""
+    """Return what is drawn of any of the ``ranks`` of a timeline: category of the palette, and words."""
     lanes = {lane for rank in ranks for lane in rank["lanes"]}
+    comm = [rank["lanes"]["comm"] for rank in ranks if "comm" in rank["lanes"]]
+    if any(sum(bars.get("busy", bars["length"])) > sum(bars.get("exposed", ())) for bars in comm):
+        lanes.add("hidden")
+    if any(sum(bars.get("busy", bars["length"])) > sum(bars["wait"]) for bars in comm if "wait" in bars):
+        lanes.add("transfer")
     return [(category, words) for lane, category, words in _LEGEND if lane in lanes]
 
 

@@ -68,7 +68,8 @@ nsyspipe.builders.sizes = (data, palette) => {
     },
     xAxis: { ...nsyspipe.valueAxis(palette, { name: "message", nameLocation: "middle", nameGap: 28 }), type: "log",
       min: ({ min }) => 10 ** Math.floor(Math.log10(min)), max: ({ max }) => 10 ** Math.ceil(Math.log10(max)),
-      axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, formatter: (bytes) => nsyspipe.bytes(bytes).replace(".00", "") } },
+      axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, margin: 10, alignMinLabel: "left", alignMaxLabel: "right",
+        formatter: (bytes) => nsyspipe.bytes(bytes).replace(".00", "") } },
     yAxis: nsyspipe.valueAxis(palette, { axisLabel: { color: palette.ink3, fontSize: 12, formatter: (speed) => `${nsyspipe.tick(speed / 1e9)} GB/s` } }),
     series: kinds.map((kind, index) => ({
       name: kind,

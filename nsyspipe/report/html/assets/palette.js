@@ -43,7 +43,7 @@ nsyspipe.inkOn = (color) => {
 /** The parts of a step in the order in which they are stacked, with the words of the legend. */
 nsyspipe.PARTS = [
   ["compute", "compute alone"],
-  ["hidden", "compute + hidden communication"],
+  ["hidden", "hides communication"],
   ["exposed", "exposed communication"],
   ["copies", "exposed copies"],
   ["idle", "idle"],
