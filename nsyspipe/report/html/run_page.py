@@ -210,8 +210,8 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
         all_ranks = "; dots are the ranks, the line their median" if len(rows) > 1 else ""
         one = "the slowest of some consecutive steps" if columns.caption else "a step"
         shaded = " Shaded: not in the figures." if any(row["mark"] for row in steps) else ""
-        dashed = " Dashed: not recorded." if unseen else ""
-        yield Sentence(f"Each column is {one} on its slowest rank{all_ranks}.{shaded}{dashed}{least}")
+        shaded += " Dashed: not recorded." if unseen else ""
+        yield Sentence(f"Each column is {one} on its slowest rank{all_ranks}.{shaded}{least}")
         yield columns
     else:
         rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."
@@ -254,8 +254,7 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
     others = _other_steps(run, data, first)
     for _, step in (steps := [("closest to the median", data), *others]):
         step["collectives"] = charts.collective_facts(run.collectives(), step["step"])
-    if others:
-        data["others"] = [step for _, step in others]
+    data["others"] = [step for _, step in others]
     choices = [(step["step"], f"{step['step']}, {what}") for what, step in steps] if others else []
     if data["stretch"]:
         length = ms_text(data["stretch"]["end"] - data["stretch"]["start"])

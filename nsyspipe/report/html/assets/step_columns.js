@@ -19,10 +19,10 @@ nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
   });
   const parts = nsyspipe.PARTS.map(([name]) => stack(name, data.parts[name].map((ns) => ns ?? 0),
     (at) => ({ color: palette[name], opacity: data.mark[at] ? 0.45 : 1 })));
-  const rest = data.wall.map((ns, at) => nsyspipe.PARTS.reduce((left, [name]) => left - (data.parts[name][at] ?? 0), ns));
+  const rest = data.wall_ns.map((ns, at) => nsyspipe.PARTS.reduce((left, [name]) => left - (data.parts[name][at] ?? 0), ns));
   const unknown = stack("idle", rest.map((ns) => ns || null),
     () => ({ color: "transparent", borderColor: palette.lineStrong, borderType: "dashed" }));
-  const hasRanks = data.walls.some((walls) => walls.length > 1);
+  const hasRanks = data.walls_ns.some((walls) => walls.length > 1);
   const ranks = {
     name: "ranks",
     type: "scatter",
@@ -30,14 +30,14 @@ nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
     silent: true,
     z: 6,
     itemStyle: { color: palette.page, borderColor: palette.ink, borderWidth: 1 },
-    data: data.walls.flatMap((walls, at) => walls.map((ns) => [at, ns])),
+    data: data.walls_ns.flatMap((walls, at) => walls.map((ns) => [at, ns])),
   };
   // Of steps in the figures; between others one is no line, but a dash.
   const isLone = (at) => [at - 1, at + 1].every((beside) => data.mark[beside] !== "");
   const median = {
     name: "median", type: "line", silent: true, z: 5, showAllSymbol: true, symbol: "rect",
     itemStyle: { color: palette.ink }, lineStyle: { color: palette.ink, width: 1.5 },
-    data: data.median.map((ns, at) => ({ value: data.mark[at] ? null : ns, symbolSize: isLone(at) ? [24, 1.5] : 0 })),
+    data: data.median_wall_ns.map((ns, at) => ({ value: data.mark[at] ? null : ns, symbolSize: isLone(at) ? [24, 1.5] : 0 })),
   };
   const shade = {
     name: "shade", type: "custom", silent: true, z: 0,
@@ -48,13 +48,17 @@ nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
     },
   };
 
+  const kinds = nsyspipe.partsIn((name) => data.parts[name]);
   const tip = (at) => {
-    const rows = nsyspipe.PARTS.map(([name, words]) => nsyspipe.timeRow(words, data.parts[name][at], palette[name]));
-    rows.push(nsyspipe.timeRow("step time", data.wall[at]));
-    if (hasRanks) rows.push(nsyspipe.timeRow("median of ranks", data.median[at], palette.ink));
-    rows.push(nsyspipe.timeRow(`fastest, rank ${data.fastestRank[at]}`, data.fastest[at]));
+    const rows = kinds.map(([name, words]) => nsyspipe.timeRow(words, data.parts[name][at], palette[name]));
+    rows.push(nsyspipe.timeRow("step time", data.wall_ns[at]));
+    if (hasRanks) {
+      rows.push(nsyspipe.timeRow("median of ranks", data.median_wall_ns[at], palette.ink));
+      rows.push(nsyspipe.timeRow(`fastest, rank ${data.fastest_rank[at]}`, data.fastest_wall_ns[at]));
+    }
+    const slowest = hasRanks ? `, slowest rank ${data.rank[at]}` : "";
     const mark = data.mark[at] ? `, not in the figures: ${data.mark[at]}` : "";
-    return nsyspipe.tooltip({ title: `step ${data.step[at]}, slowest rank ${data.rank[at]}${mark}`, rows });
+    return nsyspipe.tooltip({ title: `step ${data.step[at]}${slowest}${mark}`, rows });
   };
 
   const frame = nsyspipe.frame(palette);
