@@ -53,14 +53,14 @@ nsyspipe.builders.sizes = (data, palette) => {
   return {
     ...frame,
     grid: { left: 78, right: 20, top: 36, bottom: 44 },
-    legend: { top: 0, left: 0, itemWidth: 10, itemHeight: 10, textStyle: { color: palette.ink2, fontSize: 12 } },
+    legend: { top: 5, left: 0, padding: 0, itemWidth: 10, itemHeight: 10, textStyle: { color: palette.ink2, fontSize: 12 } },
     tooltip: {
       ...frame.tooltip,
       trigger: "item",
       formatter: ({ value: [bytes, speed, at] }) => nsyspipe.tooltip({
         title: `${data.collective[at]}, place ${data.seq[at]}`,
         rows: [
-          { label: "message", value: nsyspipe.bytes(bytes), exact: `${bytes} B` },
+          { label: "message", value: nsyspipe.bytes(bytes), exact: nsyspipe.exact(bytes, "B") },
           { label: "bus bandwidth", value: nsyspipe.bandwidth(speed) },
           nsyspipe.timeRow("transfer", data.transfer[at], palette.transfer),
         ],

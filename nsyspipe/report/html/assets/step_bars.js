@@ -29,7 +29,7 @@ nsyspipe.builders["step-bars"] = (data, palette, { width }) => {
   const unknown = stack("idle", ranks.map((one) => (one.wall - sum(one.parts)) / n || null), {
     stack: "wall",
     barWidth: 20,
-    itemStyle: { color: "transparent", borderColor: palette.lineStrong, borderType: "dashed" },
+    itemStyle: { color: "transparent", borderColor: palette.ink3, borderType: "dashed" },
     label: { show: true, color: palette.ink2, formatter: ({ value }) => (value ? "parts not recorded" : "") },
   });
   const communication = ["waiting", "transfer"].map((name) => stack(

@@ -21,7 +21,7 @@ nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
     (at) => ({ color: palette[name], opacity: data.mark[at] ? 0.45 : 1 })));
   const rest = data.wall_ns.map((ns, at) => nsyspipe.PARTS.reduce((left, [name]) => left - (data.parts[name][at] ?? 0), ns));
   const unknown = stack("idle", rest.map((ns) => ns || null),
-    () => ({ color: "transparent", borderColor: palette.lineStrong, borderType: "dashed" }));
+    () => ({ color: "transparent", borderColor: palette.ink3, borderType: "dashed" }));
   const hasRanks = data.walls_ns.some((walls) => walls.length > 1);
   const ranks = {
     name: "ranks",
