@@ -125,11 +125,11 @@ def test_the_address_holds_the_filters_the_axis_and_the_chosen_run_and_brings_th
 def test_a_run_off_the_scale_has_a_mark_at_its_edge(kept):
     marks = """(() => { const { series, yAxis } = chart.getOption();
       const { data } = series.find(one => one.name === "beyond");
-      return data.map(({ run, value, symbolRotate }) => [run, value[1] === yAxis[0].min, symbolRotate]); })()"""
+      return data.map(({ run, value }) => [run, value[1] === yAxis[0].min]); })()"""
     large = kept.page.evaluate("nsyspipe.board.data.runs.label.flatMap((label, at) => label === 'large' ? [at] : [])")
     timed = [run for run in large if kept.page.evaluate("run => nsyspipe.board.value('step_time_ns', run)", run)]
     # 50 ms where the scale is that of 100 to 113; the one without a step time has its cross.
-    assert kept.chart(marks, MAIN) == [[run, True, 180] for run in timed]
+    assert kept.chart(marks, MAIN) == [[run, True] for run in timed]
     assert len(timed) == 5
 
 

@@ -72,11 +72,13 @@ def test_of_many_steps_the_slowest_of_each_few_is_drawn_and_of_few_all():
     n = module.MOST_COLUMNS + 1
     chart = module.step_chart(module.step_rows(steps(*(step(0, at, wall=100 + at % 2) for at in range(n))), [], 1))
     # 401 steps, two to a column: 200 pairs of which the odd step is slower, and the last alone.
-    assert (chart.data["per_column"], chart.data["step"]) == (2, [*range(1, n - 1, 2), n - 1])
-    assert chart.table.note == "The slowest of each 2 steps; --json has all."
-    few = module.step_chart(module.step_rows(steps(step(0, 0), step(0, 1)), [], 1)).data
-    assert (few["per_column"], few["n_steps"], few["wall"]) == (1, 2, [100, 100])
-    assert few["parts"]["hidden"] == [20, 20]
+    assert (chart.data["step"], chart.table.note[:27]) == ([*range(1, n - 1, 2), n - 1], "The slowest of each 2 steps")
+    # Of one rank that does not communicate, nothing is said of others; nor do legends name what takes no time.
+    alone = (step(number=number, hidden=0, exposed=0, copies=0) for number in (0, 1))
+    few = module.step_chart(module.step_rows(steps(*alone), [], 1), has_comm=False)
+    assert (few.table.note, few.data["wall_ns"], few.data["parts"]["exposed"]) == (None, [100, 100], [0, 0])
+    assert [one.heading for one in few.table.columns][2:] == ["compute", "exposed copies", "idle", "in the figures"]
+    assert [*dict(few.legend)] == ["compute", "idle"]
 
 
 def test_every_rank_of_a_step_is_told_and_their_median():
@@ -157,10 +159,8 @@ def test_the_rank_that_waits_longest_is_named(rows, cells, wait):
 
 
 def test_nothing_is_drawn_of_what_is_not_there():
-    assert module.rank_chart(schema.STEPS.empty(), []) is None
-    assert module.step_rows(schema.STEPS.empty(), [], 2) == []
-    assert module.step_chart([]) is None
-    assert charts() == []
+    empty = schema.STEPS.empty()
+    assert [module.rank_chart(empty, []), module.step_chart(module.step_rows(empty, [], 2)), *charts()] == [None, None]
     # Sizes are drawn where they are known.
     sized = [row(0, seq, 0, n_bytes=64 * seq) for seq in (1, 2, 3)]
     found = charts(row(0, 0, 0), *sized)[1].data

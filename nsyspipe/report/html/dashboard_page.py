@@ -170,8 +170,6 @@ def dashboard_page(
         "store": title,
         "figures": FOLLOWED,
         "facets": choices,
-        "n_few": 6,  # buttons of a facet that are there from the start; and in all, since more are no choice any more
-        "n_most": 40,
         "n_runs": len(runs),
         "rows": [(at, run, [_cell(run["row"], figure) for figure in FOLLOWED]) for at, run in latest],
         "has_pages": any(run["page"] for run in runs),
@@ -196,13 +194,11 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
     series = sorted(set(by_run), key=lambda line: (line[0], line[1] or ""))
     n_runs = Counter(group for group, _ in by_run)
     groups = sorted(n_runs, key=lambda group: (-n_runs[group], group))
-    better = {"lower": -1, "higher": 1, "neither": 0}
     values = {figure.column: [value_of(row, figure) for row in rows] for figure in FOLLOWED}
     hints = {hint: at for at, hint in enumerate(dict.fromkeys(run["hint"] for run in runs))}
     return {
         "figures": [
-            {"name": figure.column, "title": figure.label, "kind": figure.unit, "better": better[figure.better]}
-            for figure in FOLLOWED
+            {"name": one.column, "title": one.label, "kind": one.unit, "better": one.better} for one in FOLLOWED
         ],
         "groups": groups,
         "series": [{"group": groups.index(group), "label": label} for group, label in series],
@@ -299,8 +295,7 @@ def page_links(store: Path, run_ids: Iterable[str], beside: Path, pages: Path | 
     places = [*([] if pages is None else [pages]), beside / "pages", beside, store / "pages"]
     links = {}
     for run_id in run_ids:
-        files = (place / f"{run_id}.html" for place in places)
-        page = next((file for file in files if run_id_of_page(file) == run_id), None)
+        page = next((file for place in places if run_id_of_page(file := place / f"{run_id}.html") == run_id), None)
         if page is not None:
             # Bytes, since names of files need not be text; "./" so that none is ever taken for a scheme.
             url = f"./{quote(os.fsencode(os.path.relpath(page, beside)))}"

@@ -98,7 +98,7 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
     if difference.statistic != MEAN:
         about += " The verdict above is about medians, so its figures may differ a little."
     if bars["from"]:
-        about += f" The axis begins at {ms_text(bars['from'])}: on a whole one the changes would be too small to see."
+        about += f" The axis begins at {ms_text(bars['from'])}, not at 0."
     label = "From the mean step time of the baseline to that of the candidate, by part"
     return Chart("waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, table, about, PART_LEGEND)
 

@@ -24,9 +24,11 @@ _PARTS = (
     ("compute", "compute alone", "compute without communication under way"),
     ("hidden", "hides communication", "compute with communication under way"),
     ("exposed", "exposed communication", "communication beside no compute"),
-    ("copies", "exposed copies", "copies beside neither"),
+    ("copies", "exposed copies", "copies beside neither compute nor communication"),
     ("idle", "idle", "nothing runs"),
 )
+_WITHOUT_COMM = (("compute", "compute", ""), ("copies", "exposed copies", "copies beside no compute"), _PARTS[-1])
+_DRAWN = ("step", "rank", "wall_ns", "fastest_rank", "fastest_wall_ns", "median_wall_ns", "walls_ns", "mark")
 _SUMMED = (
     "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
     "comm_ns", "wait_ns", "transfer_ns",
@@ -43,10 +45,9 @@ _MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
 
 
 def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[str, str]]:
-    """Return which of the parts of a step some row has, of `parts_of`: category of the palette, and words."""
-    without = [("compute", "compute", ""), ("copies", "exposed copies", ""), ("idle", "idle", "")]
-    names = {name for row in rows for name in row}
-    return [(category, words) for category, words, _ in (_PARTS if has_comm else without) if category in names]
+    """Return which parts of a step, of `parts_of`, take time in some row: category of the palette, and words."""
+    names = {name for row in rows for name, ns in row.items() if ns}
+    return [(category, words) for category, words, _ in (_PARTS if has_comm else _WITHOUT_COMM) if category in names]
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, int]:
@@ -90,16 +91,16 @@ def rank_chart(
         time, wall = parts_of(row).get(name), row["wall_ns"]
         return with_share(mean(time), None if time is None or not wall else time / wall)
 
+    parts = _WITHOUT_COMM if all(row["comm_ns"] == 0 for row in rows) else _PARTS
+    split = {"communication in all": "comm_ns", "of it waiting": "wait_ns", "of it transfer": "transfer_ns"}
     fields = [
         Field("rank", of("rank")),
-        Field(whole, lambda row: mean(row["wall_ns"])),
-        *(Field(words, partial(part, name), hint=hint) for name, words, hint in _PARTS),
-        Field("communication in all", lambda row: mean(row["comm_ns"])),
-        Field("of it waiting", lambda row: mean(row["wait_ns"])),
-        Field("of it transfer", lambda row: mean(row["transfer_ns"])),
+        Field(whole, of("wall_ns", mean)),
+        *(Field(words, partial(part, name), hint=hint) for name, words, hint in parts),
+        *(Field(words, of(name, mean)) for words, name in split.items() if parts is _PARTS),
     ]
     data = {"n_steps": n_steps, "whole": whole, "ranks": drawn}
-    thin = THIN if has_comm and any(row["wait"] is not None for row in drawn) else ()
+    thin = [pair for pair, time in zip(THIN, times[2:], strict=True) if has_comm and any(row[time] for row in drawn)]
     colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
     height, table = 36 + 46 * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
     return Chart("step-bars", "Time", label, height, data, table, caption, colours)
@@ -134,26 +135,23 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
     per_column = max(-(-len(rows) // MOST_COLUMNS), 1)
     shown = [max(rows[at : at + per_column], key=lambda row: row["wall_ns"]) for at in range(0, len(rows), per_column)]
     parts = [parts_of(row) for row in shown]
-    columns = {
-        "step": "step", "wall": "wall_ns", "rank": "rank", "fastest": "fastest_wall_ns",
-        "fastestRank": "fastest_rank", "median": "median_wall_ns", "walls": "walls_ns", "mark": "mark",
-    }  # fmt: skip
     shares = ("compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "wait_share")
+    silent = {"exposed_comm_share", "wait_share"} if all(row["comm_ns"] == 0 for row in rows) else set()
     fields = [
         Field("step", of("step")),
         Field("step time", of("wall_ns", ms_text)),
         Field("slowest rank", of("rank")),
-        *(Field(FIGURES[name].short, of(name, percent_text)) for name in shares),
+        *(Field(FIGURES[name].short, of(name, percent_text)) for name in shares if name not in silent),
         Field("fastest rank", of("fastest_rank")),
-        Field("its time", of("fastest_wall_ns", ms_text)),
+        Field("fastest rank's time", of("fastest_wall_ns", ms_text)),
         Field("median of ranks", of("median_wall_ns", ms_text)),
         Field("in the figures", lambda row: row["mark"] or "yes", "text"),
     ]
+    told = [one for one in fields if "rank" not in one.heading or any(len(row["walls_ns"]) > 1 for row in rows)]
     note = f"The slowest of each {per_column} steps; --json has all." if per_column > 1 else None
-    data: dict[str, Any] = {name: [row[column] for row in shown] for name, column in columns.items()}
-    data |= {"per_column": per_column, "n_steps": len(rows)}
+    data: dict[str, Any] = {name: [row[name] for row in shown] for name in _DRAWN}
     data["parts"] = {name: [row.get(name) for row in parts] for name, _, _ in _PARTS}
-    table = table_of("Steps over time, shares of the slowest rank", shown, fields, note)
+    table = table_of("Steps over time, shares of the slowest rank", shown, told, note)
     caption = f"{len(rows)} steps in {len(shown)} columns." if per_column > 1 else ""
     colours, has_zoom = legend(parts, has_comm=has_comm), len(rows) > _ZOOMED_FROM
     return Chart("step-columns", "Steps", "Step time over steps", 260, data, table, caption, colours, has_zoom)
@@ -164,8 +162,7 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
 
     The table has the wait of each of few ranks, of many the longest.
     """
-    rows = medians.rows
-    if not rows:
+    if not (rows := medians.rows):
         return []
     ranks = medians.ranks if len(medians.ranks) <= _RANK_COLUMNS else []
     messages = [Field("message", of("bytes", bytes_text)), Field("bus bandwidth", of("busbw", bandwidth_text))]
@@ -185,18 +182,20 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
     label, section = f"Collectives in the order of {whole}", "Collectives"
     drawn = ("seq", "collective", "transfer", "duration", "longest", "n_waits")
     data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn} | {"whole": whole}
-    is_known = {row["transfer"] is not None for row in rows}
-    colours = [("transfer", "transfer"), ("waiting", "longest wait of a rank")] if True in is_known else []
-    colours += [("untold", "duration: transfer and waiting are not known")] if False in is_known else []
+    colours = [("transfer", "transfer")] * any(row["transfer"] for row in rows)
+    colours += [("waiting", "longest wait of a rank")] * any(row["longest"][0][1] for row in rows if row["longest"])
+    colours += [("untold", "duration: transfer and waiting not known")] * any(row["transfer"] is None for row in rows)
     table, has_zoom = table_of(label, rows, fields, medians.note), len(rows) > _ZOOMED_FROM
     order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
     sized = [row for row in rows if row["bytes"] and row["busbw"]]
     if len({row["bytes"] for row in sized}) < _SIZES:
         return [order]
     data = {name: [row[name] for row in sized] for name in ("seq", "collective", "bytes", "busbw", "transfer")}
-    about = "Message size against bus bandwidth"
-    caption = f"{about}. The same figures are in the table above."
-    return [order, Chart("sizes", section, f"{about} of each collective", 260, data, None, caption)]
+    caption = "Message size against bus bandwidth. Its figures are in the table of the chart above: Show as table."
+    return [
+        order,
+        Chart("sizes", section, "Message size and bus bandwidth of each collective", 260, data, None, caption),
+    ]
 
 
 def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float | None]]:

@@ -197,7 +197,7 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
     chart_of = partial(charts.rank_chart, is_capture=run.is_capture, has_comm=has_comm)
     if bars := chart_of(run.breakdown(), drawn, listed, caption=left_out_note(len(drawn), len(rows))):
         thin = " Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
-        split = thin if charts.THIN[0] in bars.legend else ""
+        split = thin if any(pair in bars.legend for pair in charts.THIN) else ""
         yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split}{least}")
         yield bars
     else:
@@ -209,8 +209,9 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
     if columns := charts.step_chart(steps, has_comm=has_comm):
         all_ranks = "; dots are the ranks, the line their median" if len(rows) > 1 else ""
         one = "the slowest of some consecutive steps" if columns.caption else "a step"
-        striped = f"Striped columns are not in the figures{'; dashed: not recorded' if unseen else ''}."
-        yield Sentence(f"Each column is {one} on its slowest rank{all_ranks}. {striped}{least}")
+        shaded = " Shaded: not in the figures." if any(row["mark"] for row in steps) else ""
+        shaded += " Dashed: not recorded." if unseen else ""
+        yield Sentence(f"Each column is {one} on its slowest rank{all_ranks}.{shaded}{least}")
         yield columns
     else:
         rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."
@@ -253,8 +254,7 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
     others = _other_steps(run, data, first)
     for _, step in (steps := [("closest to the median", data), *others]):
         step["collectives"] = charts.collective_facts(run.collectives(), step["step"])
-    if others:
-        data["others"] = [step for _, step in others]
+    data["others"] = [step for _, step in others]
     choices = [(step["step"], f"{step['step']}, {what}") for what, step in steps] if others else []
     if data["stretch"]:
         length = ms_text(data["stretch"]["end"] - data["stretch"]["start"])
@@ -269,7 +269,8 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
         "many. How long a bar is busy, exposed and waiting is summed from the operations, to the nanosecond, as in the "
         f"table.{left_out}"
     )
-    chart = Chart("timeline", "Timeline", label, 120, data, table, caption, lane_legend(data["ranks"]), has_zoom=True)
+    colours = lane_legend([rank for _, step in steps for rank in step["ranks"]])
+    chart = Chart("timeline", "Timeline", label, 120, data, table, caption, colours, has_zoom=True)
     yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])
 
 

@@ -17,10 +17,10 @@ _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be com
 MOST_BARS = 24_000  # more take longer to draw than to understand, and each costs some 25 bytes
 _NONE = -1
 _LEAST_STRETCH = 0.01  # of the step: what is shorter is no reason for its length
-# Lane, its category of the palette, and words.
+# Lane, or what is drawn of communication; its category of the palette, and words.
 _LEGEND = (
-    ("compute", "compute", "compute"), (_UNTOLD, _UNTOLD, "kernels: which of them communicate is not known"), ("comm", "hidden", "communication beside compute"),
-    ("comm", "exposed", "exposed communication"), ("comm", "waiting", "waiting in it"), ("comm", "transfer", "transfer"),
+    ("compute", "compute", "compute"), (_UNTOLD, _UNTOLD, "kernels: which of them communicate is not known"), ("hidden", "hidden", "communication beside compute"),
+    ("exposed", "exposed", "exposed communication"), ("wait", "waiting", "waiting in it"), ("transfer", "transfer", "transfer"),
     ("memory", "copies", "copies"), ("launch", "launch", "launched, not yet started"),
     ("phase", "backward", "phases, as the device ran them"),
 )  # fmt: skip
@@ -111,8 +111,12 @@ def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
 
 
 def lane_legend(ranks: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the lanes that are drawn of any of the ``ranks`` of a timeline: category of the palette, and words."""
+    """Return what is drawn of any of the ``ranks`` of a timeline: category of the palette, and words."""
     lanes = {lane for rank in ranks for lane in rank["lanes"]}
+    for bars in (rank["lanes"]["comm"] for rank in ranks if "comm" in rank["lanes"]):
+        busy = sum(bars.get("busy", bars["length"]))
+        parts = {"hidden": sum(bars.get("exposed", ())), "transfer": sum(bars.get("wait", [busy]))}
+        lanes |= {rest for rest, ns in parts.items() if ns < busy}
     return [(category, words) for lane, category, words in _LEGEND if lane in lanes]
 
 
@@ -132,6 +136,7 @@ def timeline_table(
     ends = timeline.filter(pc.equal(timeline["lane"], "phase")).group_by(["rank", "name"], use_threads=False)
     ends = ends.aggregate([("start_ns", "min"), ("end_ns", "max")]).to_pylist()
     spans = {(row["rank"], row["name"]): (row["start_ns_min"], row["end_ns_max"]) for row in ends}
+    lanes = [one for one in _BUSY if one[1] in {"compute", "memory"} or any(row["comm_ns"] != 0 for row in rows)]
     ran, whole = {phase for _, phase in spans}, "capture" if is_capture else "step"
     spans |= {(row["rank"], whole): (row["start_ns"], row["end_ns"]) for row in rows}
 
@@ -145,7 +150,7 @@ def timeline_table(
     fields = [
         Field("rank", of("rank")),
         Field(f"{whole}, from and to", partial(span, whole)),
-        *(Field(heading, partial(lane_time, lane, known)) for heading, lane, known in _BUSY),
+        *(Field(heading, partial(lane_time, lane, known)) for heading, lane, known in lanes),
         *(Field(f"{phase}, from and to", partial(span, phase)) for phase in LOOP if phase in ran),
     ]
     return table_of(f"Timeline of the {whole}, per rank", rows, fields, table_note(len(rows), of_step.num_rows))

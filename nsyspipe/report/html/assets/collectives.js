@@ -53,14 +53,14 @@ nsyspipe.builders.sizes = (data, palette) => {
   return {
     ...frame,
     grid: { left: 78, right: 20, top: 36, bottom: 44 },
-    legend: { top: 0, left: 0, itemWidth: 10, itemHeight: 10, textStyle: { color: palette.ink2, fontSize: 12 } },
+    legend: { top: 5, left: 0, padding: 0, itemWidth: 10, itemHeight: 10, textStyle: { color: palette.ink2, fontSize: 12 } },
     tooltip: {
       ...frame.tooltip,
       trigger: "item",
       formatter: ({ value: [bytes, speed, at] }) => nsyspipe.tooltip({
         title: `${data.collective[at]}, place ${data.seq[at]}`,
         rows: [
-          { label: "message", value: nsyspipe.bytes(bytes), exact: `${bytes} B` },
+          { label: "message", value: nsyspipe.bytes(bytes), exact: nsyspipe.exact(bytes, "B") },
           { label: "bus bandwidth", value: nsyspipe.bandwidth(speed) },
           nsyspipe.timeRow("transfer", data.transfer[at], palette.transfer),
         ],
@@ -68,7 +68,8 @@ nsyspipe.builders.sizes = (data, palette) => {
     },
     xAxis: { ...nsyspipe.valueAxis(palette, { name: "message", nameLocation: "middle", nameGap: 28 }), type: "log",
       min: ({ min }) => 10 ** Math.floor(Math.log10(min)), max: ({ max }) => 10 ** Math.ceil(Math.log10(max)),
-      axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, formatter: (bytes) => nsyspipe.bytes(bytes).replace(".00", "") } },
+      axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, margin: 10, alignMinLabel: "left", alignMaxLabel: "right",
+        formatter: (bytes) => nsyspipe.bytes(bytes).replace(".00", "") } },
     yAxis: nsyspipe.valueAxis(palette, { axisLabel: { color: palette.ink3, fontSize: 12, formatter: (speed) => `${nsyspipe.tick(speed / 1e9)} GB/s` } }),
     series: kinds.map((kind, index) => ({
       name: kind,

@@ -34,7 +34,7 @@ nsyspipe.axes = (() => {
     return nsyspipe.categoryAxis(palette, runs.map(String), {
       axisLine: { onZero: false, lineStyle: { color: palette.lineStrong } },
       axisLabel: {
-        color: palette.ink3, fontSize: named ? 11 : 12, hideOverlap: true, lineHeight: 14,
+        color: palette.ink3, fontSize: named ? 11 : 12, hideOverlap: true, showMaxLabel: true, lineHeight: 14,
         interval: named ? 0 : isNew,
         formatter: (run) => (named ? wrapped(board.data.runs.label[run], room - 8) : words.moment(Number(run))),
       },

@@ -107,7 +107,7 @@
     list.replaceChildren(...items);
     if (hadFocus >= 0) [...list.querySelectorAll("button")].at(Math.min(hadFocus, items.length - 1))?.focus();
     document.getElementById("series-note").textContent = found.length
-      ? "A line joins runs of one world size, GPU model and work only; variants are points. Below: the latest step time, and since when its level is another; of variants the best."
+      ? "A line joins runs of one world size and GPU model, and of one label, or of one step name and like compute; variants are points. Below: the latest step time, and since when its level is another; of variants the best."
       : "No run in view.";
   };
 

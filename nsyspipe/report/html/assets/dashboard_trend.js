@@ -6,7 +6,8 @@ nsyspipe.trend = (() => {
   const { axes, board, words } = nsyspipe;
   const { data } = board;
   const SHAPES = ["circle", "rect", "triangle", "diamond"];
-  const CROSS = "path://M0 1L1 0L5 4L9 0L10 1L6 5L10 9L9 10L5 6L1 10L0 9L4 5Z";
+  const CROSS = "M0 1L1 0L5 4L9 0L10 1L6 5L10 9L9 10L5 6L1 10L0 9L4 5Z";
+  const [UP, DOWN] = ["M4 0L8 8L0 8Z", "M4 8L8 0L0 0Z"];
   const MAIN = "step_time_ns";
 
   const dotSize = (n, isMain) => (n <= 40 ? 9 : n <= 150 ? 6 : 4) - (isMain ? 0 : 2);
@@ -70,18 +71,26 @@ nsyspipe.trend = (() => {
     };
   };
 
-  /** A cross at the foot where a run has no such figure. */
-  const crosses = (runs, figure, palette) => ({
-    type: "scatter",
-    name: "missing",
-    yAxisIndex: 1,
-    symbol: CROSS,
-    symbolSize: 7,
-    itemStyle: { color: palette.ink3 },
-    data: runs
-      .filter((run) => board.value(figure.name, run) === null && axes.place(run) !== null)
-      .map((run) => ({ run, value: [axes.place(run), 0] })),
+  /** Marks of one size; those too near to the one before are not seen, only pointed at. */
+  const marks = (name, size, pathOf, data, more) => ({
+    type: "custom",
+    name,
+    data,
+    clip: false,
+    renderItem: (params, api) => {
+      const [x, y] = api.coord([api.value(0), api.value(1)]);
+      const isApart = !(x - params.context.last < 1.6 * size);
+      if (isApart) params.context.last = x;
+      const shape = { pathData: pathOf(params.dataIndex), x: x - size / 2, y: y - size / 2, width: size, height: size };
+      return { type: "path", shape, invisible: !isApart, style: { fill: api.visual("color") } };
+    },
+    ...more,
   });
+
+  /** A cross at the foot where a run has no such figure. */
+  const crosses = (runs, figure, palette) => marks("missing", 7, () => CROSS, runs
+    .filter((run) => board.value(figure.name, run) === null && axes.place(run) !== null)
+    .map((run) => ({ run, value: [axes.place(run), 0] })), { yAxisIndex: 1, itemStyle: { color: palette.ink3 } });
 
   /** A triangle at the edge where a run lies off the scale: above, or below. */
   const beyond = (series, figure, limits, palette, focus) => {
@@ -94,11 +103,10 @@ nsyspipe.trend = (() => {
       return [{
         run,
         value: [axes.place(run), y > limits.max ? limits.max : limits.min],
-        symbolRotate: y > limits.max ? 0 : 180,
         itemStyle: { color: of === focus ? palette.accent : palette.ink3 },
       }];
     }));
-    return { type: "scatter", name: "beyond", symbol: "triangle", symbolSize: 8, clip: false, z: 5, data: off };
+    return marks("beyond", 8, (at) => (off[at].value[1] === limits.max ? UP : DOWN), off, { z: 5 });
   };
 
   const levels = (of, palette) => {
@@ -167,7 +175,7 @@ nsyspipe.trend = (() => {
         triggerOn: "none",
         formatter: ({ data: point }) => tooltip(point.run),
       },
-      series: nsyspipe.pointer.remember(element, [...(isMain && focus !== null ? levels(focus, palette) : []), ...lines, beyond(series, figure, limits, palette, focus), crosses(own.length ? series.get(focus) : runs, figure, palette)]),
+      series: nsyspipe.pointer.remember(element, [...(isMain && focus !== null ? levels(focus, palette) : []), ...lines, beyond(series, figure, limits, palette, focus), crosses(runs, figure, palette)]),
     };
   };
 

@@ -29,8 +29,8 @@ nsyspipe.words = (() => {
   };
 
   const tone = (difference, small, better) => {
-    if (Math.abs(difference) < small || better === 0) return "same";
-    return difference * better > 0 ? "better" : "worse";
+    if (Math.abs(difference) < small || better === "neither") return "same";
+    return (difference > 0) === (better === "higher") ? "better" : "worse";
   };
 
   /**

@@ -24,12 +24,12 @@ nsyspipe.ms = (ns) => {
   return `${nsyspipe.significant(ms)} ms`;
 };
 
-/** Nanoseconds to the last digit: `12 345 678 ns`, with thin spaces that do not break. */
-nsyspipe.exact = (ns) => {
-  if (ns === null || ns === undefined) return nsyspipe.absent;
-  const [whole, fraction] = String(ns).split(".");
+/** A count of ns, or of another unit, to the last digit: `12 345 678 ns`, with thin spaces that do not break. */
+nsyspipe.exact = (count, unit = "ns") => {
+  if (count === null || count === undefined) return nsyspipe.absent;
+  const [whole, fraction] = String(count).split(".");
   const grouped = whole.replace(/\B(?=(\d{3})+$)/g, "\u202f");
-  return `${grouped}${fraction ? `.${fraction.slice(0, 3)}` : ""} ns`;
+  return `${grouped}${fraction ? `.${fraction.slice(0, 3)}` : ""} ${unit}`;
 };
 
 /** A ratio as per cent; a small one that is not zero says so. */

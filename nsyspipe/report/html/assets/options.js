@@ -45,7 +45,7 @@ nsyspipe.categoryAxis = (palette, names, more = {}) => ({
   nameTextStyle: { color: palette.ink3, fontSize: 12 },
   axisLine: { lineStyle: { color: palette.lineStrong } },
   axisTick: { show: false },
-  axisLabel: { color: palette.ink2, fontSize: 12, hideOverlap: true },
+  axisLabel: { color: palette.ink2, fontSize: 12 }, // by itself evenly apart; hideOverlap would leave out more, unevenly
   splitLine: { show: false },
   ...more,
 });

@@ -40,10 +40,17 @@ nsyspipe.inkOn = (color) => {
   return (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) ? "#12161c" : "#ffffff";
 };
 
+/** Parts of a step that are not 0 everywhere, as `PARTS`; `valuesOf` a part's name: ns, null where not recorded. */
+nsyspipe.partsIn = (valuesOf) => {
+  const found = nsyspipe.PARTS.filter(([name]) => valuesOf(name).some((ns) => ns !== 0));
+  const hasComm = found.some(([name]) => name === "hidden" || name === "exposed");
+  return found.map(([name, words]) => [name, name === "compute" && !hasComm ? "compute" : words]);
+};
+
 /** The parts of a step in the order in which they are stacked, with the words of the legend. */
 nsyspipe.PARTS = [
   ["compute", "compute alone"],
-  ["hidden", "compute + hidden communication"],
+  ["hidden", "hides communication"],
   ["exposed", "exposed communication"],
   ["copies", "exposed copies"],
   ["idle", "idle"],

@@ -29,7 +29,7 @@ nsyspipe.builders["step-bars"] = (data, palette, { width }) => {
   const unknown = stack("idle", ranks.map((one) => (one.wall - sum(one.parts)) / n || null), {
     stack: "wall",
     barWidth: 20,
-    itemStyle: { color: "transparent", borderColor: palette.lineStrong, borderType: "dashed" },
+    itemStyle: { color: "transparent", borderColor: palette.ink3, borderType: "dashed" },
     label: { show: true, color: palette.ink2, formatter: ({ value }) => (value ? "parts not recorded" : "") },
   });
   const communication = ["waiting", "transfer"].map((name) => stack(
@@ -38,18 +38,22 @@ nsyspipe.builders["step-bars"] = (data, palette, { width }) => {
     { stack: "comm", barWidth: 6 },
   ));
 
+  const kinds = nsyspipe.partsIn((name) => ranks.map((one) => one.parts[name] ?? null));
+  const hasComm = ranks.some((one) => one.comm !== 0);
   const tip = (at) => {
     const one = ranks[at];
     const mean = (sum) => (sum === null ? null : sum / n);
-    const rows = nsyspipe.PARTS.map(([name, words]) => nsyspipe.timeRow(words, mean(one.parts[name] ?? null), palette[name]));
+    const rows = kinds.map(([name, words]) => nsyspipe.timeRow(words, mean(one.parts[name] ?? null), palette[name]));
     return nsyspipe.tooltip({
       title: `rank ${one.rank}: ${nsyspipe.ms(mean(one.wall))}${n > 1 ? `, mean of ${n} steps` : ""}`,
       rows: [
         ...rows,
         nsyspipe.timeRow(data.whole, mean(one.wall)),
-        nsyspipe.timeRow("communication in all", mean(one.comm)),
-        nsyspipe.timeRow("of it waiting", mean(one.wait), palette.waiting),
-        nsyspipe.timeRow("of it transfer", mean(one.transfer), palette.transfer),
+        ...(hasComm ? [
+          nsyspipe.timeRow("communication in all", mean(one.comm)),
+          nsyspipe.timeRow("of it waiting", mean(one.wait), palette.waiting),
+          nsyspipe.timeRow("of it transfer", mean(one.transfer), palette.transfer),
+        ] : []),
       ],
     });
   };

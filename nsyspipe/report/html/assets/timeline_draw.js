@@ -31,7 +31,8 @@ nsyspipe.timeline.series = (() => {
   /** A name for a bar that has room for some of it: what is written into it, cut where it ends. */
   const written = (name, width, fill) => (width < LEAST_NAME || !name ? {} : {
     textConfig: { position: "insideLeft", distance: 4 },
-    textContent: { style: { text: name, width: width - 8, overflow: "truncate", ellipsis: "\u2026", fill: nsyspipe.inkOn(fill), font: `11px ${nsyspipe.FONT}` } },
+    // Its outline keeps it apart from the other colour of a bar that is exposed in part.
+    textContent: { style: { text: name, width: width - 8, overflow: "truncate", ellipsis: "\u2026", fill: nsyspipe.inkOn(fill), stroke: fill, lineWidth: 3, font: `11px ${nsyspipe.FONT}` } },
   });
 
   const custom = (name, data, fill, { isTrue, nameOf, emphasis = { style: { opacity: 0.82 } }, ...more } = {}) => ({
