@@ -30,8 +30,10 @@ def headline(found: WhatIf) -> str:
     """Return the answer in one sentence."""
     answered = [one for one in found.scenarios if one.refused is None]
     if not answered:
-        (why, _), *more_reasons = Counter(one.refused_in_options for one in found.scenarios).most_common()
-        return f"No answer: {why}{'; to other changes for other reasons, below' if more_reasons else ''}."
+        (why, n), *more_reasons = Counter(one.refused_in_options for one in found.scenarios).most_common()
+        n_more = sum(n for _, n in more_reasons)
+        to, rest = (f" to {n} changes", f"; to {n_more} more for other reasons, below") if n_more else ("", "")
+        return f"No answer{to}: {why}{rest}."
     if answered[0].id == "custom" and _is_captured(answered[0]):
         return f"With {answered[0].label}: as captured, {ms_text(answered[0].step_time_ns)}: nothing changes."
     if answered[0].id == "custom":
@@ -103,7 +105,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     ranks = words.of_world(run.header.n_ranks, run.header.world_size, "rank", "s")
     steps = f"{found.n_steps} step{'s'[: found.n_steps != 1]} in the figures"
     yield blocks.Facts([found.label, ranks, *run.header.gpu_names, steps, *sources(run)], "Run")
-    times = {"step time": found.step_time_ns, "at best, if transfers took no time,": found.limit_step_time_ns}
+    times = {"step time": found.step_time_ns, "if transfers took no time,": found.limit_step_time_ns}
     figures = [f"{name} {ms_text(ns)}" for name, ns in times.items() if ns is not None]
     if found.identity_error_pct is not None:
         figures.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
@@ -168,7 +170,8 @@ def _page(found: WhatIf, run: Run) -> str:
 
 def _row_label(one: Scenario) -> str:
     """Return a change in words, and that it is none where nothing sets it, or it was captured."""
-    return f"{one.label}{' (no setting)' if one.id == _LIMIT else ' (as captured)' if _is_captured(one) else ''}"
+    as_captured = " (as fast as captured)" if "link" in one.knobs else " (as captured)"
+    return f"{one.label}{' (no setting)' if one.id == _LIMIT else as_captured if _is_captured(one) else ''}"
 
 
 def _is_captured(one: Scenario) -> bool:

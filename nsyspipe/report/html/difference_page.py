@@ -94,13 +94,21 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
     bars = waterfall(difference)
     if bars is None:
         return None
-    about = "Mean over the steps of the figures, on each step's slowest rank. The parts add up exactly."
-    if difference.statistic != MEAN:
-        about += " The verdict above is about medians, so its figures may differ a little."
-    if bars["from"]:
-        about += f" The axis begins at {ms_text(bars['from'])}: on a whole one the changes would be too small to see."
+    about = ["Means over steps, on each step's slowest rank: the parts add up exactly."]
+    about += ["The verdict above is about medians."] if difference.statistic != MEAN else []
+    about += [f"The axis begins at {ms_text(bars['from'])}, so that small changes can be seen."] if bars["from"] else []
+    about += [table.note] if table.note else []
     label = "From the mean step time of the baseline to that of the candidate, by part"
-    return Chart("waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, table, about, PART_LEGEND)
+    return Chart(
+        "waterfall",
+        PARTS,
+        label,
+        32 * len(bars["bars"]) + 28,
+        bars,
+        replace(table, note=None),
+        " ".join(about),
+        PART_LEGEND,
+    )
 
 
 def waterfall(difference: RunDifference) -> dict[str, Any] | None:
@@ -234,7 +242,7 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
         "blue: improvement. Bold: what the verdict rests on."
     )
     if mostly:
-        note += f" Inconclusive for no reason told beside it: {mostly}."
+        note += f" Where inconclusive stands alone: {mostly}."
     track = Field(f"-{limit:g} to +{limit:g} %", kind="track")
     table = with_column(replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks)
     steps = Field("steps", hint="summary steps that have the figure: baseline, candidate")
