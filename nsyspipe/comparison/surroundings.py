@@ -153,8 +153,7 @@ def _latest(table: StepTable) -> float | None:
     rows = table.run.stragglers()
     if not rows.num_rows or rows["lateness_ns"].null_count:
         return None
-    per_step: float = max(rows["lateness_ns"].to_pylist()) / table.n_steps
-    return per_step
+    return float(max(rows["lateness_ns"].to_pylist()) / table.n_steps)
 
 
 def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:

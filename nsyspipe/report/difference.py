@@ -276,13 +276,13 @@ def _interval_and_limit(row: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known."""
-    if not row[f"{what}_steps"] and not row[f"{what}_captures"]:
-        is_open = row["verdict"] == INCONCLUSIVE and row["ci_low"] is not None
-        is_close = is_open and "interval" in (row["why"] or "") and what == "settle"
-        return "too close to what counts for more steps to settle it" if is_close else ""
     counts = [row[f"n_{side}"] or 0 for side in SIDES]
     aim = "settle it" if what == "settle" else "settle the gate"
-    return settling_text(row[f"{what}_steps"], row[f"{what}_captures"], counts, aim)
+    is_close = (
+        what == "settle" and row["ci_low"] is not None and "interval" in (row["why"] or "")
+    )  # of what is inconclusive
+    hint = settling_text(row[f"{what}_steps"], row[f"{what}_captures"], counts, aim)
+    return hint or "too close to what counts for more steps to settle it" * is_close
 
 
 def settling_text(steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it") -> str:
@@ -310,12 +310,9 @@ def notes(difference: RunDifference) -> list[str]:
         texts.append(f"A capture without steps: {whole}; {needs}.")
     elif method:
         uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
-        times = "; times are judged on means, since steps are uneven" if uneven else ""
-        texts += uneven
-        texts.append(
-            f"Figures of both sides are medians over steps{times}; other tables have means. Intervals of the difference: "
-            f"{method}; no change: all of the interval within {percent_text(difference.rules.min_effect)}."
-        )
+        texts += [*uneven, "Times are judged on means, since steps are uneven."] if uneven else []
+        least = percent_text(difference.rules.min_effect)
+        texts.append(f"Intervals of the difference: {method}; no change: all of the interval within {least}.")
         texts += spread_text(difference, "LABEL=REPORTS")
     texts += filter(None, [_beside_text(difference)])
     return texts + ([f"Thresholds from {file}."] if (file := difference.settings.file) else [])

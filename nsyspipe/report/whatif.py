@@ -156,15 +156,14 @@ def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:
 
 def _page(found: WhatIf, run: Run) -> str:
     """Return the page, whose menu has each gain and its range drawn beside zero, the largest gain as long as there is room."""
-    parts, step = [*whatif_blocks(found, run)], found.step_time_ns
+    step = found.step_time_ns
     rows = [one for one in found.scenarios if one.refused is None]
     # how much less, at most, by the estimate, at least
     gains = [[step and ns and step - ns for ns in (one.low_ns, one.step_time_ns, one.high_ns)] for one in rows]
     largest = max((gain[0] or 0 for gain in gains), default=0) or 1.0
     tracks = [blocks.Track(*(ns and ns / largest for ns in (at, low, high))) for high, at, low in gains]
-    for place, block in enumerate(parts):
-        if isinstance(block, blocks.Table):
-            parts[place] = blocks.with_column(block, 2, Field("loss or gain", kind="track"), tracks)
+    drawn = partial(blocks.with_column, at=2, column=Field("loss or gain", kind="track"), cells=tracks)
+    parts = (drawn(block) if isinstance(block, blocks.Table) else block for block in whatif_blocks(found, run))
     return blocks_page(parts, f"{found.label}: nsyspipe whatif", (_META, found.run_id))
 
 

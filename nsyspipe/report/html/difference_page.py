@@ -94,21 +94,15 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
     bars = waterfall(difference)
     if bars is None:
         return None
-    about = ["Means over steps, on each step's slowest rank: the parts add up exactly."]
-    about += ["The verdict above is about medians."] if difference.statistic != MEAN else []
-    about += [f"The axis begins at {ms_text(bars['from'])}, so that small changes can be seen."] if bars["from"] else []
-    about += [table.note] if table.note else []
+    about = [
+        "Means over steps, on each step's slowest rank: the parts add up exactly.",
+        "The verdict above is about medians." * (difference.statistic != MEAN),
+        f"The axis begins at {ms_text(bars['from'])}, so that small changes can be seen." * (bars["from"] > 0),
+        table.note,
+    ]
+    note, table = " ".join(filter(None, about)), replace(table, note=None)
     label = "From the mean step time of the baseline to that of the candidate, by part"
-    return Chart(
-        "waterfall",
-        PARTS,
-        label,
-        32 * len(bars["bars"]) + 28,
-        bars,
-        replace(table, note=None),
-        " ".join(about),
-        PART_LEGEND,
-    )
+    return Chart("waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, table, note, PART_LEGEND)
 
 
 def waterfall(difference: RunDifference) -> dict[str, Any] | None:

@@ -17,10 +17,10 @@ nsyspipe.builders.scoreboard = (() => {
     type: "text",
     silent: true,
     z: 2,
-    x: 0,
+    x: 3,
     y: grid.top + 30 * at + 15,
     style: {
-      text: heading, fill: palette.ink3, font: `12px ${nsyspipe.FONT}`, verticalAlign: "middle", width, overflow: "truncate", ...aboveLines(palette),
+      text: heading, fill: palette.ink3, font: `12px ${nsyspipe.FONT}`, verticalAlign: "middle", backgroundColor: palette.page, height: 20, width, overflow: "truncate",
     },
   }] : []));
 
@@ -169,7 +169,7 @@ nsyspipe.builders.scoreboard = (() => {
       ...frame,
       title: [title("Mean step time, slowest rank", grids[0]), title(`Speed-up ${over}`, grids[1])],
       grid: grids,
-      graphic: (isWide ? grids.slice(0, 1) : grids).flatMap((grid) => headings(rows, palette, grid, isWide ? split : width)),
+      graphic: (isWide ? grids.slice(0, 1) : grids).flatMap((grid) => headings(rows, palette, grid, width)),
       tooltip: { ...frame.tooltip, trigger: "axis", axisPointer: nsyspipe.shadow(palette), formatter: ([hit]) => tip(rows[hit.dataIndex], palette) },
       xAxis: [
         nsyspipe.valueAxis(palette, { min: 0, ...nsyspipe.ticks(isWide ? split - left : width - left), axisLabel: label((ns) => `${nsyspipe.tick(ns / 1e6)} ms`) }),
