@@ -113,14 +113,12 @@ def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
 def _metrics(difference: RunDifference) -> Table:
     rows, n_shown = metric_rows(difference)
     statistics = {row["statistic"] for row in rows[:n_shown]}
-    of_what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
-    heading, below = "times of the rank\nthat has most", f"\n{of_what}"
-    if statistics == {None}:
-        heading, below = "of the capture", ""
-    said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # of_what, where it may be either
+    what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
+    whose, below = ("of the capture", "") if statistics == {None} else ("times of the rank\nthat has most", f"\n{what}")
+    said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # where it may be either
     sure = f"its {percent_text(difference.rules.confidence, 0)}\ninterval"
     fields = [
-        Field(heading, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], ""), "word"),
+        Field(whose, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], ""), "word"),
         *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
         Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
         *([Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
@@ -278,26 +276,19 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known."""
     counts = [row[f"n_{side}"] or 0 for side in SIDES]
     aim = "settle it" if what == "settle" else "settle the gate"
-    is_close = (
-        what == "settle" and row["ci_low"] is not None and "interval" in (row["why"] or "")
-    )  # of what is inconclusive
+    is_close = what == "settle" and row["ci_low"] is not None and "interval" in (row["why"] or "")
     hint = settling_text(row[f"{what}_steps"], row[f"{what}_captures"], counts, aim)
     return hint or "too close to what counts for more steps to settle it" * is_close
 
 
 def settling_text(steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it") -> str:
     """Return that so many steps or captures would do, the cheaper one first, beside the steps that both sides have now; nothing of neither."""
-    if not steps and not captures:
-        return ""
     n, now = max(counts), f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
     unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
-    by_steps = f"about {-(-steps // unit) * unit} steps per capture ({now})" if steps else ""
-    by_captures = f"about {captures} captures of each" if captures else ""
-    if steps and captures:
-        both = [by_steps, f"{by_captures} like these"]
-        cheaper, other = reversed(both) if captures * n < steps else both
-        return f"{cheaper} would {aim}, or {other}"
-    return f"{by_steps or by_captures} would {aim}"
+    ways = [f"about {-(-steps // unit) * unit} steps per capture ({now})"] if steps else []
+    ways += [f"about {captures} captures of each{' like these' if steps else ''}"] if captures else []
+    is_shorter = steps and captures and captures * n < steps
+    return f"{' or '.join(ways[::-1] if is_shorter else ways)} would {aim}" if ways else ""
 
 
 def notes(difference: RunDifference) -> list[str]:

@@ -270,7 +270,7 @@ def doubts(board: Scoreboard) -> list[str]:
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
         *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items() if labels),
         *(
-            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does)' * (check == OTHER_WORK and not board.rules.is_forced)}"
+            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does: right where torch.compile alone made the kernels others)' * (check == OTHER_WORK and not board.rules.is_forced)}"
             for (check, what, against, value), others in differ.items()
         ),
     ]

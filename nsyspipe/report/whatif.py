@@ -34,10 +34,9 @@ def headline(found: WhatIf) -> str:
         n_more = sum(n for _, n in more_reasons)
         to, rest = (f" to {n} changes", f"; to {n_more} more for other reasons, below") if n_more else ("", "")
         return f"No answer{to}: {why}{rest}."
-    if answered[0].id == "custom" and _is_captured(answered[0]):
-        return f"With {answered[0].label}: as captured, {ms_text(answered[0].step_time_ns)}: nothing changes."
-    if answered[0].id == "custom":
-        return f"With {answered[0].label}: {ms_text(answered[0].step_time_ns)}, {_change(found, answered[0])}."
+    if (asked := answered[0]).id == "custom":
+        change = "as captured: nothing changes" if _is_captured(asked) else _change(found, asked)
+        return f"With {asked.label}: {ms_text(asked.step_time_ns)}, {change}."
     # A limit is nothing that can be switched on.
     gaining = [one for one in answered if is_clear(found, one) and (one.gain_pct or 0.0) > 0 and one.id != _LIMIT]
     if not gaining:
@@ -169,8 +168,7 @@ def _page(found: WhatIf, run: Run) -> str:
 
 def _row_label(one: Scenario) -> str:
     """Return a change in words, and that it is none where nothing sets it, or it was captured."""
-    as_captured = " (as fast as captured)" if "link" in one.knobs else " (as captured)"
-    return f"{one.label}{' (no setting)' if one.id == _LIMIT else as_captured if _is_captured(one) else ''}"
+    return f"{one.label}{' (no setting)' if one.id == _LIMIT else ' (no change)' if _is_captured(one) else ''}"
 
 
 def _is_captured(one: Scenario) -> bool:

@@ -51,8 +51,7 @@ def change(runs):
     ("ratio", -0.0004, 0.0, 0.0003, "-0.04 .. +0.03 points", "-0.04 .. +0.03"),
     # Where the units of the ends differ, neither is lost.
     ("ns", -900.0, 1300.0, 2500.0, "-900 ns .. +2.5 us", "-900 ns .. +2.5 us"),
-    ("bytes", -2000.0, -995.0, 10.0, "-2.00 kB .. +10 B", "-2.00 kB .. +10 B"),
-    ("ns", None, 1.0, None, "-", "-"),
+    ("bytes", -2000.0, -995.0, 10.0, "-2.00 kB .. +10 B", "-2.00 kB .. +10 B"), ("ns", None, 1.0, None, "-", "-"),
 ])  # fmt: skip
 def test_an_interval_says_its_unit_once(unit, low, delta, high, text, cell):
     row = {"unit": unit, "ci_low": low, "delta": delta, "ci_high": high}

@@ -223,20 +223,18 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     limit = scale_around(reach[:n_judged], filter(None, reach[n_judged:]))
     tracks = [Track(**{name: value and value / limit for name, value in share.items()}) for share in shares]
     reasons = Counter(row["why"] for row in rows if row["why"]).most_common(1)
-    mostly = reasons[0][0] if reasons and reasons[0][1] > len(rows) / 2 else None
+    mostly = next((why for why, n in reasons if n > len(rows) / 2), None)
     verdicts = []
     for (*cells, _), row in zip(table.rows, rows, strict=True):
         settles = report.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
         why = "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
         verdicts.append([*cells, Word(row["verdict"], why)])
-    note = f"{table.note} " if table.note else ""
-    note += (
+    read = (
         "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey band: less than "
         "the smallest change that counts; an arrow: further than the scale. Red: regression, whatever became of the step time; "
         "blue: improvement. Bold: what the verdict rests on."
     )
-    if mostly:
-        note += f" Where inconclusive stands alone: {mostly}."
+    note = " ".join(filter(None, [table.note, read, mostly and f"Where inconclusive stands alone: {mostly}."]))
     track = Field(f"-{limit:g} to +{limit:g} %", kind="track")
     table = with_column(replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks)
     steps = Field("steps", hint="summary steps that have the figure: baseline, candidate")
