@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.comparison.changes import SIDES, StepTable, has_whole_graphs, mean_of
+from nsyspipe.comparison.changes import SIDES, StepTable, has_whole_graphs, mean_of, mean_step_time
 from nsyspipe.comparison.comparability import n_steps
 from nsyspipe.comparison.metrics import per_step
 from nsyspipe.model.side_files import NcclFacts, RunCapture
@@ -37,14 +37,13 @@ CHANGES = table("""
     delta            float:the_row's?  candidate - baseline
 """)
 
-_LATE_SHARE = 0.01  # of a step: lateness of less counts as none
-_STRAGGLER = "straggler"  # the rule
+_LATE_SHARE = 0.01  # of a step: lateness is a change where a side has more
 _ALIKE = 1e-3  # means that differ by less look the same
 _HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it changed
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
-MEAN_MESSAGE, WAITED_FOR, NOBODY = "mean message of a collective", "the others wait for", "nobody"
+MEAN_MESSAGE, STRAGGLER, NONE = "mean message of a collective", "straggler", "none"
 MAY_HAVE = ", which may have changed"  # behind a fact whose value is hidden
 BANDWIDTH, COMMAND = "bus bandwidth", "command"
 MARKED = 0.1  # of the larger side: from here on a change of a number may be the cause of another
@@ -69,6 +68,7 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
     rows = _word_rows("steps", "steps in the figures", *counts)
     if all(table.n_steps for side in tables for table in side):
         before, after = map(_numbers, tables)
+        little_ns = _LATE_SHARE * float(min(mean_step_time(side) or 0 for side in tables))
         # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was not seen.
         is_whole = any(map(has_whole_graphs, runs))
         keys = before.keys() & after.keys() if is_whole else before.keys() | after.keys()
@@ -76,7 +76,7 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
         for key in sorted(keys, key=lambda key: (key[0], key != _IN_ALL, key)):
             one, other = before.get(key, 0.0), after.get(key, 0.0)
             is_in_all = key[0] == "collectives" and key != _IN_ALL and (one, other) == of_all
-            if not (one is None or other is None or is_in_all or _is_alike(key[2], one, other)):
+            if not (one is None or other is None or is_in_all or _is_alike(key[2], one, other, little_ns)):
                 numbers = {"baseline_value": one, "candidate_value": other, "delta": other - one}
                 rows.append(dict(zip(("topic", "what", "unit"), key, strict=True)) | numbers)
     keys_of_hashes = {run.header.capture.hash_key for run in runs if run.header.capture is not None}
@@ -92,10 +92,12 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
     return CHANGES.from_rows(sorted(rows, key=lambda row: _TOPICS.index(row["topic"])))  # within a topic as they came
 
 
-def _is_alike(unit: str, old: float, new: float) -> bool:
+def _is_alike(unit: str, old: float, new: float, little_ns: float) -> bool:
     """Whether nobody would see the difference; one more of many that were counted is one."""
     if unit == "count" and old.is_integer() and new.is_integer():
         return old == new
+    if unit == "ns" and max(old, new) < little_ns:
+        return True
     least = MARKED if unit == "bytes/s" else _ALIKE  # what is measured is never the same twice
     return abs(new - old) <= least * max(abs(old), abs(new))
 
@@ -147,12 +149,11 @@ def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
 
 
 def _latest(table: StepTable) -> float | None:
-    """Return how late the latest rank is per step, which counts from a hundredth of it on; None when not known."""
-    rows, wall = table.run.stragglers(), table.matrix("wall_ns")
-    if wall is None or not rows.num_rows or rows["lateness_ns"].null_count:
+    """Return how late the latest rank is per step; None when not known."""
+    rows = table.run.stragglers()
+    if not rows.num_rows or rows["lateness_ns"].null_count:
         return None
-    per_step: float = max(rows["lateness_ns"].to_pylist()) / table.n_steps
-    return 0.0 if per_step < _LATE_SHARE * float(wall.max(axis=0).mean()) else per_step
+    return float(max(rows["lateness_ns"].to_pylist()) / table.n_steps)
 
 
 def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
@@ -163,7 +164,7 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
     transports = filter(None, run.links()["transport"].unique().to_pylist())
     is_dirty = " with changes" if capture.git_is_dirty else ""
     found: dict[str, dict[str, Any]] = {
-        "stragglers": {WAITED_FOR: _straggler(table)},
+        "stragglers": {STRAGGLER: _straggler(table)},
         "link": {
             "slowest link": run.link and run.link.slowest and run.link.slowest.kind,
             "transport": ", ".join(sorted(transports)),
@@ -194,15 +195,15 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
 def _straggler(table: StepTable) -> str | None:
     """Name whom the run's own finding names; None where that could not be judged."""
     unjudged = [row["message"] for row in table.run.problem_rows if row["code"] == "not-judged"]
-    is_judged = not any(_STRAGGLER in message.partition(" (")[0] for message in unjudged)
+    is_judged = not any(STRAGGLER in message.partition(" (")[0] for message in unjudged)
     if not is_judged or _latest(table) is None:
         return None
     rows = table.run.judged_findings().to_pylist()
-    late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == _STRAGGLER), {})
+    late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {})
     if "node" in late:
         return f"node {late['node']}"
     named = list(late.get("held_up_ns_per_step_by_rank", ()))
-    return f"rank{'s'[: len(named) > 1]} {', '.join(named)}" if named else NOBODY
+    return f"rank{'s'[: len(named) > 1]} {', '.join(named)}" if named else NONE
 
 
 class Cause(NamedTuple):
@@ -266,8 +267,8 @@ def _may_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
     what = row["what"].removesuffix(MAY_HAVE)
     if (_CAUSES[part] | _OF_ANY).isdisjoint((row["topic"], what)):
         return False
-    if what == WAITED_FOR:
-        return bool(row[SIDES[delta > 0]] != NOBODY)
+    if what == STRAGGLER:
+        return bool(row[SIDES[delta > 0]] != NONE)
     if row["delta"] is None or not _is_marked(row["baseline_value"], row["candidate_value"]):
         return row["delta"] is None
     is_either_way = what == MEAN_MESSAGE or (row["topic"] == "collectives" and row["unit"] == "count")

@@ -280,10 +280,10 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         idle = f"GPUs stand idle {share} of the median step because work was not launched yet"
         yield f"launch- or input-bound: {idle}, and how that changes is not known"
     if n_starved and not knobs.no_wait:
-        idle = f"rank {replay.captured.windows.ranks[np.argmax(shares)]} alone stands idle {share} of its median step"
-        fix = "launch sooner there: without it the others would lack launches too"
+        rank = replay.captured.windows.ranks[np.argmax(shares)]
+        fix = "launch sooner there; balanced, the others would lack them too"
         fix = "ask for the balanced run, --no-wait" if replay.is_answered_balanced else fix
-        yield f"{idle} for lack of launches: a straggler; {fix}"
+        yield f"rank {rank}, a straggler, alone lacks launches for {share} of a step, the median over steps ({fix})"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:

@@ -121,9 +121,10 @@ class Track:
         return _place(self.band and -self.band, self.band)
 
     @property
-    def beyond(self) -> str | None:
-        """``left`` or ``right`` where the difference lies outside of the track."""
-        return None if abs(self.at or 0) <= 1 else "right" if (self.at or 0) > 0 else "left"
+    def beyond(self) -> list[str]:
+        """``left``, ``right``: where the difference or its interval goes on outside of the track."""
+        low, *_, high = sorted(value or 0 for value in (self.at, self.low, self.high))
+        return ["left"] * (low < -1) + ["right"] * (high > 1)
 
 
 def _place(low: float | None, high: float | None) -> tuple[float, float] | None:

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -33,9 +33,9 @@ _LITTLE = 0.001  # of the step time: nobody asks where less comes from
 _OF_ANOTHER = {"log-of-another-run", "topology-of-another-machine"}  # what was given, and is not used
 _SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 4, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
-OF_RANKS = "Times are of the rank that has most in each step; nsyspipe analyze gives means over ranks and steps."
+OF_RANKS = "The same figures of nsyspipe analyze are means over ranks and steps."
 # Captions of the tables, by which a page knows them.
-PARTS, METRICS = "Where the change in step time comes from", "Figures of both sides"
+PARTS, METRICS = "Where the change of the mean step time comes from", "Figures of both sides"
 KERNELS, CHANGES = "Kernels that changed most", "What else changed"
 
 
@@ -87,7 +87,9 @@ def _parts(difference: RunDifference) -> Table:
     fields = [Field("of the\nslowest rank", of("name"), "word"), *_times("_ns")]
     note = "a side has no step with a window on every rank, so there is nothing to split"
     is_known = difference.mean_step_time[2] is not None
-    return table_of(PARTS, part_rows(difference) if is_known else [], fields, None if is_known else note)
+    return table_of(
+        PARTS, part_rows(difference) if is_known else [], fields, _signs_text(difference) if is_known else note
+    )
 
 
 def _times(suffix: str) -> list[Field]:
@@ -111,16 +113,16 @@ def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
 def _metrics(difference: RunDifference) -> Table:
     rows, n_shown = metric_rows(difference)
     statistics = {row["statistic"] for row in rows[:n_shown]}
-    of_what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
-    heading, below = ("of the capture", "") if statistics == {None} else ("over steps", f"\n{of_what}")
-    said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # of_what, where it may be either
-    sure = f"{percent_text(difference.rules.confidence, 0)} interval"
+    what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
+    whose, below = ("of the capture", "") if statistics == {None} else ("times of the rank\nthat has most", f"\n{what}")
+    said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # where it may be either
+    sure = f"its {percent_text(difference.rules.confidence, 0)}\ninterval"
     fields = [
-        Field(heading, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], ""), "word"),
+        Field(whose, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], ""), "word"),
         *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
         Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
-        Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),
         *([Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
+        Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),
         Field("verdict", lambda row: Word(row["verdict"]), "word", from_width=_VERDICT),
     ]  # fmt: skip
     note, strong = None if difference.has_capture_without_steps else OF_RANKS, frozenset(range(len(difference.judged)))
@@ -272,22 +274,21 @@ def _interval_and_limit(row: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known."""
-    steps, captures = row[f"{what}_steps"], row[f"{what}_captures"]
     counts = [row[f"n_{side}"] or 0 for side in SIDES]
+    aim = "settle it" if what == "settle" else "settle the gate"
+    is_close = what == "settle" and row["ci_low"] is not None and "interval" in (row["why"] or "")
+    hint = settling_text(row[f"{what}_steps"], row[f"{what}_captures"], counts, aim)
+    return hint or "too close to what counts for more steps to settle it" * is_close
+
+
+def settling_text(steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it") -> str:
+    """Return that so many steps or captures would do, the cheaper one first, beside the steps that both sides have now; nothing of neither."""
     n, now = max(counts), f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
     unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
-    by_steps = f"about {-(-steps // unit) * unit} steps per capture ({now})" if steps else ""
-    by_captures = f"about {captures} captures on each side" if captures else ""
-    aim = "settle it" if what == "settle" else "settle the gate"
-    if not steps and not captures:
-        is_open = row["verdict"] == INCONCLUSIVE and row["ci_low"] is not None
-        is_close = is_open and "interval" in (row["why"] or "") and what == "settle"
-        return "too close to what counts for more steps to settle it" if is_close else ""
-    if steps and captures:
-        both = [by_steps, f"{by_captures} like these"]
-        cheaper, other = reversed(both) if captures * n < steps else both
-        return f"{cheaper} would {aim}, or {other}"
-    return f"{by_steps or by_captures} would {aim}"
+    ways = [f"about {-(-steps // unit) * unit} steps per capture ({now})"] if steps else []
+    ways += [f"about {captures} captures of each{' like these' if steps else ''}"] if captures else []
+    is_shorter = steps and captures and captures * n < steps
+    return f"{' or '.join(ways[::-1] if is_shorter else ways)} would {aim}" if ways else ""
 
 
 def notes(difference: RunDifference) -> list[str]:
@@ -300,14 +301,11 @@ def notes(difference: RunDifference) -> list[str]:
         texts.append(f"A capture without steps: {whole}; {needs}.")
     elif method:
         uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
-        times = "; times are judged on means, since steps are uneven" if uneven else ""
-        texts += uneven
-        texts.append(
-            f"Figures of both sides are medians over steps{times}; other tables have means. Intervals of the difference: "
-            f"{method}; no change: all of the interval within {percent_text(difference.rules.min_effect)}."
-        )
+        texts += [*uneven, "Times are judged on means, since steps are uneven."] if uneven else []
+        least = percent_text(difference.rules.min_effect)
+        texts.append(f"Intervals of the difference: {method}; no change: all of the interval within {least}.")
         texts += spread_text(difference, "LABEL=REPORTS")
-    texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
+    texts += filter(None, [_beside_text(difference)])
     return texts + ([f"Thresholds from {file}."] if (file := difference.settings.file) else [])
 
 
@@ -341,8 +339,8 @@ def _signs_text(difference: RunDifference) -> str | None:
     little = _LITTLE * (difference.mean_step_time[0] or 0)
     if not (opposed := [metric_label(name) for name, *both in parts if min(both) < -little and max(both) > little]):
         return None
-    what = "parts are means on the slowest rank of each step, figures medians of the rank that has most"
-    return f"{listed(opposed)}: the part and the figure change in opposite ways; {what}."
+    whose = f"{difference.statistic}s of whichever rank has most of it"
+    return f"{listed(opposed)}: the other way among the figures below, which are {whose}."
 
 
 def gate_text(gate: Gate) -> str:

@@ -15,11 +15,13 @@ from typing import Any
 from nsyspipe.comparison.comparability import OTHER_WORK, UNKNOWN_WORK, UNLIKE
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS
+from nsyspipe.comparison.statistics import MEDIAN
 from nsyspipe.model.figures import shown
 from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.blocks import Block, Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
 from nsyspipe.report.costs import csv_cell, csv_text
+from nsyspipe.report.difference import settling_text
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format, head_of
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
@@ -68,16 +70,17 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
 
     has_kinds, others = len(board.kinds) > 1, _of_other_work(board)
+    judged = sorted({row["peer_statistic"] for row in rows if row["peer_statistic"]}, reverse=True) or [MEDIAN]
     fields = [
         _run_field(rows),
         *([] if has_kinds else [Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)]),
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
-        Field("step time", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
+        Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
         Field("steps/s", of("throughput_steps_per_s", rate_text), hint=_DOCS["throughput_steps_per_s"], unit="steps/s", from_width=0 if board.sort == "throughput" else _RATE),
-        Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", "the first of its kind")),
+        Field("speed-up\nof means", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", "the first of its kind")),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, from_width=_INTERVAL),
         *([Field("over the\nfirst", lambda row: absent if row["label"] in others else speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
-        Field("verdict", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
+        Field(f"verdict\non {' or '.join(judged)}", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
     ]  # fmt: skip
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
 
@@ -88,9 +91,9 @@ def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
     return board.reference not in labels and not labels <= _of_other_work(board)
 
 
-def _run_field(rows: Sequence[Row]) -> Field:
+def _run_field(rows: Sequence[Row], heading: str = "run") -> Field:
     """Return the column of labels, which only long ones need room in which they break."""
-    return Field("run", of("label"), "name" if any(len(row["label"]) > _SHORT for row in rows) else "word")
+    return Field(heading, of("label"), "name" if any(len(row["label"]) > _SHORT for row in rows) else "word")
 
 
 def _of_other_work(board: Scoreboard) -> set[str]:
@@ -101,7 +104,7 @@ def _of_other_work(board: Scoreboard) -> set[str]:
 
 def _figures(rows: Sequence[Row], sort: str | None) -> Table:
     if_known = (one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows))
-    fields, asked_for = [_run_field(rows)], SORTS[sort][0] if sort else None
+    fields, asked_for = [_run_field(rows, "mean over\nall ranks")], SORTS[sort][0] if sort else None
     for at, figure in enumerate([*shown("scoreboard"), *if_known], start=2):
         cell = of(figure.column, partial(value_text, figure.unit))
         width = 0 if figure.column == asked_for else _FIGURE * at
@@ -198,12 +201,7 @@ def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
 
 def _why(row: Row) -> str:
     """Return why a run is not decided, and about how many more steps or captures would settle that where it is known."""
-    steps, captures = row["peer_settle_steps"], row["peer_settle_captures"]
-    hints = [f"about {steps} steps per capture"] if steps else []
-    hints += [f"about {captures} captures of each"] if captures else []
-    if steps and captures and captures * row["n_summary_steps"] < steps:
-        hints.reverse()
-    hint = f"{', or '.join(hints)} would settle it" if hints else ""
+    hint = settling_text(row["peer_settle_steps"], row["peer_settle_captures"], [row["n_summary_steps"]])
     return "; ".join(filter(None, [row["peer_why"], hint]))
 
 
@@ -272,7 +270,7 @@ def doubts(board: Scoreboard) -> list[str]:
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
         *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items() if labels),
         *(
-            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does)' * (check == OTHER_WORK and not board.rules.is_forced)}"
+            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does: right where torch.compile alone made the kernels others)' * (check == OTHER_WORK and not board.rules.is_forced)}"
             for (check, what, against, value), others in differ.items()
         ),
     ]
@@ -337,8 +335,8 @@ def _chart(board: Scoreboard) -> Chart:
     height, data = _FRAME_HEIGHT + _ROW_HEIGHT * len(drawn), {"rows": drawn, "over": over}
     table = _parts_table([row for _, rows, _ in kinds for row in rows])
     note = (
-        "Bars: mean of the steps in the figures, on the slowest rank of each. Dots: speed-up; the line through a dot is its "
-        "interval, no line where steps are too few; filled where the verdict is an improvement or a regression."
+        "Bars: mean of the steps in the figures, on the slowest rank of each. Dots: ratio of these means; the line through a dot "
+        "is its interval, no line where steps are too few; filled where the verdict is an improvement or a regression."
     )
     return Chart("scoreboard", "Time and speed", about, height, data, table, note, PART_LEGEND)
 
@@ -359,7 +357,7 @@ def _parts_table(rows: Sequence[Row]) -> Table:
         return with_share(ms_text(time), time / whole) if time is not None and whole else absent
 
     fields = [
-        _run_field(rows),
+        _run_field(rows, "of the slowest rank"),
         Field("mean step time", of("mean_step_time_ns", ms_text)),
         *(Field(figure.short, partial(part, column=figure.column)) for figure in STEP_PARTS),
     ]  # fmt: skip

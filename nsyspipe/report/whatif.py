@@ -30,12 +30,13 @@ def headline(found: WhatIf) -> str:
     """Return the answer in one sentence."""
     answered = [one for one in found.scenarios if one.refused is None]
     if not answered:
-        (why, _), *more_reasons = Counter(one.refused_in_options for one in found.scenarios).most_common()
-        return f"No answer: {why}{'; to other changes for other reasons, below' if more_reasons else ''}."
-    if answered[0].id == "custom" and _is_captured(answered[0]):
-        return f"With {answered[0].label}: as captured, {ms_text(answered[0].step_time_ns)}: nothing changes."
-    if answered[0].id == "custom":
-        return f"With {answered[0].label}: {ms_text(answered[0].step_time_ns)}, {_change(found, answered[0])}."
+        (why, n), *more_reasons = Counter(one.refused_in_options for one in found.scenarios).most_common()
+        n_more = sum(n for _, n in more_reasons)
+        to, rest = (f" to {n} changes", f"; to {n_more} more for other reasons, below") if n_more else ("", "")
+        return f"No answer{to}: {why}{rest}."
+    if (asked := answered[0]).id == "custom":
+        change = "as captured: nothing changes" if _is_captured(asked) else _change(found, asked)
+        return f"With {asked.label}: {ms_text(asked.step_time_ns)}, {change}."
     # A limit is nothing that can be switched on.
     gaining = [one for one in answered if is_clear(found, one) and (one.gain_pct or 0.0) > 0 and one.id != _LIMIT]
     if not gaining:
@@ -103,7 +104,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     ranks = words.of_world(run.header.n_ranks, run.header.world_size, "rank", "s")
     steps = f"{found.n_steps} step{'s'[: found.n_steps != 1]} in the figures"
     yield blocks.Facts([found.label, ranks, *run.header.gpu_names, steps, *sources(run)], "Run")
-    times = {"step time": found.step_time_ns, "at best, if transfers took no time,": found.limit_step_time_ns}
+    times = {"step time": found.step_time_ns, "if transfers took no time,": found.limit_step_time_ns}
     figures = [f"{name} {ms_text(ns)}" for name, ns in times.items() if ns is not None]
     if found.identity_error_pct is not None:
         figures.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
@@ -154,21 +155,20 @@ def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:
 
 def _page(found: WhatIf, run: Run) -> str:
     """Return the page, whose menu has each gain and its range drawn beside zero, the largest gain as long as there is room."""
-    parts, step = [*whatif_blocks(found, run)], found.step_time_ns
+    step = found.step_time_ns
     rows = [one for one in found.scenarios if one.refused is None]
     # how much less, at most, by the estimate, at least
     gains = [[step and ns and step - ns for ns in (one.low_ns, one.step_time_ns, one.high_ns)] for one in rows]
     largest = max((gain[0] or 0 for gain in gains), default=0) or 1.0
     tracks = [blocks.Track(*(ns and ns / largest for ns in (at, low, high))) for high, at, low in gains]
-    for place, block in enumerate(parts):
-        if isinstance(block, blocks.Table):
-            parts[place] = blocks.with_column(block, 2, Field("loss or gain", kind="track"), tracks)
+    drawn = partial(blocks.with_column, at=2, column=Field("loss or gain", kind="track"), cells=tracks)
+    parts = (drawn(block) if isinstance(block, blocks.Table) else block for block in whatif_blocks(found, run))
     return blocks_page(parts, f"{found.label}: nsyspipe whatif", (_META, found.run_id))
 
 
 def _row_label(one: Scenario) -> str:
     """Return a change in words, and that it is none where nothing sets it, or it was captured."""
-    return f"{one.label}{' (no setting)' if one.id == _LIMIT else ' (as captured)' if _is_captured(one) else ''}"
+    return f"{one.label}{' (no setting)' if one.id == _LIMIT else ' (no change)' if _is_captured(one) else ''}"
 
 
 def _is_captured(one: Scenario) -> bool:

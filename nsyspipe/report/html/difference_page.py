@@ -94,13 +94,15 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
     bars = waterfall(difference)
     if bars is None:
         return None
-    about = "Mean over the steps of the figures, on each step's slowest rank. The parts add up exactly."
-    if difference.statistic != MEAN:
-        about += " The verdict above is about medians, so its figures may differ a little."
-    if bars["from"]:
-        about += f" The axis begins at {ms_text(bars['from'])}, not at 0."
+    about = [
+        "Means over steps, on each step's slowest rank: the parts add up exactly.",
+        "The verdict above is about medians." * (difference.statistic != MEAN),
+        f"The axis begins at {ms_text(bars['from'])}, not at 0." * (bars["from"] > 0),
+        table.note,
+    ]
+    note, table = " ".join(filter(None, about)), replace(table, note=None)
     label = "From the mean step time of the baseline to that of the candidate, by part"
-    return Chart("waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, table, about, PART_LEGEND)
+    return Chart("waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, table, note, PART_LEGEND)
 
 
 def waterfall(difference: RunDifference) -> dict[str, Any] | None:
@@ -221,20 +223,18 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     limit = scale_around(reach[:n_judged], filter(None, reach[n_judged:]))
     tracks = [Track(**{name: value and value / limit for name, value in share.items()}) for share in shares]
     reasons = Counter(row["why"] for row in rows if row["why"]).most_common(1)
-    mostly = reasons[0][0] if reasons and reasons[0][1] > len(rows) / 2 else None
+    mostly = next((why for why, n in reasons if n > len(rows) / 2), None)
     verdicts = []
     for (*cells, _), row in zip(table.rows, rows, strict=True):
         settles = report.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
         why = "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
         verdicts.append([*cells, Word(row["verdict"], why)])
-    note = f"{table.note} " if table.note else ""
-    note += (
+    read = (
         "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey band: less than "
         "the smallest change that counts; an arrow: further than the scale. Red: regression, whatever became of the step time; "
         "blue: improvement. Bold: what the verdict rests on."
     )
-    if mostly:
-        note += f" Inconclusive for no reason told beside it: {mostly}."
+    note = " ".join(filter(None, [table.note, read, mostly and f"Where inconclusive stands alone: {mostly}."]))
     track = Field(f"-{limit:g} to +{limit:g} %", kind="track")
     table = with_column(replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks)
     steps = Field("steps", hint="summary steps that have the figure: baseline, candidate")

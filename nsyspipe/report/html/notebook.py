@@ -75,6 +75,7 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
             yield from _change_blocks(shown)
         case Scoreboard():
             rows = shown.table.to_pylist()
+            yield Heading("Mean step time on the slowest rank, by part:")
             bars = [(row["label"], row["mean_step_time_ns"], [row[one.column] for one in STEP_PARTS]) for row in rows]
             yield from _drawn(bars)
             for one in of_scoreboard.scoreboard_blocks(shown):
@@ -105,6 +106,7 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
     sides = zip(SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
     if change.cause is not None:
         yield Heading(of_difference.cause_text(change, change.cause))
+    yield Heading("Mean step time on the slowest rank, by part:")
     yield from _drawn((side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides)
     for one in of_difference.difference_blocks(change):
         yield from _troubles(one)

@@ -9,6 +9,21 @@ nsyspipe.builders.scoreboard = (() => {
   const BOTTOM = 28;
   const times = (ratio) => (ratio === null ? nsyspipe.absent : `${ratio.toFixed(3)}x`);
 
+  /** Words through which no line of the axes runs. */
+  const aboveLines = (palette) => ({ backgroundColor: palette.page, padding: [1, 2] });
+
+  /** The kinds, over the whole width; names of runs keep to their column. */
+  const headings = (rows, palette, grid, width) => rows.flatMap(({ heading }, at) => (heading ? [{
+    type: "text",
+    silent: true,
+    z: 2,
+    x: 3,
+    y: grid.top + 30 * at + 15,
+    style: {
+      text: heading, fill: palette.ink3, font: `12px ${nsyspipe.FONT}`, verticalAlign: "middle", backgroundColor: palette.page, height: 20, width, overflow: "truncate",
+    },
+  }] : []));
+
   const bars = (rows, palette) => {
     const bar = (name, values, more) => ({
       name, type: "bar", stack: "wall", barWidth: 16, data: values, emphasis: { disabled: true }, ...more,
@@ -23,6 +38,7 @@ nsyspipe.builders.scoreboard = (() => {
         position: "right",
         color: palette.ink2,
         fontSize: 12,
+        ...aboveLines(palette),
         formatter: ({ dataIndex }) => (rows[dataIndex].wall === null ? "no figures" : nsyspipe.ms(rows[dataIndex].wall)),
       },
     });
@@ -59,6 +75,7 @@ nsyspipe.builders.scoreboard = (() => {
               y,
               verticalAlign: "middle",
               fill: palette.ink2,
+              ...aboveLines(palette),
               font: `${row.is_best ? 650 : 400} 12px ${nsyspipe.FONT}`,
             },
           },
@@ -67,6 +84,7 @@ nsyspipe.builders.scoreboard = (() => {
     },
     markLine: {
       silent: true,
+      z: 1,
       symbol: "none",
       label: { show: false },
       lineStyle: { color: palette.lineStrong, type: "dashed" },
@@ -107,7 +125,7 @@ nsyspipe.builders.scoreboard = (() => {
   return (data, palette, { width, figure }) => {
     const { rows, over } = data;
     const isWide = width >= WIDE;
-    const names = rows.map((row) => row.heading ?? row.label);
+    const names = rows.map((row) => row.label ?? "");
     const left = Math.round(Math.min(12 + 7.2 * Math.max(...names.map((one) => one.length)), width * (isWide ? 0.24 : 0.36)));
     const height = TOP + BOTTOM + 30 * rows.length;
     figure.querySelector(".chart-area").style.height = `${isWide ? height : 2 * height + 12}px`;
@@ -142,15 +160,16 @@ nsyspipe.builders.scoreboard = (() => {
         width: left - 10,
         overflow: "truncate",
         fontSize: 12,
-        color: (name, at) => (rows[at].heading ? palette.ink3 : palette.ink),
+        color: palette.ink,
       },
     });
     const label = (formatter) => ({ color: palette.ink3, fontSize: 12, hideOverlap: true, formatter });
     const frame = nsyspipe.frame(palette);
     return {
       ...frame,
-      title: [title("Mean step time", grids[0]), title(`Speed-up ${over}`, grids[1])],
+      title: [title("Mean step time, slowest rank", grids[0]), title(`Speed-up ${over}`, grids[1])],
       grid: grids,
+      graphic: (isWide ? grids.slice(0, 1) : grids).flatMap((grid) => headings(rows, palette, grid, width)),
       tooltip: { ...frame.tooltip, trigger: "axis", axisPointer: nsyspipe.shadow(palette), formatter: ([hit]) => tip(rows[hit.dataIndex], palette) },
       xAxis: [
         nsyspipe.valueAxis(palette, { min: 0, ...nsyspipe.ticks(isWide ? split - left : width - left), axisLabel: label((ns) => `${nsyspipe.tick(ns / 1e6)} ms`) }),
