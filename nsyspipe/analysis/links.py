@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from nsyspipe.model.names import few
 from nsyspipe.model.schema import LINK_KINDS, LINKS
 from nsyspipe.model.side_files import CommMember, Communicator, NcclLog, Topology
 
@@ -215,8 +216,7 @@ def slowest(links: pa.Table) -> SlowestLink | None:
 def _text(kind: str, row: Mapping[str, Any]) -> str:
     """Say what a link crosses, ``SHM through host memory, although the GPUs are connected by NV18``."""
     path, words = row["path"] or "", (row["transport"] or "").split(", ")
-    n_more = len(words) - _SHOWN  # A network has a transport per card
-    transport = ", ".join(words[:_SHOWN]) + (f" and {n_more} more" if n_more > 0 else "")
+    transport = few(words, _SHOWN)  # a network has one per card
     by_path = f"the GPUs are connected by {path}" if path else ""
     although = f", although {by_path}" if path.startswith("NV") else ""
     match kind:

@@ -14,7 +14,7 @@ from nsyspipe.cli.options import INPUT, OUTPUT, RunningOptions, SeveralRunsOptio
 from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs
 from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import printable
+from nsyspipe.model.names import few, printable
 
 _AGAINST = (
     "The baseline: all runs of this label in the store that stands in its place, as captures of one configuration. The "
@@ -131,8 +131,6 @@ def diff(
 def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
     if len(named) == 2:  # noqa: PLR2004 - the sides
         return named
-    from nsyspipe.report.words import few
-
     place = named[0].places[0]
     there, labels = names_in(place) if len(named) == len(named[0].places) == 1 else ([], [])
     found = [one.label or one.places[0] for one in named]

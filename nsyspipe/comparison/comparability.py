@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from nsyspipe.comparison.changes import SIDES, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import METRICS
-from nsyspipe.model.names import is_matrix_product
+from nsyspipe.model.names import few, is_matrix_product
 from nsyspipe.model.problems import MIXED_RUNS, MORE_STEPS
 from nsyspipe.model.table import table
 from nsyspipe.run.run import Run
@@ -198,9 +198,7 @@ def _missing(run: Run) -> tuple[int, ...]:
 
 
 def _missing_text(run: Run) -> str:
-    ranks = _missing(run)
-    more = f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else ""
-    return (", ".join(map(str, ranks[:_SHOWN])) or _NONE) + more
+    return few(_missing(run), _SHOWN) or _NONE
 
 
 def _message_bytes(sides: Sides) -> Iterator[Check]:

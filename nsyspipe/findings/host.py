@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
+from nsyspipe.model.table import Int64
 
 # What the rules about idle time share: the rank that the others wait for tells whether, all ranks together how much. In a
 # job that synchronises the other ranks fill their queues while they wait in NCCL, so only the rank that comes last runs dry.
@@ -154,6 +156,21 @@ def launch_bound(evidence: Evidence) -> Answer:
         action = "find what the host does when it launches nothing"
     figures = _figures(evidence, "idle_launch_ns", idle) | evidence.means("idle_pause_ns")
     return Finding(title + idle.on_rank, action, advice + ("" if has_data else _UNMARKED), idle.saving_ns, figures)
+
+
+def launched_late_ns(evidence: Evidence, steps_of: Mapping[int, Int64]) -> float:
+    """Return how much longer ranks idle because launches come late than the others, over some steps of each."""
+    late = 0.0
+    for rank, steps in steps_of.items():
+        rows = evidence.steps.filter(pc.field("step").isin(pa.array(steps)))
+        late += steps.size * max(excess(pc.fill_null(rows["idle_launch_ns"], 0), pc.equal(rows["rank"], rank)), 0.0)
+    return late
+
+
+def excess(spent: pa.ChunkedArray, is_own: pa.ChunkedArray) -> float:
+    """Return how much more a rank spent than the others in the mean; 0 where either has no rows."""
+    own, others = (pc.mean(spent.filter(rows)).as_py() for rows in (is_own, pc.invert(is_own)))
+    return 0.0 if own is None or others is None else own - others
 
 
 def _missing(evidence: Evidence) -> str | None:

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
+from nsyspipe.findings.host import excess, launched_late_ns
 from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
-from nsyspipe.model.names import listed, printable
+from nsyspipe.model.names import few, listed, printable, ranges
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Int64
 
@@ -29,6 +30,9 @@ _ADVICE = {
     "backward": "look for what only this rank does in backward: longer sequences, hooks, a slower GPU",
     "optimizer": "look for what only this rank does around the optimizer: checkpoints, metrics, uneven shards",
 }
+_LAUNCH_SOONER = (
+    "let each host launch as soon as the others do (what else its CPUs do, logging, garbage collection); or "
+)
 _COMPARE = "compare what this rank does in those steps: its data, its host, its GPU's clocks"
 _COMPARE_ALL = (
     "compare what these ranks do in the steps that each holds up: their data (batch lengths), their hosts, "
@@ -50,6 +54,7 @@ def straggler(evidence: Evidence) -> Answer:
     less what hidden waiting slowed it by. Named is each rank whose own part is 1 % of step time and 10 % of all
     ``held_up_ns`` of `schema.COLLECTIVES`: per collective the longest wait in it. Late is what `own_lateness` leaves: nobody,
     where stages of a pipeline wait for each other by design.
+    Their hosts launch late where they idle for lack of launches longer than the others, by 60 % of these delays.
     Where a whole host is late by as much, and by half of the largest delays, it is named instead; saving: by how much.
     """
     if (evidence.n_ranks == 1 and not evidence.has_absent_ranks) or not evidence.has_comm:
@@ -91,25 +96,31 @@ def straggler(evidence: Evidence) -> Answer:
     worst = named[0]
     least = max(noticeable, _LEAST_BEHIND * total)
     behind = {rank: ns for rank, ns in _behind(met, n_steps).items() if ns >= least and rank not in named}
-    phase, excess = _longer_phase(evidence, worst, steps_of[worst])
+    phase, phase_ns = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
     of_named = {rank: parts[rank] for rank in named}
+    late_ns = 0.0 if where or behind or evidence.is_pipeline else launched_late_ns(evidence, steps_of)
+    is_by_host = late_ns >= _MOSTLY * n_steps * sum(of_named.values())
+    host = f", whose host{' launches' if len(named) == 1 else 's launch'} late" if is_by_host else ""
     title, action = _words(of_named, behind, steps_of, total, n_meeting, are_all=len(named) == evidence.n_ranks)
     earlier, late_before = _late_before(evidence, worst, total * n_steps)
     saving_by_part = _parts(evidence, min(total, _delay_ns(met, n_steps)), has_bubble=evidence.is_pipeline)
     return Finding(
-        title=title + where + evidence.waited_in + earlier,
+        title=title + where + host + evidence.waited_in + earlier,
         action=action + where,
-        advice=_COMPARE_ALL if len([*named, *behind]) > 1 else _ADVICE.get(phase or "", _COMPARE),
+        advice=(_LAUNCH_SOONER if host else "")
+        + (_COMPARE_ALL if len([*named, *behind]) > 1 else _ADVICE.get(phase or "", _COMPARE)),
         saving_ns_per_step=sum(saving_by_part.values()),
         evidence={
             "saving_ns_per_step_by_part": saving_by_part,
             "rank": worst,
             "phase": phase,
-            "phase_excess_ns_per_step": excess,
-            "held_up_ns_per_step_by_rank": {str(rank): parts[rank] for rank in named},
+            "phase_excess_ns_per_step": phase_ns,
+            "held_up_ns_per_step_by_rank": {str(rank): part for rank, part in of_named.items()},
             **({"late_behind_ns_per_step_by_rank": {str(rank): ns for rank, ns in behind.items()}} if behind else {}),
-            "n_steps_held_up_by_rank": {str(rank): int(steps_of[rank].size) for rank in named},
+            "n_steps_held_up_by_rank": {str(rank): int(steps.size) for rank, steps in steps_of.items()},
+            "held_up_steps_by_rank": {str(rank): ranges(steps.tolist()) for rank, steps in steps_of.items()},
+            **({"launched_late_ns_per_step": late_ns / n_steps} if host else {}),
             **late_before,
             "lateness_ns_per_step": rows[worst]["lateness_ns"] / n_steps,
             "n_steps_held_up": int(steps_of[worst].size),
@@ -137,10 +148,10 @@ def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, 
     wall, compute, idle, exposed, exposed_wait, wait, hidden = evidence.columns(*names)
     slowed = evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
     shortest = evidence.rows_of_most(exposed_wait - wall)
-    of_window = {} if has_bubble else evidence.parts_of(shortest, waiting=exposed_wait)
+    of_window = {} if has_bubble else evidence.parts_of(shortest, exposed_wait=exposed_wait)
     beside_compute = evidence.parts_of(
-        evidence.rows_of_most(-compute), waiting=exposed_wait, slowed_by_waiting=slowed, idle=idle,
-        transfer=exposed - exposed_wait, other=wall - compute - exposed - idle,
+        evidence.rows_of_most(-compute), exposed_wait=exposed_wait, slowed_by_waiting=slowed, idle=idle,
+        exposed_transfer=exposed - exposed_wait, exposed_copies=wall - compute - exposed - idle,
     )  # fmt: skip
     most = max({"delays": delays}, of_window, key=lambda parts: sum(parts.values()))
     return min(most, beside_compute, key=lambda parts: sum(parts.values()))
@@ -199,13 +210,15 @@ def _words(
     parts: Mapping[int, float], behind: Mapping[int, float], steps_of: Mapping[int, Int64], total: float, n_steps: int,
     *, are_all: bool,
 ) -> tuple[str, str]:  # fmt: skip
-    """Name the ranks, in a title and in an action; in the title of several each one's part and how often."""
+    """Name the ranks, in a title and in an action; in the title of several each one's part and in which steps."""
     names = [*parts, *behind]
     who = f"ranks {listed(names)} make" if len(names) > 1 else f"rank {names[0]} makes"
     if len(names) > _MOST_NAMED:
         who = f"{len(names)} ranks {'' if behind else 'in turn '}make"
-    share = "{} ({:.0f} % of it, in {} of {} steps)".format
-    shares = listed(share(rank, 100 * part / total, steps_of[rank].size, n_steps) for rank, part in parts.items())
+    which = {
+        rank: f"{steps.size} of {n_steps} steps: {few(ranges(steps.tolist()), 3)}" for rank, steps in steps_of.items()
+    }
+    shares = listed(f"{rank} ({100 * part / total:.0f} % of it, in {which[rank]})" for rank, part in parts.items())
     awaited = f"ranks {shares}" if len(parts) > 1 else f"rank {names[0]}"
     then = f", and then for {', '.join(map(str, behind))}" if behind else ""
     if are_all:
@@ -238,34 +251,28 @@ def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | No
     is_device = not spent.null_count
     if not is_device:
         spent = phases["host_ns"]
-    excess = {}
+    more = {}
     for phase in sorted(phases["phase"].unique().to_pylist()):
         of_phase = pc.equal(phases["phase"], phase)
-        excess[phase] = _excess(spent.filter(of_phase), pc.equal(phases["rank"], rank).filter(of_phase))
+        more[phase] = excess(spent.filter(of_phase), pc.equal(phases["rank"], rank).filter(of_phase))
     input_ns = 0.0
     if is_device:
         spent = pc.subtract(windows["wall_ns"], pc.fill_null(windows["exposed_comm_ns"], 0))
         is_own = pc.equal(windows["rank"], rank)
-        excess[_OUTSIDE] = _excess(spent, is_own) - sum(excess.values())
-        input_ns = max(_excess(pc.fill_null(windows["idle_input_ns"], 0), is_own), 0.0)
-    longer = sum(max(one, 0.0) for one in excess.values())
+        more[_OUTSIDE] = excess(spent, is_own) - sum(more.values())
+        input_ns = max(excess(pc.fill_null(windows["idle_input_ns"], 0), is_own), 0.0)
+    longer = sum(max(one, 0.0) for one in more.values())
     # What ends a gap may be forward's although the host was loading data: that is no time of forward.
-    if "data" in excess and input_ns > max(excess["data"], _MOSTLY * longer):
+    if "data" in more and input_ns > max(more["data"], _MOSTLY * longer):
         return "data", input_ns
-    phase = max(excess, key=excess.__getitem__, default=_OUTSIDE)
-    own = excess.get(phase, 0.0) - (0.0 if phase == "data" else input_ns)
+    phase = max(more, key=more.__getitem__, default=_OUTSIDE)
+    own = more.get(phase, 0.0) - (0.0 if phase == "data" else input_ns)
     # Where its device idles and its host is shorter in the phase, the host had fallen behind before.
     in_phase = phases.filter(pc.equal(phases["phase"], phase))
-    idle, host = (_excess(in_phase[name], pc.equal(in_phase["rank"], rank)) for name in ("idle_ns", "host_ns"))
+    idle, host = (excess(in_phase[name], pc.equal(in_phase["rank"], rank)) for name in ("idle_ns", "host_ns"))
     if is_device and 2 * idle > own and host < 0:
         return None, None
     return (phase, own) if phase != _OUTSIDE and own > _MOSTLY * longer else (None, None)
-
-
-def _excess(spent: pa.ChunkedArray, is_own: pa.ChunkedArray) -> float:
-    """Return how much more a rank spent than the others in the mean; 0 where either has no rows."""
-    own, others = (pc.mean(spent.filter(rows)).as_py() for rows in (is_own, pc.invert(is_own)))
-    return 0.0 if own is None or others is None else own - others
 
 
 @dataclass(frozen=True)

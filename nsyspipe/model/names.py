@@ -227,6 +227,12 @@ def listed(names: Iterable[object], most: int | None = None, joint: str = "and")
     return f"{', '.join(some)} {joint} {last}" if some else last
 
 
+def few(names: Iterable[object], most: int, joint: str = ", ") -> str:
+    """Return the first names, and how many more there are."""
+    words = [str(name) for name in names]
+    return joint.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
 def ranges(numbers: Iterable[int]) -> list[str]:
     """Return numbers in ascending order, those that follow each other as one: ``0-3``, ``7``."""
     runs = itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])

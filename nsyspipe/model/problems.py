@@ -40,7 +40,7 @@ _KINDS = """
         -> wrap loss.backward() in an NVTX range named 'backward'
     steps-by-repetition (info): no range marks the steps: they are what launches repeat, {n_units} x {n_launches} launches, agreement {agreement} of {key}
         -> <ANNOTATE>
-    steps-without-optimizer (info): no kernel is known to be an optimizer's: a step is what repeats as a whole and has a backward pass, and may be one
+    steps-without-optimizer (info): no kernel is an optimizer's by its name: a step is what repeats as a whole and has a backward pass, and may be one
         micro-batch of several, or several steps of which one differs -> --steps N, about how many were captured; or <ANNOTATE>
     steps-of-several-updates (info): a step by repetition has {n} backward passes with an update behind each: one of several optimizers, as of a GAN,
         or {n} steps that repeat only together -> if it is several: --steps N, about how many were captured; or <ANNOTATE>
@@ -58,7 +58,7 @@ _KINDS = """
         -> start and stop the capture at the same step on every rank
     steps-missing-on-rank (warning): no step range matches on this rank -> check the --step pattern against this report
     step-without-window (info): step ranges without a window, because no kernel of theirs starts after the step before: {n}
-    dropped-operations (warning): {n} device operations end before they start or have no time: left out -> <EXPORT_ALL>
+    dropped-operations (warning): device operations that end before they start or have no time: {n}, left out -> <EXPORT_ALL>
     dropped-ranges (info): {n} NVTX ranges end before they start: left out
     graphs-as-a-whole (warning): {n} CUDA graphs were captured as a whole and count as compute: what ran inside them is not seen, so copies are null,
         and idle time inside them is missing from idle -> <GRAPH_NODES>
@@ -84,7 +84,7 @@ _KINDS = """
         all figures across ranks mean nothing; waiting is null -> pass the reports of one run; if they are, capture the same whole steps on every rank
     more-ranks-than-world (error): {n} processes, but the job had {world_size} ranks: the reports may be of different runs, then all figures across
         ranks mean nothing -> pass the reports of one run
-    ended-before-last-arrived (warning): {n} communication operations end before their last rank arrives: they may be of different process groups,
+    ended-before-last-arrived (warning): communication operations that end before their last rank arrives: {n}; they may be of different process groups,
         their transfer counts as 0 -> <WITH_BLOBS>, so that NCCL's payload names the communicator
     rank-by-order (warning): nothing names the ranks: numbered by order of argument, device and process
         -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
@@ -107,7 +107,7 @@ _KINDS = """
         -> leave {option} out, or name ranges that are there
     no-gpu-name (info): the report does not say which GPU model rank {rank} ran on
     untested-version (info): export schema {version} is newer than any nsyspipe was tested on: compare with nsys stats
-    no-message-size (info): message sizes were not recorded ({why}): no bytes and bandwidths -> {how}
+    no-message-size (info): message sizes were not recorded ({why}): no bytes and bandwidths of collectives -> {how}
     few-message-sizes (info): the message sizes of {n} of {total} communication operations are not known: bytes and bandwidths over them are null
     log-of-another-run (warning): the NCCL log names no process of the run and no communicator of its size ({sizes}): it is of another run, and not
         used -> pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log

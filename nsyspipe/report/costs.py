@@ -13,7 +13,7 @@ import pyarrow as pa
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TABLES, TRAFFIC
 from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
 from nsyspipe.model.figures import RATES
-from nsyspipe.model.names import listed, printable, ranges
+from nsyspipe.model.names import few, listed, printable, ranges
 from nsyspipe.report.blocks import Field, Table, barred, of, table_of
 from nsyspipe.report.files import head_of
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
@@ -131,8 +131,8 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
         return None
     degrees = []
     for one in groups:
-        ranks = [_cut(ranges(group), ",") for group in one.groups]
-        of_which = f" (ranks {_cut(ranks, '; ')})" if len(ranks) > 1 else ""
+        ranks = [few(ranges(group), _SHOWN_GROUPS, ",") for group in one.groups]
+        of_which = f" (ranks {few(ranks, _SHOWN_GROUPS, '; ')})" if len(ranks) > 1 else ""
         degrees.append(listed(one.roles) + ("" if one.size is None else f" {one.size}{of_which}"))
     if len(groups) == 1 and groups[0].size is None and groups[0].groups == (tuple(range(world_size or 0)),):
         degrees = [f"{degrees[0]} {world_size}"]  # all ranks of the job, whatever NCCL calls that
@@ -151,10 +151,6 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
         text += f": {percent_text(exposed[most] / total, 0)} of exposed communication is {whose}"
     bubble = bubble_ns_per_step(traffic, n_ranks)
     return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages" if bubble else text
-
-
-def _cut(items: Sequence[object], joint: str) -> str:
-    return joint.join([*map(str, items[:_SHOWN_GROUPS]), *["..."][: len(items) > _SHOWN_GROUPS]])
 
 
 def csv_cell(value: object) -> str:

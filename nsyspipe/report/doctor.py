@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow.compute as pc
 
 from nsyspipe.model.figures import METRICS
-from nsyspipe.model.names import listed
+from nsyspipe.model.names import few, listed
 from nsyspipe.report.blocks import Block, Cell, Facts, Field, Heading, Sentence, Table, Troubles, Word, table_of
 from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
 from nsyspipe.report.units import bytes_text, count_text, ms_text
-from nsyspipe.report.words import few
 from nsyspipe.run.doctor import Examination
 from nsyspipe.version import __version__
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from nsyspipe.findings.judge import EXPOSURE, is_conditional
 from nsyspipe.model.figures import FIGURES
+from nsyspipe.model.names import few
 from nsyspipe.report import words
 from nsyspipe.report.blocks import Sentence
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
@@ -21,22 +22,30 @@ _UNITS = (
 )  # fmt: skip
 # What figures of the evidence are called that are none of a run's, and their parts.
 _LABELS = {
-    "all_reduce": "longest all-reduce", "arrived_last": "collectives reached last", "backward_on_device": "backward on the device",
+    "all_reduce": "longest all-reduce", "arrived_last": "collectives reached last, in all steps", "backward_on_device": "backward on the device",
     "bubble": "pipeline bubble", "comm_delay_at_most": "compute delayed by communication, at most", "comm_delay": "compute delayed by communication", "could_hide": "time that could hide more",
     "exposed": "exposed comm", "exposed_grad_copy": "exposed gradient copies", "exposed_wait": "exposed waiting",
     "first_step_is_skipped": "first step is left out", "first_step_to_median": "first step, of the median one",
     "grad_copies": "number of gradient copies", "grad_copy": "gradient copies", "grad_copy_span": "from first to last gradient copy",
-    "held_up": "others held up", "idle_pause": "idle in pauses of the host", "is_conditional": "rests on what was not recorded",
+    "held_up": "others held up", "held_up_steps": "steps in which others were held up", "idle_pause": "idle in pauses of the host", "is_conditional": "rests on what was not recorded",
     "is_wait_included": "holds waiting that is not known",
     "is_estimate": "an estimate", "judged_idle_launch": "idle launch, rank waited for",
-    "lateness": "delays of others", "left_by_replay": "what stays in a replay", "link_nominal": "nominal bandwidth of the link", "longer_window": "window longer than the shortest",
+    "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "what stays in a replay", "link_nominal": "nominal bandwidth of the link", "longer_window": "window shorter than the longest by",
     "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute_at_most": "compute beside communication, at most", "overlap_compute": "compute beside communication",
     "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_limit": "gain of the replay, a limit", "replay_refused": "not replayed",
     "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
     "replay_step_time_low": "step time in the replay, at least", "saving": "gain at most", "slowdown_at_most": "slower beside communication, at most", "slowdown": "slower beside communication",
-    "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "steps in which others were held up", "wait_caused": "waiting caused",
+    "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "number of steps in which others were held up", "wait_caused": "waiting caused, in all steps",
 }  # fmt: skip
-_OF_COMM = {"exposed_transfer", "exposed_comm", "left_by_replay"}  # parts of a bound on what communication costs
+LITTLE = 0.02  # of the step time: where no bound is more, there is little to gain
+_OF_COMM = {
+    "exposed_transfer",
+    "exposed_comm",
+    "slowed_compute",
+    "by_breakdown",
+    "left_by_replay",
+}  # parts of its bounds
+_MOST_LISTED = 12
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
 
 
@@ -138,7 +147,7 @@ def _words(key: str, value: object) -> tuple[str, str]:
     if isinstance(value, bool):
         text = "yes" if value else "no"
     elif isinstance(value, list):
-        text = ", ".join(map(str, value)) or absent
+        text = few(value, _MOST_LISTED) or absent
     else:
         text = write(value) if isinstance(value, int | float) else str(value)
     return label + parts.get(split_by, f", {name}"), text
@@ -150,15 +159,23 @@ def _label(name: str) -> str:
 
 def parts_text(evidence: Mapping[str, Any]) -> str:
     """Return the sum that the bound on what communication costs is; nothing of others, and of one visible part."""
-    parts = evidence.get("saving_ns_per_step_by_part", {})
-    seen = {name: ns for name, ns in parts.items() if abs(ns) >= words.SEEN * sum(parts.values())}
-    if len(seen) < 2 or not _OF_COMM & seen.keys():  # noqa: PLR2004
-        return ""
-    return " ".join(f"{'-' if ns < 0 else '+'} {_label(name)} {ms_text(abs(ns))}" for name, ns in seen.items())[2:]
+    parts = _seen(evidence.get("saving_ns_per_step_by_part", {}))
+    return sum_text(parts) if len(parts) > 1 and parts.keys() <= _OF_COMM else ""
+
+
+def sum_text(parts: Mapping[str, float]) -> str:
+    """Return a sum by its parts, of those that are seen in it."""
+    signs = (("-" if ns < 0 else "+", _label(name), ms_text(abs(ns))) for name, ns in _seen(parts).items())
+    return " ".join(map(" ".join, signs))[2:]
+
+
+def _seen(parts: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: ns for name, ns in parts.items() if abs(ns) >= words.SEEN * sum(parts.values())}
 
 
 def order_notes(findings: Sequence[Finding]) -> list[str]:
-    """Return in which order findings stand."""
+    """Return in which order findings stand, and at last that their bounds do not add up."""
     notes = [f"in order of {'likely, else of up to' if any(one.expected for one in findings) else 'up to'}"]
     notes += ["conditional ones last"] if any(one.is_conditional and one.share for one in findings) else []
-    return [*notes, *(["comm-bound behind what lessens it"] if any(one.id == EXPOSURE for one in findings) else [])]
+    notes += ["comm-bound behind what lessens it"] if any(one.id == EXPOSURE for one in findings) else []
+    return [*notes, "bounds overlap: they do not add up"]

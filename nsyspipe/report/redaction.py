@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from nsyspipe.model.names import decoded, printable
+from nsyspipe.model.names import decoded, few, printable
 from nsyspipe.redact.copy import UNKNOWN, Amount
 from nsyspipe.redact.redact import Redaction
-from nsyspipe.report.words import few
 
 _KEPT = (
     "names of kernels, NVTX ranges and phases: they may hold private words, so look at them before you share",

@@ -20,7 +20,7 @@ from nsyspipe.report import blocks, words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Field, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
-from nsyspipe.report.findings import Finding, findings_of, of_capture, order_notes
+from nsyspipe.report.findings import LITTLE, Finding, findings_of, of_capture, order_notes
 from nsyspipe.report.units import absent, bytes_text, ms_text, percent_text, value_text
 from nsyspipe.report.verdict import verdict
 from nsyspipe.run.run import Run
@@ -305,9 +305,13 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
         notes.append(f"likely, of {', '.join(one.id for one in assuming)}, if {assuming[0].replay_assumes}")
     notes += [f"at most, of {one.id}: with all of it hidden, a limit and no setting" for one in shown if one.is_limit]
     notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear or one.is_limit for one in shown) else []
-    notes += order_notes(shown)[: 1 if extent.is_comment else None] if len(shown) > 1 else []
+    if len(shown) > 1:
+        notes += (order := order_notes(shown))[:: len(order) - 1 if extent.is_comment else 1]
     hint, note = "; ".join(hints), "; ".join(notes)
-    yield blocks.Heading(f"What to change first, and what it gives back per step{f' ({hint})' if hint else ''}", "bold")
+    head = "What to change first, and what it gives back per step"
+    if all(one.share < LITTLE for one in findings) and any(one.share for one in findings):
+        head = f"Little to gain. {head}"
+    yield blocks.Heading(f"{head}{f' ({hint})' if hint else ''}", "bold")
     yield table_of("Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True)
 
 

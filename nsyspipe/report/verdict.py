@@ -1,4 +1,4 @@
-"""The verdict of a run: the sentences that stand before all else, and the largest gain."""
+"""The verdict of a run: the sentences that stand before all else, and what to change first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from nsyspipe.analysis.traffic import bubble_ns_per_step
 from nsyspipe.findings.judge import is_conditional, is_wait_included
 from nsyspipe.model.problems import MIXED_RUNS
-from nsyspipe.report.findings import parts_text
+from nsyspipe.report.findings import LITTLE, parts_text, sum_text
 from nsyspipe.report.units import ms_text, percent_text
 from nsyspipe.report.words import NOT_CLEAR, SEEN, assumed_text, is_replay_clear, rank_step_ns, uneven_text
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 _percent = partial(percent_text, digits=0)
-_LITTLE = 0.02  # of the step time: less is little to gain
 # From this share of communication on waiting is worth a word, and what other compute hides; of step time copies.
 _MUCH_WAITING, _OTHER_COMPUTE, _MUCH_COPIES = 0.1, 0.05, 0.05
 _NO_VERDICT = "No GPU activity was recorded, so there is nothing to measure."
@@ -33,12 +32,7 @@ _UNKNOWN_COMM = {
     "no-comm-kernels": "Communication is not known, so what to change could not be judged: no kernel of several ranks is known "
     "to communicate. Name yours with --comm-kernel REGEX.",
 }
-# What the bound of late ranks is made of, and which of it only where all but compute may go.
-_PARTS_OF_LATE = {
-    "waiting": "exposed waiting", "slowed_by_waiting": "compute slowed by waiting", "idle": "idle",
-    "transfer": "exposed transfer", "other": "copies", "longer_window": "a window shorter than the longest by",
-}  # fmt: skip
-_BESIDE_COMPUTE = {"idle", "transfer", "other", "slowed_by_waiting"}
+_OF_WINDOW = {"exposed_wait", "longer_window"}  # the bound of late ranks where more than compute is left
 
 
 def verdict(run: Run) -> str:
@@ -88,9 +82,8 @@ def _by_part(straggler: Mapping[str, Any]) -> str:
         return ""
     if "delays" in parts:
         return f" (all delays of a step together, each moment once; the longest by rank {evidence['rank']}: {ms_text(alone)})"
-    told = sorted(((_PARTS_OF_LATE[name], ns) for name, ns in parts.items()), key=lambda pair: -pair[1])
-    whose = "that computes least" if parts.keys() & _BESIDE_COMPUTE else "that is left with the shortest window"
-    return f" (of the rank {whose}: {', '.join(f'{name} {ms_text(ns)}' for name, ns in told)})"
+    whose = "that is left with the shortest window" if parts.keys() <= _OF_WINDOW else "that computes least"
+    return f" (of the rank {whose}: {sum_text(dict(sorted(parts.items(), key=lambda part: -part[1])))})"
 
 
 def _with_comm(
@@ -121,10 +114,15 @@ def _without_comm(summary: Mapping[str, Any], of_what: str, amount: Callable[...
     return f"No communication: {', '.join(parts)}."
 
 
-def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None, *, is_judged: bool) -> str | None:
-    """Return the largest gain in words, with what it is worth; that there is little, or none. None where nothing was judged.
+def _worth(row: Mapping[str, Any]) -> float:
+    limit = json.loads(row["evidence"]).get("replay_limit_ns_per_step", row["expected_ns_per_step"])
+    return float(row["saving_ns_per_step"] if limit is None else limit)
 
-    Of `step_ns`, the mean, it is a share; by the median one tells whether a replay is clear.
+
+def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None, *, is_judged: bool) -> str | None:
+    """Return what to change first, and whether that is the largest gain, with its worth; that there is little, or none.
+
+    None where nothing was judged. Of `step_ns`, the mean, it is a share; by the median one tells whether a replay is clear.
     """
     rows = [row for row in findings.to_pylist() if row["saving_ns_per_step"]]
     if not is_judged or not step_ns:
@@ -140,13 +138,15 @@ def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None
         is_sure = is_replay_clear(evidence, median_ns)
         expected = f", likely {percent_text(likely / step_ns)}{'' if is_sure else f', {NOT_CLEAR}'}"
         expected += f", if {text}" if (text := evidence.get("replay_assumes")) else ""
-    parts = f" ({text})" if (text := parts_text(evidence)) else ""
+    parts = f" ({text})" if (text := parts_text(evidence)) else _by_part(first)
     worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{parts}{assumed_text(evidence)}{expected}"
     told = (row for row in rows[1:] if likely is None and (row["expected_ns_per_step"] or 0.0) > 0)
     replayed = [row for row in told if is_replay_clear(json.loads(row["evidence"]), median_ns)]
-    name = "Largest bound" if replayed else "Perhaps the largest gain" if is_wait_included(first) else "Largest gain"
+    is_largest = not replayed and not is_wait_included(first) and _worth(first) >= max(map(_worth, rows))
+    is_little = all(row["saving_ns_per_step"] < LITTLE * step_ns for row in rows)
+    name = "Little to gain" if is_little else "Largest gain" if is_largest else "To change first"
     least = saving if likely is None else likely
-    text = f"{'Little to gain' if most < _LITTLE else name}: {first['action']}: {worth}."
+    text = f"{name}: {first['action']}: {worth}."
     for row in replayed[:1]:
         text += f" Largest of those replayed: {row['action']}: likely {percent_text(row['expected_ns_per_step'] / step_ns)}."
     # Of what rests on what was not recorded the first; only what links the GPUs is such.

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from nsyspipe.model.names import few
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.replay.answer import Scenario, WhatIf
 from nsyspipe.report import blocks, words
@@ -48,7 +49,7 @@ def headline(found: WhatIf) -> str:
         best, *others = settings
         text, least = f"Largest single change: {best.label}, {_change(found, best)}", best.gain_pct or 0.0
         if level := [one.label for one in others if _is_level(best, one)]:
-            text += f"; level with it, within the ranges: {words.few(level, 3)}"
+            text += f"; level with it, within the ranges: {few(level, 3)}"
     more = [one for one in faster.items() if (one[1].gain_pct or 0.0) > least]
     return " ".join([f"{text}.", *(f"{whose} ({one.label}): {_less_or_more(found, one)}." for whose, one in more)])
 

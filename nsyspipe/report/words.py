@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
 from nsyspipe.comparison.changes import has_whole_graphs
 from nsyspipe.errors import shortened
-from nsyspipe.model.names import printable, ranges
+from nsyspipe.model.names import few, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.side_files import RunCapture
@@ -109,6 +109,7 @@ def link_text(verdict: LinkVerdict | None) -> str | None:
         about = "about " if verdict.is_estimate else ""
         rest += f"; bus bandwidth {about}{bandwidth_text(verdict.busbw_bytes_per_s)}"
         rest += f" of {bandwidth_text(nominal)} nominal" if nominal else ""
+        rest += ", by the gradients' copies" if verdict.is_estimate else ""
     elif nominal:
         rest += f"; nominal {bandwidth_text(nominal)}"
     room, text = _LINK_LENGTH - len(rest), printable(f"link: {link.text}")
@@ -215,11 +216,6 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
 def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
     """Return ``step 3``, or ``steps 3, 5-7``."""
     return f"{noun}{'s'[: len(numbers) != 1]} {few(ranges(numbers), most)}"
-
-
-def few(names: Sequence[str], most: int) -> str:
-    """Return names, and how many more there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:

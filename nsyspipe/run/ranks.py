@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
-from nsyspipe.model.names import decoded, ranges
+from nsyspipe.model.names import decoded, few, ranges
 from nsyspipe.model.options import parse_ranks, several
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog
@@ -431,5 +431,4 @@ def _facts_of(path: Path) -> ReportFacts:
 
 def shown_ranks(ranks: Iterable[int]) -> str:
     """Write ranks as ``0-7, 63``."""
-    texts = ranges({*ranks})
-    return ", ".join([*texts[:_SHOWN_NAMES], *(["..."] if len(texts) > _SHOWN_NAMES else [])])
+    return few(ranges({*ranks}), _SHOWN_NAMES)

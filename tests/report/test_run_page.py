@@ -124,12 +124,12 @@ def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(ste
     ("overlap_ratio", 0.25, [("hidden by compute", "25.0 %")]),
     ("busbw_bytes_per_s", 25e9, [("bus bandwidth", "25.00 GB/s")]),
     ("grad_copy_bytes_per_step", 2e6, [("gradient copies per step", "2.00 MB")]),
-    ("n_arrived_last", 11, [("collectives reached last", "11")]), ("link", "SHM", [("link", "SHM")]),
+    ("n_arrived_last", 11, [("collectives reached last, in all steps", "11")]), ("link", "SHM", [("link", "SHM")]),
     ("is_estimate", True, [("an estimate", "yes")]), ("ranks", [0, 3], [("ranks", "0, 3")]),
     ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, [("exposed comm per step, backward", "2.000 ms")]),
     ("link", None, []), ("bytes_per_step", 2e6, [("bytes per step", "2.00 MB")]),
-    ("saving_ns_per_step_by_part", {"longer_window": 1e6}, [("gain at most per step, window longer than the shortest", "1.000 ms")]),
-    ("n_steps_held_up_by_rank", {"3": 2}, [("steps in which others were held up, rank 3", "2")]),
+    ("saving_ns_per_step_by_part", {"longer_window": 1e6}, [("gain at most per step, window shorter than the longest by", "1.000 ms")]),
+    ("n_steps_held_up_by_rank", {"3": 2}, [("number of steps in which others were held up, rank 3", "2")]),
 ])  # fmt: skip
 def test_evidence_is_written_in_words_by_its_unit(key, value, rows):
     assert list(evidence_rows({key: value})) == rows
@@ -165,15 +165,20 @@ UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}
     ([("a", None, None, "read with care"), ("b", 1e6, -1e6, "y")], 100e6, "Little to gain: y: up to 1.000 ms (1.0 %) of each step."),
     # What rests on what was not recorded may bring more than what is likely.
     ([("a", 35e6, 27e6, "lower x"), ("b", 30e6, 28e6, "y", '{"is_conditional": true}')], 100e6,
-     ("Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 27.0 %. Or perhaps: y: up to 30.00 ms (30.0 %); "
+     ("To change first: lower x: up to 35.00 ms (35.0 %) of each step, likely 27.0 %. Or perhaps: y: up to 30.00 ms (30.0 %); "
      "NCCL_DEBUG=INFO (--nccl-log) tells.")),
     ([("a", 35e6, 31e6, "lower x"), ("b", 30e6, None, "y", '{"is_conditional": true}')], 100e6,
      "Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 31.0 %."),
     # A bound that stands in front is not what is expected, nor is a limit.
     ([("a", 35e6, None, "lower x"), ("b", 60e6, 30e6, "y"), ("c", 50e6, 20e6, "z")], 100e6,
-     "Largest bound: lower x: up to 35.00 ms (35.0 %) of each step. Largest of those replayed: y: likely 30.0 %."),
+     "To change first: lower x: up to 35.00 ms (35.0 %) of each step. Largest of those replayed: y: likely 30.0 %."),
     ([("a", 35e6, None, "lower x", '{"replay_limit_ns_per_step": 9e6}'), ("b", 60e6, 3e6, "y", UNCLEAR)], 645e6,
      "Largest gain: lower x: up to 35.00 ms (5.4 %) of each step, at most 1.4 % with all of it hidden."),
+    # What is larger stands behind, as what exposes communication does behind what lessens it; little is all of it.
+    ([("a", 20e6, 10e6, "x"), ("b", 50e6, None, "y", '{"replay_limit_ns_per_step": 40e6}')], 100e6,
+     "To change first: x: up to 20.00 ms (20.0 %) of each step, likely 10.0 %."),
+    ([("a", 1e6, None, "x"), ("b", 5e6, None, "y", '{"is_wait_included": true}')], 100e6,
+     "To change first: x: up to 1.000 ms (1.0 %) of each step."),
     ([], 100e6, "Nothing to gain: no rule fired that knows a bound in time."),
     ([("a", None, None, "read with care")], 100e6, None),
     ([], None, None),
@@ -202,8 +207,8 @@ def test_a_straggler_board_counts_per_step():
     table = straggler_table(schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(times), 2)
     # Two steps: 6 ms late in all are 3 ms per step; 8 ms of waiting are 4 ms.
     assert table.rows == [
-        ["1", "7.000 ms", Bar("3.000 ms", 1.0, "accent"), "5", "4.500 ms", "0 ms"],
-        ["0", "7.000 ms", "0 ms", "0", "0 ms", Bar("4.000 ms", 1.0, "waiting")],
+        ["1", "7.000 ms", Bar("3.000 ms", 1.0, "accent"), "4.500 ms", "0 ms", "2.500"],
+        ["0", "7.000 ms", "0 ms", "0 ms", Bar("4.000 ms", 1.0, "waiting"), "0"],
     ]
     # One rank, and ranks that could not be matched, have none.
     for rows in ([{"rank": 0}], [{"rank": 0}, {"rank": 1}]):

@@ -344,7 +344,10 @@ def agreed(run, *arguments, **options):
     for row in run.problem_rows:
         if row["code"] == "no-message-size" and found["message_bytes"] == "no":
             said = answers["message_bytes"]
-            assert row["message"] == f"message sizes were not recorded ({said.found}): no bytes and bandwidths"
+            assert (
+                row["message"]
+                == f"message sizes were not recorded ({said.found}): no bytes and bandwidths of collectives"
+            )
             assert (row["fix"].split()[1], bool(said.fix)) == ("doctor", True)
     return found
 

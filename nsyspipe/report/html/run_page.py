@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
 from nsyspipe.errors import DatasetError
 from nsyspipe.findings.judge import CAUSES
+from nsyspipe.model.names import few
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report import run as run_report, words
@@ -35,6 +36,7 @@ _SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 12, 8, 15, 8
 _LISTED = 64  # ranks of a table, and hosts
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
+_WHOSE_BOUNDS = " A bound is of the rank that decides in each step, the figures above are means over ranks."
 _IDLE_MEANINGS = {
     "input": "the host was in the data phase, or between two steps",
     "launch": "the host launched late, for any other reason",
@@ -105,9 +107,9 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield Heading("Kernels")
     yield costs.get(KERNELS) or Sentence("No kernels were recorded.")
     yield Heading("Link")
-    yield (links := link_table(run.links())) or Sentence(
-        "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
-    )
+    is_alone = run.header.n_ranks == 1 == (run.header.world_size or 1)
+    not_known = "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
+    yield (links := link_table(run.links())) or Sentence("One rank: there is no link." if is_alone else not_known)
     if run.nccl is not None:
         yield _pairs("NCCL, as its log says", nccl_rows(run.nccl))
     yield Heading("Problems")
@@ -115,8 +117,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         yield Sentence("What could not be read or answered, and what would bring it back.")
         yield Troubles(troubles, is_close=True)
     else:
-        rest = "everything that was asked for could be answered" if links else "all but the link, which is not known"
-        yield Sentence(f"None: {rest}.")
+        yield Sentence(f"None{'' if links or is_alone else ', but the link is not known'}.")
     yield Heading("Definitions")
     yield Sentence(
         "How each number is defined. C, M and P are the unions of a rank's compute, communication and memory operations, "
@@ -154,8 +155,7 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
     yield Heading("What to change first")
     if findings := findings_of(run):
         if len(findings) > 1:
-            order = "; ".join(order_notes(findings))
-            yield Sentence(f"By cause, {order}. Bounds overlap: they do not add up.")
+            yield Sentence(f"By cause, {'; '.join(order_notes(findings))}.{_WHOSE_BOUNDS * (run.header.n_ranks > 1)}")
         yield Findings(by_cause(findings))
     else:
         nothing = "Nothing found to change."
@@ -306,18 +306,18 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
 
     fields = [
         Field("rank", of("rank")),
-        Field("step time", lambda row: ms_text(times.get(row["rank"])), hint="median of the rank's windows"),
-        barred(rows, "late per step", per_step("lateness_ns"), "accent", "how long all others waited for it, at most, mean per step"),
-        Field("arrived last", of("n_arrived_last"), hint="collectives in which it arrived last, alone"),
-        Field("wait caused per step", lambda row: ms_text(per_step("wait_caused_ns")(row)), hint="summed over collectives: one delay counts in every bucket behind it"),
-        barred(rows, "waits itself per step", per_step("wait_ns"), "waiting", "for other ranks, inside communication"),
+        Field("median step", lambda row: ms_text(times.get(row["rank"])), hint="of the rank's windows"),
+        barred(rows, "late", per_step("lateness_ns"), "accent", "the longest that all others waited for one rank, of each step, for the rank that made it"),
+        Field("wait caused", lambda row: ms_text(per_step("wait_caused_ns")(row)), hint="how much later it came than the last other, summed over collectives"),
+        barred(rows, "waits itself", per_step("wait_ns"), "waiting", "for other ranks, inside communication, each moment once"),
+        Field("arrived last", lambda row: count_text(per_step("n_arrived_last")(row)), hint="collectives in which it arrived last, alone"),
     ]  # fmt: skip
     note = (
-        "Late per step: the largest lead of all others over the rank that arrived last, once per step. Wait caused counts "
-        "one delay again in every collective behind it."
+        "Late: of each step the longest that all others waited for one rank, for the rank that made it; who was late too, but "
+        "less, has 0. Wait caused sums all collectives, so that one delay counts again in each behind or beside it."
     )
     more = f" And {len(rows) - _LISTED} more ranks; --json has all." if len(rows) > _LISTED else ""
-    return table_of("Who the others wait for", rows[:_LISTED], fields, note + more, is_close=True)
+    return table_of("Who the others wait for, mean per step", rows[:_LISTED], fields, note + more, is_close=True)
 
 
 def idle_table(summary: Mapping[str, Any], unseen: str = "") -> Table | None:
@@ -349,7 +349,7 @@ def link_table(links: pa.Table) -> Table | None:
         Field("nominal", of("nominal_bytes_per_s", bandwidth_text), hint="what the data sheet promises per direction"),
         Field("source", of("nominal_source"), "text"),
         Field("edges", lambda row: str(len(row["edges"]))),
-        Field("from and to rank", lambda row: words.few(row["edges"], 12), "text"),
+        Field("from and to rank", lambda row: few(row["edges"], 12), "text"),
     ]
     return table_of("Links between ranks", rows, fields, is_close=True) if rows else None
 
@@ -370,7 +370,7 @@ def provenance(run: Run) -> list[tuple[str, str]]:
         ("captured", header.captured_at_utc or absent),
         ("ranks", f"{header.n_ranks}" + (f" of {world}" if world is not None else "")),
         ("GPU", ", ".join(header.gpu_names) or absent),
-        ("hosts", words.few(header.hosts, _LISTED) or absent),
+        ("hosts", few(header.hosts, _LISTED) or absent),
         ("Nsight Systems", ", ".join(header.nsys_versions) or absent),
         ("export schema", ", ".join(header.export_schema_versions) or absent),
         ("steps", run.step_family or steps),
