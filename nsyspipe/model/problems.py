@@ -101,6 +101,8 @@ _KINDS = """
         -> --step REGEX, if they are not the ones that you mean
     phase-pattern-unmatched (warning): no NVTX range is named as {option} {pattern} asks for, so there is no {phase} phase; the longest: {families}
         -> leave {option} out, or name ranges that are there
+    comm-kernel-unmatched (warning): no kernel is named as --comm-kernel {pattern} asks for; named like communication: {alike}
+        -> leave --comm-kernel out, or let it match one of the names that nsyspipe analyze --top 30 shows
     no-gpu-name (info): the report does not say which GPU model rank {rank} ran on
     untested-version (info): export schema {version} is newer than any nsyspipe was tested on: compare with nsys stats
     no-message-size (info): message sizes were not recorded ({why}): no bytes and bandwidths -> {how}

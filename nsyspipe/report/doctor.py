@@ -18,7 +18,7 @@ from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
 from nsyspipe.report.units import bytes_text, count_text, ms_text
-from nsyspipe.report.words import few
+from nsyspipe.report.words import few, troubles
 from nsyspipe.run.doctor import Examination
 from nsyspipe.version import __version__
 
@@ -65,7 +65,7 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
     lacking = ((one, f" (for {few(one.lacking, 3)})" if one.n_with else "") for one in found.capabilities if one.fix)
     yield from _fix_list([(_words(one.name), f"{one.fix}{where}") for one, where in lacking])
     if found.problems:
-        yield Troubles([(one.severity, one.message, one.report or "", one.fix) for one in found.problems])
+        yield Troubles(troubles([asdict(one) for one in found.problems]))
 
 
 def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:

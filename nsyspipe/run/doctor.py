@@ -87,6 +87,8 @@ def examine(
     if beside.rank_map is not None:
         own += number_ranks(digests, ranks_or_hosts(digests), beside.rank_map, sidecars)[2]
     for report, name in zip(reports, names, strict=True):
+        # An option that matches nothing changes no answer.
+        own += (one.at(report=name) for one in report.digest.problems if one.code.endswith("-unmatched"))
         if version_numbers(version := report.digest.facts.schema_version) > NEWEST_TESTED:
             own.append(problem("untested-version", version=version).at(report=name))
         if not (report.digest.processes or report.was_left_out):
