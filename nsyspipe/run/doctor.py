@@ -23,7 +23,7 @@ _OF_DEVICE = {
     "compute_and_comm", "launches", "copies", "gpu_model", "nccl_ranges", "message_bytes", "idle_causes",
     "kernel_shapes", "cuda_graphs", "gpu_metrics", "link",
 }  # fmt: skip
-_PER_RANK = {"steps", "phases"}  # what each rank has of its own; other counts add up
+_PER_RANK = {"steps", "phases", "cuda_graphs"}  # what each rank has of its own; other counts add up
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def examine(
         if version_numbers(version := report.digest.facts.schema_version) > NEWEST_TESTED:
             own.append(problem("untested-version", version=version).at(report=name))
         if not (report.digest.processes or report.was_left_out):
-            own.append(problem("no-gpu-activity", what=name).at(report=name))
+            own.append(problem("no-gpu-activity").at(report=name))
     return Examination(
         reports=tuple(names),
         nsys_versions=tuple(sorted(filter(None, {digest.facts.nsys_version for digest in digests}))),

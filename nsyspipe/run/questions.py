@@ -229,7 +229,7 @@ def _kernel_shapes(report: Examined) -> Answer:
 
 
 def _cuda_graphs(report: Examined) -> Answer:
-    nouns = {"graphs as a whole": report.counts.rows[versions.GRAPH], "kernels inside": report.counts.n_graph_kernels}
+    nouns = {"launches as a whole": report.counts.rows[versions.GRAPH], "kernels inside": report.counts.n_graph_kernels}
     counts = tuple((noun, n) for noun, n in nouns.items() if n)
     if report.counts.rows[versions.GRAPH]:
         return _lack("graphs-as-a-whole", counts=counts, status=PARTLY)

@@ -158,7 +158,7 @@ CASES = [
         "steps": ("yes", "2 step #"), "compute_and_comm": ("no", "no kernel")}),
     (LIBRARY, {}, {"steps": ("no", "no NVTX range but libraries' own"), "nccl_ranges": ("yes", "2 ranges")}),
     (one(lambda: kernel(WORLD_SIZE=2)), {}, {"compute_and_comm": (PART, "1 kernels, 0 of them NCCL's", "--comm-kernel")}),
-    (one(lambda: kernel().graph(10, 20, launch=10)), {}, {"cuda_graphs": (PART, "1 graphs as a whole", "--cuda-graph-trace=node")}),
+    (one(lambda: kernel().graph(10, 20, launch=10)), {}, {"cuda_graphs": (PART, "1 launches as a whole", "--cuda-graph-trace=node")}),
     (one(in_graph), {}, {"cuda_graphs": ("yes", "1 kernels inside")}),
     (lambda folder: TraceBuilder().graph(10, 20, launch=10).write(folder / "a.sqlite", without=(KERNEL,)), {},
      {"compute_and_comm": (PART, "CUDA graphs as a whole, no kernel of its own")}),
