@@ -65,7 +65,9 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
     lacking = ((one, f" (for {few(one.lacking, 3)})" if one.n_with else "") for one in found.capabilities if one.fix)
     yield from _fix_list([(_words(one.name), f"{one.fix}{where}") for one, where in lacking])
     if found.problems:
-        yield Troubles(troubles([asdict(one) for one in found.problems]))
+        said = {one.fix for one in found.capabilities}
+        rows = [asdict(one) | {"fix": None if one.fix in said else one.fix} for one in found.problems]
+        yield Troubles(troubles(rows))
 
 
 def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:

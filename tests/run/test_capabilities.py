@@ -169,6 +169,9 @@ CASES = [
     # File names are the last source of ranks.
     (named("a_0", "a_1"), {}, {"ranks": ("yes", "0-1 from file names")}),
     (named("a_7", "a_3"), {}, {"ranks": ("yes", "3, 7 from file names")}),
+    # Gaps in numbers from 0 prove ranks that are not there.
+    (named("a_0", "a_2"), {}, {"world_size": (PART, "3, of which 2 in these reports", OTHER_RANKS)}),
+    (named("a_0", "a_1"), {"rank_map": {"a_0.sqlite": 1, "a_1.sqlite": 7}}, {"world_size": (PART, "8, of which 2 in these reports", OTHER_RANKS)}),
     (named("a", "b"), {}, {"ranks": (PART, "nothing names them", "--rank-map")}),
     (named("a_0", "b_0"), {}, {"ranks": (PART, "rank 0 is there 2 times in file names", "one run")}),
     (lambda folder: [steady_rank(0, world_size=size).write(folder / f"{size}.sqlite") for size in (2, 4)], {}, {"ranks": (PART, "rank 0 is there 2 times in RANK", "one run"),
