@@ -34,10 +34,7 @@ _INSIDE_HOSTS = (
     "unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
     "containers share memory and IPC (--ipc=host)"
 )
-_FIND_OUT = "find out over what they do (NCCL_DEBUG=INFO, nvidia-smi topo -m), which was not recorded"
-_NOT_ALL = (
-    "see in NCCL's log over what they do (NCCL_DEBUG=INFO, --nccl-log FILE): NVLink connects not all of their GPUs"
-)
+_FIND_OUT = "find out over what they do (NCCL_DEBUG=INFO, --nccl-log FILE), and what connects them (--topology FILE)"
 _WHY_UNUSED = "see in NCCL's log, which was not given, why it does not use NVLink (NCCL_DEBUG=INFO, --nccl-log FILE)"
 _BETWEEN_HOSTS = (
     "see in NCCL's log why it took no InfiniBand or RoCE (lines with NET/IB; NCCL_IB_DISABLE, NCCL_NET), and give "
@@ -124,15 +121,12 @@ class LinkVerdict:
     busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
     busbw_source: str | None = None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
     crosses_hosts: bool = False  # a network is among the links, be it the slow one or not
-    # By the topology between all pairs, where what NCCL uses is not known; None without one
-    is_nvlink_there: bool | None = None
+    is_nvlink_there: bool = False  # by the topology between all pairs, where what NCCL uses is not known
 
     @property
     def to_find_out(self) -> str:
         """What to look at first where the bandwidth alone says that the link is slow."""
-        if self.is_seen:
-            return ""
-        return _WHY_UNUSED if self.is_nvlink_there else _FIND_OUT if self.is_nvlink_there is None else _NOT_ALL
+        return "" if self.is_seen else _WHY_UNUSED if self.is_nvlink_there else _FIND_OUT
 
     @property
     def is_estimate(self) -> bool:
@@ -167,7 +161,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     lacking = _ASK.get(link.kind, LACKING) if link else LACKING
     is_seen = is_slow is not None
     paths = [row["path"] or "" for row in rows if link and link.kind == row["kind"] == "unknown"]
-    is_nvlink_there = all(path.startswith("NV") for path in paths) if paths and all(paths) else None
+    is_nvlink_there = bool(paths) and all(path.startswith("NV") for path in paths)
     if not is_seen and promised is not None:
         large = reached if source == _COPIES else None
         if large is None:
@@ -177,7 +171,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
             large = _PER_S * n_bytes / transfer if n_bytes and transfer else None
         if large is not None:
             is_slow = large < _SLOW_RATIO * promised and evidence.n_hosts == 1
-            text = f"far less bandwidth than NVLink gives{', which connects the GPUs' * bool(is_nvlink_there)}"
+            text = f"far less bandwidth than NVLink gives{', which connects the GPUs' * is_nvlink_there}"
         elif evidence.has_absent_ranks:
             lacking = _ABSENT
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")

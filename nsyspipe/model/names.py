@@ -17,8 +17,8 @@ COLLECTIVES = (*_BY_NAME.values(), OTHER)
 _COLLECTIVE = re.compile("|".join(_BY_NAME), re.IGNORECASE)
 _LOWER = {name.lower(): own for name, own in _BY_NAME.items()}
 
-# Of any library: NCCL, NVSHMEM, PyTorch's symmetric memory, the custom all-reduces of inference engines.
-_LIKE_COMMUNICATION = re.compile(
+# What kernels that communicate are named like in any library: NCCL, NVSHMEM, PyTorch's symmetric memory, inference engines.
+LIKE_COMMUNICATION = re.compile(
     r"(?i)nccl|nvshmem|multimem|cross_device|all_?reduce|all_?gather|all_?to_?all|reduce_?scatter|send_?recv"
 )
 
@@ -92,11 +92,6 @@ def collective_of(name: str) -> str:
     'reduce_scatter'
     """
     return _LOWER[found[0].lower()] if (found := _COLLECTIVE.search(name)) else OTHER
-
-
-def is_like_communication(name: str) -> bool:
-    """Tell whether a kernel's name sounds like communication, of whatever library."""
-    return _LIKE_COMMUNICATION.search(name) is not None
 
 
 def datatype_of(name: str) -> str | None:

@@ -190,12 +190,9 @@ def _torch() -> _Found:
 def _nccl(root: Path) -> _Found:
     if version := programs.nccl_version(root):
         return "ok", version, None
-    version, cuda = torch_versions()
     # Some builds of torch have it inside.
-    fix = (
-        _INSTALL if cuda is None else "python -c 'import torch; print(torch.cuda.nccl.version())' tells what torch has"
-    )
-    return "missing" if version is None else "unknown", "no package or library", fix
+    status = "missing" if torch_versions()[0] is None else "unknown"
+    return status, "no package or library", "ask torch.cuda.nccl.version() in the environment that trains"
 
 
 def _nvtx(nsys_version: str | None) -> _Found:

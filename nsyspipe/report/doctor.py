@@ -66,8 +66,7 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
     yield from _fix_list([(_words(one.name), f"{one.fix}{where}") for one, where in lacking])
     if found.problems:
         said = {one.fix for one in found.capabilities}
-        rows = [asdict(one) | {"fix": None if one.fix in said else one.fix} for one in found.problems]
-        yield Troubles(troubles(rows))
+        yield Troubles(troubles(asdict(one) | {"fix": None if one.fix in said else one.fix} for one in found.problems))
 
 
 def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
@@ -80,7 +79,7 @@ def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
         Field("ID", itemgetter("run_id"), "word"),
         Field("label", itemgetter("label"), "text"),
         Field("captured, UTC", lambda run: (run["captured_at_utc"] or "")[:16].replace("T", " "), "text", from_width=_FULL_WIDTH),
-        Field("ranks", lambda run: count_text(run["n_ranks"])),
+        Field("ranks", lambda run: count_text(run["n_ranks"]) + (f" of {run['world_size']}" if (run["world_size"] or 0) > run["n_ranks"] else "")),
         Field("steps", lambda run: count_text(run["n_summary_steps"])),
         Field(_STEP_TIME.short, lambda run: ms_text(run[_STEP_TIME.column])),
     ]  # fmt: skip
@@ -95,7 +94,7 @@ def store_document(found: StoredRuns) -> dict[str, Any]:
 
 
 def _listed(found: StoredRuns) -> list[dict[str, Any]]:
-    names = ["run_id", "label", "captured_at_utc", "n_ranks", "n_summary_steps", _STEP_TIME.column]
+    names = ["run_id", "label", "captured_at_utc", "n_ranks", "world_size", "n_summary_steps", _STEP_TIME.column]
     times = pc.strftime(found.runs["captured_at_utc"], "%Y-%m-%dT%H:%M:%SZ")
     return cast("list[dict[str, Any]]", found.runs.select(names).set_column(2, names[2], times).to_pylist())
 

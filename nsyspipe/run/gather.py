@@ -16,7 +16,7 @@ from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import PHASE_PATTERNS, is_like_communication, is_part_of_step, is_step_name, kernel_label
+from nsyspipe.model.names import LIKE_COMMUNICATION, PHASE_PATTERNS, is_part_of_step, is_step_name, kernel_label
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.table import Int64
@@ -132,7 +132,7 @@ def _unmatched(
 ) -> Iterator[Problem]:
     """State the phases whose pattern was asked for, and is that of no range; and a pattern that is that of no kernel."""
     if reading.comm_kernel is not None and operations.names and not operations.has_named_comm:
-        alike = sorted({kernel_label(name) for name in operations.names.values() if is_like_communication(name)})
+        alike = sorted({kernel_label(name) for name in operations.names.values() if LIKE_COMMUNICATION.search(name)})
         shown = ", ".join(map(repr, alike[:_NAMED_FAMILIES])) or "none"
         yield problem("comm-kernel-unmatched", pattern=repr(reading.comm_kernel.pattern), alike=shown)
     names = ", ".join(repr(name) for name, _ in families[:_NAMED_FAMILIES])

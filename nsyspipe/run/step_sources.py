@@ -113,10 +113,7 @@ def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
 
 
 def _by_repetition(process_id: int, units: Repetition, *, is_marked: bool) -> Iterator[Problem]:
-    """Say what the units are, how sure that is, and what they leave out where that is more than the ends of a capture.
-
-    They are marked where one range of the optimizer's phase stands in each.
-    """
+    """Say what the units are (marked: with one optimizer range each), how sure that is, and what much they leave out."""
     found: dict[str, Any] = {"n_units": units.edges.size - 1, "n_launches": units.n_launches, "key": units.key}
     yield problem("steps-by-repetition", process_id=process_id, agreement=f"{units.agreement:.3f}", **found)
     if not (units.has_optimizer or is_marked):
