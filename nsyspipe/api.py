@@ -181,8 +181,8 @@ def diff(
         label too; or what `nsyspipe.load` takes: a path, a glob, a directory, a saved run, of which ``STORE:LABEL`` is the
         latest of its label. They are read at once.
     against
-        The baseline is all runs of this label in the store that stands in its place, as captures of one configuration; the
-        candidate may be another label of the store, and None is the only other one.
+        The baseline is all runs of this label in the store that stands in its place, as captures of one configuration, but
+        for those of some ranks beside ones of all; the candidate may be another label of the store, and None is the only other one.
     min_effect_pct
         Smallest relative difference that counts, per cent from 0: 2 and "2%" are the same.
     confidence

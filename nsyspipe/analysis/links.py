@@ -175,7 +175,7 @@ class SlowestLink:
     kind: str  # of `schema.LINK_KINDS`; ``unknown`` only if that is all that is known of every link
     from_rank: int  # of the first edge of that kind with the least nominal bandwidth
     to_rank: int
-    nominal_bytes_per_s: float | None  # of that edge; null if it is not known of every edge of that kind
+    nominal_bytes_per_s: float | None  # of that edge; null if it is not known of every edge of that kind, or of which
     text: str  # what it crosses, in words
     n_links: int  # edges that the text holds for
     n_unknown: int  # of which no line says what they use
@@ -205,10 +205,12 @@ def slowest(links: pa.Table) -> SlowestLink | None:
     rates = [row["nominal_bytes_per_s"] for row in of_kind]
     worst = min(of_kind, key=lambda row: row["nominal_bytes_per_s"] or float("inf"))
     text = _text(kind, worst)
+    n_links = sum(_text(kind, row) == text for row in of_kind)
+    is_any = kind == "unknown" and n_links < len(rows)  # it may go around the worst
     return SlowestLink(
         kind=kind, from_rank=worst["from_rank"], to_rank=worst["to_rank"],
-        nominal_bytes_per_s=None if None in rates else worst["nominal_bytes_per_s"], text=text,
-        n_links=sum(_text(kind, row) == text for row in of_kind), n_unknown=len(rows) - len(known),
+        nominal_bytes_per_s=None if None in rates or is_any else worst["nominal_bytes_per_s"], text=text,
+        n_links=n_links, n_unknown=len(rows) - len(known),
         n_edges=len(rows), is_of_ring=worst["comm_id"] is not None,
     )  # fmt: skip
 

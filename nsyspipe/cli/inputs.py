@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from nsyspipe.cli.options import OneRunOptions, ReadingOptions, RunningOptions, SeveralRunsOptions, check_name
 from nsyspipe.cli.outputs import Stage, progress
 from nsyspipe.errors import OptionError
+from nsyspipe.model.names import listed
 from nsyspipe.model.options import AUTO
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs, find_named, split_logs, words_of_runs
 from nsyspipe.store import layout
@@ -107,6 +110,10 @@ def parse_runs(arguments: Sequence[str], *, is_any_number: bool = False) -> list
 def labelled_runs(label: str, place: str, *others: str) -> list[NamedRuns]:
     """Return all runs of a label in a store, and what they are compared with: RUN arguments, or another label of the store."""
     sides = [NamedRuns(name, tuple(places)) for name, places in layout.runs_by_label(place, label, others).items()]
+    for one in sides:
+        of_label = {f"{place.rstrip('/')}:{run_id}" for run_id in layout.ids_by_time(Path(place), one.label)}
+        if partial := sorted(of_label.difference(one.places)):
+            typer.echo(f"Left out, as {one.label} has runs of all ranks: {listed(partial, 4)}.", err=True)
     return sides if len(sides) > 1 else [*sides, *parse_runs(others)]
 
 

@@ -144,7 +144,7 @@ class ReadingOptions:
     skip_first: str = option(
         "Complete steps to leave out at the start; auto: the first, if another remains.", "N|auto", default=AUTO
     )
-    rank_map: str | None = option("Rank of each report.", 'FILE|"a.sqlite=0,..."')
+    rank_map: str | None = option("Rank of each report; of several: node1_[0-7].sqlite=8-15.", 'FILE|"a.sqlite=0,..."')
     ranks: str | None = option("Read the reports of these ranks only; the others count as missing.", "0-7,63")
 
     def chosen(self, *more: str) -> dict[str, Any]:

@@ -17,6 +17,11 @@ COLLECTIVES = (*_BY_NAME.values(), OTHER)
 _COLLECTIVE = re.compile("|".join(_BY_NAME), re.IGNORECASE)
 _LOWER = {name.lower(): own for name, own in _BY_NAME.items()}
 
+# What kernels that communicate are named like in any library: NCCL, NVSHMEM, PyTorch's symmetric memory, inference engines.
+LIKE_COMMUNICATION = re.compile(
+    r"(?i)nccl|nvshmem|multimem|cross_device|all_?reduce|all_?gather|all_?to_?all|reduce_?scatter|send_?recv"
+)
+
 _DATATYPES = {  # NCCL's spellings, old and new, as PyTorch says them
     "half": "f16", "float": "f32", "double": "f64", "__nv_bfloat16": "bf16", "int8_t": "i8", "uint8_t": "u8",
     "int32_t": "i32", "uint32_t": "u32", "int64_t": "i64", "uint64_t": "u64", "f8e4m3": "f8e4m3", "f8e5m2": "f8e5m2",

@@ -19,7 +19,7 @@ _MENDS = {  # what mends several of them
 
 # A kind per line: its code, severity, message, and what mends it behind ``->``.
 _KINDS = """
-    no-gpu-activity (warning): no GPU activity recorded: {what} has no kernel, copy or memset -> <CUDA>
+    no-gpu-activity (warning): no GPU activity recorded: no kernel, copy or memset -> <CUDA>
     captured-without-gpu (info): captured without a GPU: only the steps on the host and their phases are known
     no-comm-kernels (error): no communication kernel on the {n} rank(s) looked at: communication and compute cannot be told apart, both are null
         -> name your kernels with --comm-kernel REGEX (NCCL's are known by their names)
@@ -38,10 +38,10 @@ _KINDS = """
         launches nothing -> wrap loss.backward() in an NVTX range named 'backward'
     backward-by-operators (info): no range says when backward runs: it is taken to be what autograd's operators launch
         -> wrap loss.backward() in an NVTX range named 'backward'
-    steps-by-repetition (info): no range marks the steps: they are what launches repeat, {n_units} x {n_launches} launches, agreement {agreement} of {key}
+    steps-by-repetition (info): the steps are what launches repeat, no ranges: {n_units} x {n_launches} launches, agreement {agreement} of {key}
         -> <ANNOTATE>
-    steps-without-optimizer (info): no kernel is an optimizer's by its name: a step is what repeats as a whole and has a backward pass, and may be one
-        micro-batch of several, or several steps of which one differs -> --steps N, about how many were captured; or <ANNOTATE>
+    steps-without-optimizer (info): neither a kernel's name nor a range tells the optimizer in each step: a step is what repeats as a whole and has a
+        backward pass, and may be one micro-batch of several, or several steps of which one differs -> --steps N, about how many were captured; or <ANNOTATE>
     steps-of-several-updates (info): a step by repetition has {n} backward passes with an update behind each: one of several optimizers, as of a GAN,
         or {n} steps that repeat only together -> if it is several: --steps N, about how many were captured; or <ANNOTATE>
     steps-cover-part (warning): the steps by repetition hold {percent} % of this rank's launches: what is outside of them is in no figure of a step
@@ -60,10 +60,10 @@ _KINDS = """
     step-without-window (info): step ranges without a window, because no kernel of theirs starts after the step before: {n}
     dropped-operations (warning): device operations that end before they start or have no time: {n}, left out -> <EXPORT_ALL>
     dropped-ranges (info): {n} NVTX ranges end before they start: left out
-    graphs-as-a-whole (warning): {n} CUDA graphs were captured as a whole and count as compute: what ran inside them is not seen, so copies are null,
-        and idle time inside them is missing from idle -> <GRAPH_NODES>
-    comm-in-graphs (error): {n} CUDA graphs were captured as a whole: communication inside them is not seen, so communication, waiting, compute and
-        copies are null, and idle time inside them is missing from idle -> <GRAPH_NODES>
+    graphs-as-a-whole (warning): CUDA graphs were captured as a whole and count as compute: what ran inside {n} launches of the report is not seen,
+        so copies are null, and idle time inside them is missing from idle -> <GRAPH_NODES>
+    comm-in-graphs (error): CUDA graphs were captured as a whole: communication inside {n} launches of the report is not seen, so communication, waiting,
+        compute and copies are null, and idle time inside them is missing from idle -> <GRAPH_NODES>
     no-kernels (error): kernels were launched, but the report has no table of them: figures that need them are null -> <EXPORT_ALL>
     no-kernel-names (error): no kernel has a name: communication cannot be told from compute, both are null -> <EXPORT_ALL>
     no-memcpy (warning): calls that copy were made, but the report has no table of copies: copy, memory and idle figures are null -> <EXPORT_ALL>
@@ -105,6 +105,8 @@ _KINDS = """
         -> --step REGEX, if they are not the ones that you mean
     phase-pattern-unmatched (warning): no NVTX range is named as {option} {pattern} asks for, so there is no {phase} phase; the longest: {families}
         -> leave {option} out, or name ranges that are there
+    comm-kernel-unmatched (warning): no kernel is named as --comm-kernel {pattern} asks for; named like communication: {alike}
+        -> leave --comm-kernel out, or let it match one of the names that nsyspipe analyze --top 30 shows
     no-gpu-name (info): the report does not say which GPU model rank {rank} ran on
     untested-version (info): export schema {version} is newer than any nsyspipe was tested on: compare with nsys stats
     no-message-size (info): message sizes were not recorded ({why}): no bytes and bandwidths of collectives -> {how}

@@ -152,7 +152,8 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
         with readable(path):
             if path.is_dir():
                 found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
-                problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
+                needed = listed(suffixes[:2], joint="or")
+                problem, fix = f"a directory without {needed} reports", "pass the directory that nsys wrote to"
                 if not found and (inside := table_of_store(path)):
                     problem, fix = inside[0], _word(inside[1])
                 elif not found and (runs := [one for one in sorted(path.iterdir()) if _has_reports(one, suffixes)]):

@@ -32,6 +32,8 @@ _LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
 _INSTALL = "run this in the environment that trains, or in a clone of nsyspipe: pip install '.[train]'"
 _NO_GPU = "capture on a machine with NVIDIA GPUs, or what hosts do: launchers/ddp.sh --cpu"
+_ELSEWHERE = "write reports elsewhere: -o DIR"
+_TOPOLOGY = "on a host of the job: nvidia-smi topo -m > topo.txt, then analyze with --topology topo.txt"
 _SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt: NVTX still carries NCCL's ranges"
 
 
@@ -107,9 +109,9 @@ def check_machine(
 
 def _disk_space(free: int | None) -> _Found:
     if free is None:
-        return "unknown", "the current directory cannot be asked", None
+        return "unknown", "the current directory cannot be asked", _ELSEWHERE
     is_enough, found = free >= _LITTLE_SPACE_BYTES, "free in the current directory"
-    return ("ok", found, None) if is_enough else ("warning", found, "write reports elsewhere: -o DIR")
+    return ("ok", found, None) if is_enough else ("warning", found, _ELSEWHERE)
 
 
 def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> _Found:
@@ -146,7 +148,7 @@ def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Foun
     try:
         level = int(root.joinpath("proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return "unknown", "the kernel does not tell", None
+        return "unknown", "the kernel does not tell", "capture with --sample=none if nsys complains"
     said = _SAMPLING.search(patience.answer(str(nsys.path), "status", "-e")) if nsys else None
     found = f"perf_event_paranoid is {level}" + (f", nsys says {said[1]}" if said else "")
     if said[1] == "OK" if said else level <= _MOST_PARANOID:
@@ -168,10 +170,10 @@ def _driver(patience: Patience, root: Path) -> _Found:
 
 def _topology(patience: Patience, search_path: str | None) -> _Found:
     if shutil.which("nvidia-smi", path=search_path) is None:
-        return "missing", "nvidia-smi would tell", None
+        return "missing", "nvidia-smi would tell", _TOPOLOGY
     rows = _LINK_ROW.findall(topology(patience) or "")
     if not rows:
-        return "unknown", "nvidia-smi topo -m does not tell", None
+        return "unknown", "nvidia-smi topo -m does not tell", _TOPOLOGY
     links = sorted({cell for row in rows for cell in row.split()[: len(rows)] if _LINK.fullmatch(cell)})
     return "ok", f"{len(rows)} GPUs linked by {', '.join(links)}" if links else "one GPU, no links", None
 
@@ -189,7 +191,8 @@ def _nccl(root: Path) -> _Found:
     if version := programs.nccl_version(root):
         return "ok", version, None
     # Some builds of torch have it inside.
-    return "missing" if torch_versions()[0] is None else "unknown", "no package or library", None
+    status = "missing" if torch_versions()[0] is None else "unknown"
+    return status, "no package or library", "ask torch.cuda.nccl.version() in the environment that trains"
 
 
 def _nvtx(nsys_version: str | None) -> _Found:

@@ -138,18 +138,16 @@ def _texts(ids: pa.ChunkedArray, strings: Strings) -> dict[int, str]:
 
 def _kernels(
     rows: pa.Table, name_column: str | None, strings: Strings, comm_pattern: re.Pattern[str] | None
-) -> pa.Table:
-    """Return `canonical.KERNELS`: a kernel is communication if either of its names begins so, or matches the pattern."""
+) -> tuple[pa.Table, bool]:
+    """Return `canonical.KERNELS`, and whether the pattern matches any: one of a kernel's names begins so, or matches it."""
     if name_column is None:
-        return canonical.KERNELS.table(_with(rows, name_id=None, is_comm=False))
+        return canonical.KERNELS.table(_with(rows, name_id=None, is_comm=False)), False
     of_kernels = [rows[name] for name in _NAMES if name in rows.column_names]
-    comm_ids = [strings.ids_beginning(_COMM_PREFIX, ignore_case=True)]
-    if comm_pattern is not None:
-        texts = [item for one in of_kernels for item in _texts(one, strings).items()]
-        comm_ids += [np.array([number for number, text in texts if comm_pattern.search(text)], np.int64)]
-    ids = np.concatenate(comm_ids)
+    texts = [item for one in of_kernels for item in _texts(one, strings).items()] if comm_pattern else []
+    matched = [number for number, text in texts if comm_pattern and comm_pattern.search(text)]
+    ids = [*strings.ids_beginning(_COMM_PREFIX, ignore_case=True), *matched]
     is_comm = pa.array(functools.reduce(np.logical_or, [np.isin(filled(one), ids) for one in of_kernels]))
-    return canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm))
+    return canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm)), bool(matched)
 
 
 @dataclass(frozen=True)
@@ -161,6 +159,7 @@ class Operations:
     n_dropped: int  # rows that ended before they started, or had no time
     n_graphs: int  # CUDA graphs that were captured as a whole: their kernels cannot be told apart
     has_names: bool  # whether any kernel's name is known; true without kernels
+    has_named_comm: bool  # whether a kernel is communication by the user's pattern; false without one
     names: dict[int, str]  # text of every `name_id` among the kernels
     name_column: str | None  # nsys's column that the kernels' names come from
     zones: Mapping[str, Zones]  # of the times of large tables, of which no row was dropped
@@ -176,7 +175,7 @@ def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[s
     for column in (name for name in reversed(_NAMES) if name in rows.column_names):  # demangled names may be left out
         if names := _texts(rows[column], strings):
             break
-    kernels = _kernels(rows, column, strings, comm_pattern)
+    kernels, has_named_comm = _kernels(rows, column, strings, comm_pattern)
     graphs, bad_graphs = _read_graphs(report)
     memcpys, bad_memcpys = _valid(report, _read(report, versions.MEMCPY, _COLUMNS | _BYTES | _COPY_KIND))
     memsets, bad_memsets = _valid(report, _read(report, versions.MEMSET, _COLUMNS | _BYTES))
@@ -185,7 +184,7 @@ def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[s
         kernels=pa.concat_tables([kernels, graphs]),
         copies=pa.concat_tables(canonical.COPIES.table(one) for one in copies),
         n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets, n_graphs=graphs.num_rows,
-        names=names, name_column=column, has_names=not kernels.num_rows or bool(names),
+        names=names, name_column=column, has_names=not kernels.num_rows or bool(names), has_named_comm=has_named_comm,
         zones=report.zones(versions.KERNEL, rows["start_ns"], rows["end_ns"])
         | report.zones(versions.MEMCPY, memcpys["start_ns"], memcpys["end_ns"]),
     )  # fmt: skip
@@ -229,7 +228,7 @@ def read_again(
         strings = read_strings(report)
         rows, _ = _read_kernels(report, has_shapes=False, where=wanted.where(versions.KERNEL))
         graphs, _ = _read_graphs(report, wanted.where(versions.GRAPH))
-        kernels = pa.concat_tables([_kernels(rows, column, strings, comm_kernel), graphs])
+        kernels = pa.concat_tables([_kernels(rows, column, strings, comm_kernel)[0], graphs])
         kinds = (versions.MEMCPY, columns | _COPY_KIND), (versions.MEMSET, columns)
         found = (_read(report, table, names, where=wanted.where(table)) for table, names in kinds)
         memcpys, memsets = (_valid(report, rows)[0] for rows in found)

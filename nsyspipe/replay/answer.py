@@ -360,7 +360,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
         try:
             opened = opened_replay(run)
         except NsyspipeError as error:  # an answer without it is better than none
-            opened = f"not replayed: {error.lines()[0]}"
+            opened = f"{error.lines()[0]}, and a replay reads the reports again: analyze them while they are there"
     _limit_bounds(run, rows, opened)
     for row, change in ((row, change) for row, change in zip(rows, changes, strict=True) if change is not None):
         evidence, refused = json.loads(row["evidence"]) | {"replay_change": change.label}, why_refused(opened, change)

@@ -24,6 +24,7 @@ Row = dict[str, Any]
 _NARROWEST, _NARROW, _USUAL, _WIDE, _WIDEST = 48, 60, 79, 92, 100
 _LONGEST_NAME = 160  # longer ones differ in their template arguments, which nobody reads in a table
 _CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size", TRAFFIC: "Traffic"}
+_BY_DESIGN = "by design, nobody's lateness"  # of what stages of a pipeline wait for
 _OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
 _SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for one at the start of a cell
@@ -42,6 +43,8 @@ def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
         whole = "the capture" if run.is_capture else "step time"
         share = "" if None in left else f", {percent_text(sum(left))} of {whole}"
         notes = [_OF_TRAFFIC] if name == TRAFFIC and not run.is_capture else []
+        is_staged = any(row["bubble_ns_per_step"] is not None for row in shown)
+        notes += [f"Waits of a pipeline are for other stages: {_BY_DESIGN}."] if is_staged else []
         notes += [f"{len(left)} more{share}: --csv has all."] if left else []
         if rows:
             tables[name] = table_of(_CAPTIONS[name], shown, fields, " ".join(notes) or None)
@@ -100,6 +103,9 @@ def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
 
 
 def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: ARG001 - as the others
+    def waits(row: Row) -> str:
+        return ms_text(row["wait_ns_per_step"] if row["bubble_ns_per_step"] is None else row["bubble_ns_per_step"])
+
     return [
         Field("role", of("role"), "word", "what the communicator serves"),
         Field("collective", of("name"), "word"),
@@ -109,8 +115,7 @@ def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: 
         barred(rows, "ms", itemgetter("time_ns_per_step"), "accent", "union of its operations", unit="ms"),
         _ms("exposed", "beside no compute"),
         _ms("hidden", "beside compute", _WIDEST),
-        _ms("waits", "for late ranks", _NARROW),
-        *([_ms("bubble", "a pipeline's stages wait for each other by design", _NARROW)] if any(row["bubble_ns_per_step"] is not None for row in rows) else []),
+        Field("waits\nms", waits, hint="for late ranks; of a pipeline the bubble, for other stages", from_width=_NARROW, unit="ms"),
         *_rates(_WIDEST, _NARROW),
         Field("communicator", of("communicator"), "name", from_width=_WIDEST),
     ]  # fmt: skip
@@ -150,7 +155,7 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
         whose = "none of these" if most == OTHER else f"{most}{suffix}"
         text += f": {percent_text(exposed[most] / total, 0)} of exposed communication is {whose}"
     bubble = bubble_ns_per_step(traffic, n_ranks)
-    return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages" if bubble else text
+    return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages, {_BY_DESIGN}" if bubble else text
 
 
 def csv_cell(value: object) -> str:

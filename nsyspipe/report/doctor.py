@@ -18,6 +18,7 @@ from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
 from nsyspipe.report.units import bytes_text, count_text, ms_text
+from nsyspipe.report.words import troubles
 from nsyspipe.run.doctor import Examination
 from nsyspipe.version import __version__
 
@@ -64,7 +65,8 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
     lacking = ((one, f" (for {few(one.lacking, 3)})" if one.n_with else "") for one in found.capabilities if one.fix)
     yield from _fix_list([(_words(one.name), f"{one.fix}{where}") for one, where in lacking])
     if found.problems:
-        yield Troubles([(one.severity, one.message, one.report or "", one.fix) for one in found.problems])
+        said = {one.fix for one in found.capabilities}
+        yield Troubles(troubles(asdict(one) | {"fix": None if one.fix in said else one.fix} for one in found.problems))
 
 
 def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
@@ -77,7 +79,7 @@ def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
         Field("ID", itemgetter("run_id"), "word"),
         Field("label", itemgetter("label"), "text"),
         Field("captured, UTC", lambda run: (run["captured_at_utc"] or "")[:16].replace("T", " "), "text", from_width=_FULL_WIDTH),
-        Field("ranks", lambda run: count_text(run["n_ranks"])),
+        Field("ranks", lambda run: count_text(run["n_ranks"]) + (f" of {run['world_size']}" if (run["world_size"] or 0) > run["n_ranks"] else "")),
         Field("steps", lambda run: count_text(run["n_summary_steps"])),
         Field(_STEP_TIME.short, lambda run: ms_text(run[_STEP_TIME.column])),
     ]  # fmt: skip
@@ -92,7 +94,7 @@ def store_document(found: StoredRuns) -> dict[str, Any]:
 
 
 def _listed(found: StoredRuns) -> list[dict[str, Any]]:
-    names = ["run_id", "label", "captured_at_utc", "n_ranks", "n_summary_steps", _STEP_TIME.column]
+    names = ["run_id", "label", "captured_at_utc", "n_ranks", "world_size", "n_summary_steps", _STEP_TIME.column]
     times = pc.strftime(found.runs["captured_at_utc"], "%Y-%m-%dT%H:%M:%SZ")
     return cast("list[dict[str, Any]]", found.runs.select(names).set_column(2, names[2], times).to_pylist())
 

@@ -294,13 +294,10 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
         notes.append(f"up to, of {', '.join(one.id for one in assuming)}{assuming[0].assumed}")
     sums = {text: ", ".join(one.id for one in bounds if one.parts == text) for text in (one.parts for one in bounds)}
     notes += [f"up to, of {ids}: {text}" for text, ids in sums.items() if text]
-    refused = [
-        f"no likely gain of {one.id}: {text}"
-        for one in shown
-        for label, text in one.evidence
-        if label == "not replayed"
-    ]
-    notes += ["likely: by a replay"] if is_replayed else refused[:1]
+    reasons = [(text, one.id) for one in shown for label, text in one.evidence if label == "not replayed"]
+    ids = ", ".join(name for text, name in reasons if text == reasons[0][0])
+    refused = [f"no likely gain of {ids}: {reasons[0][0]}"] if reasons else []
+    notes += ["likely: by a replay"] if is_replayed else refused
     if assuming := [one for one in shown if one.replay_assumes]:
         notes.append(f"likely, of {', '.join(one.id for one in assuming)}, if {assuming[0].replay_assumes}")
     notes += [f"at most, of {one.id}: with all of it hidden, a limit and no setting" for one in shown if one.is_limit]

@@ -58,7 +58,7 @@ def _whose_link(one: Scenario) -> str:
     """Return where a link is that these GPUs may not have; nothing of other changes, and of a link that they were seen to have."""
     if "link" not in one.knobs or one.is_advised:
         return ""
-    return "Another machine" if one.finding is None else "If NVLink connects the GPUs, which was not recorded"
+    return "Another machine" if one.finding is None else "If NVLink connects all of the GPUs"
 
 
 def _is_level(one: Scenario, other: Scenario) -> bool:

@@ -208,7 +208,7 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     """Return what a finding's bound assumes, with a comma in front; nothing where it assumes nothing."""
     names = "assumed_slowdown_ratio", "is_conditional", "is_wait_included"
     ratio, is_open, may_wait = (evidence.get(name) for name in names)
-    text = ", if such a link is there, which was not recorded" if is_open else ""
+    text = ", if NVLink connects all of the GPUs" if is_open else ""
     text += ", waiting included, which is not known" if may_wait else ""
     return text + (f", assuming that communication slows compute by up to {percent_text(ratio, 0)}" if ratio else "")
 

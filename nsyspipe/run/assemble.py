@@ -253,7 +253,7 @@ def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hi
             continue
         if not digest.processes:
             severity = None if ranks else "error"
-            yield problem("no-gpu-activity", severity=severity, what=name).at(report=name)
+            yield problem("no-gpu-activity", severity=severity).at(report=name)
             continue
         number_of = numbers.get(argument, {})
         only = next(iter(number_of.values())) if len(number_of) == 1 else None

@@ -15,7 +15,7 @@ from nsyspipe.reader.report import NEWEST_TESTED, version_numbers
 from nsyspipe.reader.sidecar import read_beside, read_sidecars
 from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
 from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
-from nsyspipe.run.ranks import check_one_run, launcher_size, number_ranks, world_size
+from nsyspipe.run.ranks import check_one_run, job_size, named_ranks, number_ranks
 from nsyspipe.run.workers import SerialExecutor, place_for, telling_shortage
 
 # What changes in the answers of reports without any device activity: nothing of a device can be asked of them.
@@ -23,7 +23,7 @@ _OF_DEVICE = {
     "compute_and_comm", "launches", "copies", "gpu_model", "nccl_ranges", "message_bytes", "idle_causes",
     "kernel_shapes", "cuda_graphs", "gpu_metrics", "link",
 }  # fmt: skip
-_PER_RANK = {"steps", "phases"}  # what each rank has of its own; other counts add up
+_PER_RANK = {"steps", "phases", "cuda_graphs"}  # what each rank has of its own; other counts add up
 
 
 @dataclass(frozen=True)
@@ -77,20 +77,25 @@ def examine(
     beside = replace(beside, log=beside.log or log, topology=beside.topology or topology, sidecars=sidecars)
     is_host_only = not any(digest.processes for digest in together.digests)
     digests = [one.digests[0] for one in gathered]
-    size = world_size(digests, sidecars, beside.log, launcher_size(ranks_or_hosts(digests), sidecars))
+    ranks = ranks_or_hosts(digests)
+    own: list[Problem] = []
+    numbers, source = named_ranks(ranks, sidecars) or ([], "order")
+    if beside.rank_map is not None:
+        numbers, source, own = number_ranks(digests, ranks, beside.rank_map, sidecars)
+    size = job_size(replace(together, digests=tuple(digests)), ranks, numbers, source, log=beside.log, there=())
     is_several = max(sum(len(digest.processes) for digest in digests), size or 1) > 1
     reports = []
     for at, (digest, rows, one) in enumerate(zip(digests, counts, gathered, strict=True)):
         was_left_out = is_host_only and sidecars.is_without_gpu(at)
-        reports.append(Examined(digest, rows, reading, one.family, is_host_only, was_left_out, is_several))
-    own = [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []
-    if beside.rank_map is not None:
-        own += number_ranks(digests, ranks_or_hosts(digests), beside.rank_map, sidecars)[2]
+        reports.append(Examined(digest, rows, reading, one.family, is_host_only, was_left_out, size, is_several))
+    own += [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []
     for report, name in zip(reports, names, strict=True):
+        # An option that matches nothing changes no answer.
+        own += (one.at(report=name) for one in report.digest.problems if one.code.endswith("-unmatched"))
         if version_numbers(version := report.digest.facts.schema_version) > NEWEST_TESTED:
             own.append(problem("untested-version", version=version).at(report=name))
         if not (report.digest.processes or report.was_left_out):
-            own.append(problem("no-gpu-activity", what=name).at(report=name))
+            own.append(problem("no-gpu-activity").at(report=name))
     return Examination(
         reports=tuple(names),
         nsys_versions=tuple(sorted(filter(None, {digest.facts.nsys_version for digest in digests}))),

@@ -16,12 +16,13 @@ from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import PHASE_PATTERNS, is_part_of_step, is_step_name
+from nsyspipe.model.names import LIKE_COMMUNICATION, PHASE_PATTERNS, is_part_of_step, is_step_name, kernel_label
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import MORE_STEPS, Problem, problem
 from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import ReportFacts, read_capture
+from nsyspipe.reader.operations import Operations
 from nsyspipe.reader.report import Zones
 from nsyspipe.reader.sidecar import FoundSidecars
 from nsyspipe.reader.tables import release_memory
@@ -120,14 +121,20 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
         problems=(
             *capture.problems,
-            *_unmatched(reading, codes, longest),
+            *_unmatched(reading, codes, longest, capture.operations),
             *(one for _, problems in digested for one in problems),
         ),
     )
 
 
-def _unmatched(reading: Reading, codes: Int64, families: Sequence[tuple[str, int]]) -> Iterator[Problem]:
-    """State the phases whose pattern was asked for, and is that of no range."""
+def _unmatched(
+    reading: Reading, codes: Int64, families: Sequence[tuple[str, int]], operations: Operations
+) -> Iterator[Problem]:
+    """State the phases whose pattern was asked for, and is that of no range; and a pattern that is that of no kernel."""
+    if reading.comm_kernel is not None and operations.names and not operations.has_named_comm:
+        alike = sorted({kernel_label(name) for name in operations.names.values() if LIKE_COMMUNICATION.search(name)})
+        shown = ", ".join(map(repr, alike[:_NAMED_FAMILIES])) or "none"
+        yield problem("comm-kernel-unmatched", pattern=repr(reading.comm_kernel.pattern), alike=shown)
     names = ", ".join(repr(name) for name, _ in families[:_NAMED_FAMILIES])
     for code, (phase, usual) in enumerate(PHASE_PATTERNS.items()):
         pattern = reading.phases[phase].pattern

@@ -69,6 +69,7 @@ class Examined:
     family: str | None  # the steps' family; None where the analysis finds no steps
     is_host_only: bool  # whether no report has device activity, so that the processes with steps stand for ranks
     was_left_out: bool  # whether no GPU was to be traced either
+    size: int | None  # how many ranks the job had, as far as anything tells
     is_several: bool  # whether there are several ranks, here or elsewhere
 
     @property
@@ -229,7 +230,7 @@ def _kernel_shapes(report: Examined) -> Answer:
 
 
 def _cuda_graphs(report: Examined) -> Answer:
-    nouns = {"graphs as a whole": report.counts.rows[versions.GRAPH], "kernels inside": report.counts.n_graph_kernels}
+    nouns = {"launches as a whole": report.counts.rows[versions.GRAPH], "kernels inside": report.counts.n_graph_kernels}
     counts = tuple((noun, n) for noun, n in nouns.items() if n)
     if report.counts.rows[versions.GRAPH]:
         return _lack("graphs-as-a-whole", counts=counts, status=PARTLY)
@@ -279,6 +280,8 @@ def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     digests = [report.digest for report in reports]
     launched = launcher_size(ranks_or_hosts(digests), beside.sidecars)
     sizes = [world_size([digest], beside.sidecars, launched=launched) for digest in digests]
+    if not any(sizes):  # a log, or gaps in the ranks' numbers
+        sizes = [report.size for report in reports]
     known, n_ranks = sorted({size for size in sizes if size is not None}), len(_pids(reports))
     here = Answer(YES, text=shown_ranks(known))
     if len(known) > 1:
@@ -294,7 +297,7 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     text = "session starts" if len(reports) > 1 else "session start"
     if len(hosts) > 1:
         text += f", on {len(hosts)} hosts whose clocks may differ"
-    sizes = {world_size([report.digest]) or 0 for report in reports}
+    sizes = {world_size([report.digest]) or report.size or 0 for report in reports}
     there = _of_a_rank_alone(reports) or Answer(YES, text=text)
     if there.status == YES and len(_pids(reports)) < max(sizes):
         there = _lack("ranks-missing", "who waits is not known where the other ranks take part", status=PARTLY)

@@ -31,7 +31,7 @@ _TWICE, _DIFFERENT, _ACTIVE = "the same report twice", "{}: reports of different
 _Identity: TypeAlias = tuple[ReportDigest, object, object, str]
 _ENVIRONMENT = "env:"
 _SHOWN_NAMES = 8
-_MAP = '--rank-map "a.sqlite=0,b.sqlite=1"'
+_MAP = '--rank-map "a.sqlite=0,b.sqlite=1", or of several "node1_[0-7].sqlite=8-15"'
 
 
 def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> None:
@@ -329,7 +329,7 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
 
 
 def parse_rank_map(given: str | Mapping[str, int] | None) -> dict[str, int] | None:
-    """Read ``a.sqlite=0,b.sqlite=1``, or a file with one such pair per line, or a mapping; None stays; else an `OptionError`."""
+    """Read ``a.sqlite=0,b_[0-7].sqlite=1-8``, or a file with such a pair per line, or a mapping; None stays; else an `OptionError`."""
     if given is None or isinstance(given, str):
         return None if given is None else _parsed(given)
     if not isinstance(given, Mapping):
@@ -349,13 +349,24 @@ def _parsed(text: str) -> dict[str, int]:
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     ranks: dict[str, int] = {}
     for pair in filter(None, (pair.strip() for line in lines for pair in line.split(","))):
-        name, _, number = (part.strip() for part in pair.rpartition("="))
-        if not name or not re.fullmatch("[0-9]{1,18}", number):
+        names, _, numbers = (part.strip() for part in pair.rpartition("="))
+        named = _counted(names, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)") if "-" in numbers else [names]
+        given = _counted(numbers, "()([0-9]{1,6})-([0-9]{1,6})()") or [numbers]
+        if not names or len(named) != len(given) or not re.fullmatch("[0-9]{1,18}", given[0]):
             raise OptionError(f"--rank-map {pair}", "not of the form REPORT=RANK", fix=_MAP)
-        if name in ranks:
-            raise OptionError("--rank-map", f"names {name} twice", fix="one rank per report")
-        ranks[name] = int(number)
+        for name, number in zip(named, given, strict=True):
+            if name in ranks:
+                raise OptionError("--rank-map", f"names {name} twice", fix="one rank per report")
+            ranks[name] = int(number)
     return ranks
+
+
+def _counted(text: str, pattern: str) -> list[str]:
+    """Return a text once for each number of its range, as ``node[0-3]`` names four; nothing where it is no range."""
+    if not (found := re.fullmatch(pattern, text)):
+        return []
+    before, first, last, behind = found.groups()
+    return [f"{before}{number}{behind}" for number in range(int(first), int(last) + 1)]
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,9 @@ def process_steps(
         problems: list[Problem] = []
         members = units.members if units else step_members(one.ranges, families, measured[at], family)
         if units:
-            problems += _by_repetition(one.process_id, units)
+            marked = phase_ranges(one.ranges, codes, members)["optimizer"].member
+            is_marked = bool((np.bincount(marked, minlength=members.starts.size) == 1).all())
+            problems += _by_repetition(one.process_id, units, is_marked=is_marked)
         if not has_backward:  # it may be seen by what is not called so
             of_operators = backward_of_operators(one.ranges, members)
             backward = backward_of_thread(launched[at], members) if of_operators is None else of_operators
@@ -110,11 +112,11 @@ def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
     return OptionError(f"--steps {n_steps}", "launches repeat nothing about as often", found=found, fix=fix)
 
 
-def _by_repetition(process_id: int, units: Repetition) -> Iterator[Problem]:
-    """Say what the units are, how sure that is, and what they leave out where that is more than the ends of a capture."""
+def _by_repetition(process_id: int, units: Repetition, *, is_marked: bool) -> Iterator[Problem]:
+    """Say what the units are (marked: with one optimizer range each), how sure that is, and what much they leave out."""
     found: dict[str, Any] = {"n_units": units.edges.size - 1, "n_launches": units.n_launches, "key": units.key}
     yield problem("steps-by-repetition", process_id=process_id, agreement=f"{units.agreement:.3f}", **found)
-    if not units.has_optimizer:
+    if not (units.has_optimizer or is_marked):
         yield problem("steps-without-optimizer", process_id=process_id)
     elif (n_updates := units.n_updates) > 1:
         yield problem("steps-of-several-updates", process_id=process_id, n=n_updates)

@@ -65,6 +65,13 @@ def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside):
     save(nsyspipe.load(beside / "reports" / "slow", label="main", run_id="m3", jobs=1), beside / "labels")
     told = diff("--against", "main", "labels", "run-3").stdout
     assert "one capture under two run ids: baseline m3, candidate none" in told
+    # One of some ranks counts for nothing beside those of all.
+    partial = nsyspipe.load(beside / "reports" / "slow", label="main", run_id="m4", ranks="0", jobs=1)
+    save(partial, beside / "labels")
+    done = diff("--against", "main", "labels", "run-3")
+    assert (done.stdout, done.stderr) == (told, "Left out, as main has runs of all ranks: labels:m4.\n")
+    save(partial, beside / "parts")
+    assert "baseline: main | 1 of 2 ranks" in diff("--against", "main", "parts", "run-3=fast").stdout
     next((beside / "labels" / "runs" / "run_id=s1").iterdir()).write_bytes(b"")
     refused(diff("--against", "main", "labels", "a=b/c"), "labels:s1 cannot be read, whatever its label is")
 

@@ -97,6 +97,8 @@ BY_BANDWIDTH = of(
     # The topology alone says that NVLink is there: what is not known is why it is not used.
     case("NVLink is there", run(link("unknown", None, "NV18"), copied=45_000), saving=900, is_conditional=None,
         action="use the NVLink that connects the GPUs"),
+    case("NVLink is there between some", run(link("unknown", None, "NV18"), link("unknown", None, "SYS") | {"to_rank": 2}, copied=45_000),
+        is_conditional=True, link_nominal_bytes_per_s=None, action="use NVLink or P2P: data goes over something slower"),
     case("whether NVLink is there was not recorded", run(copied=45_000), saving=900, is_conditional=True,
         action="use NVLink, if it connects the GPUs (not recorded)"),
     case("as much as closed buckets hold", buckets(2 << 20), busbw_source="gradient copies"),

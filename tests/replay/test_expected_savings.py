@@ -98,7 +98,7 @@ def test_what_is_expected_is_not_cut_to_the_bound(loaded):
 # It cannot be replayed, its reports are gone, or it is so large that it is left to `whatif`, and not even tried here.
 @pytest.mark.parametrize(
     ("n_steps", "most", "words"),
-    [(2, None, "no complete step after the first"), (5, None, "not replayed: "), (5, 10, "take long; nsyspipe whatif does")],
+    [(2, None, "no complete step after the first"), (5, None, "no such file, and a replay reads the reports again: analyze them while they are there"), (5, 10, "take long; nsyspipe whatif does")],
 )  # fmt: skip
 def test_a_run_that_is_not_replayed_says_why_and_has_its_findings(tmp_path, monkeypatch, n_steps, most, words):
     run = nsyspipe.load(SINGLE.changed(n_steps=n_steps).write(tmp_path / "run"), jobs=1)

@@ -122,7 +122,7 @@ def unmatched(rank):
 
 
 @pytest.mark.parametrize(("build", "changes", "words"), [
-    (whole_graphs, {}, "7 CUDA graphs were captured as a whole: communication inside .*--cuda-graph-trace=node"),
+    (whole_graphs, {}, "CUDA graphs were captured as a whole: communication inside 7 launches .*--cuda-graph-trace=node"),
     (late_launcher, {"link": "shm"}, "rank 1, a straggler, alone lacks launches"),
     (launch_bound, {}, "launch- or input-bound: GPUs stand idle"),
     (lambda rank: early(rank, ("orthogonalise", 6 * MS, 7 * MS, 5 * MS, 19)), {},

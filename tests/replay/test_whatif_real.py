@@ -40,7 +40,7 @@ REFUSED = {
     "2gpu-tp": {"no-wait": None, "link-nvlink4": "rank 1, a straggler, alone lacks launches for 22.5 %"},
     "2gpu-moe": {"no-wait": "launch- or input-bound then: hosts take 29.19 ms to launch a step", "link-nvlink4": "rank 0, a straggler, alone lacks launches for 22.3 %"},
     "2gpu-graph-node": {"no-wait": None, "perfect-overlap": "communication is on the stream of the compute", "bucket-25": "no all-reduces of gradients (the communication is of a kind that is not known)"},
-    "2gpu-graph": {"no-wait": "8 CUDA graphs were captured as a whole"},
+    "2gpu-graph": {"no-wait": "CUDA graphs were captured as a whole: communication inside 8 launches"},
     "2gpu-pp": {"no-wait": "a pipeline: which stage waits for which micro-batch"},
 }  # fmt: skip
 

@@ -158,7 +158,7 @@ CASES = [
         "steps": ("yes", "2 step #"), "compute_and_comm": ("no", "no kernel")}),
     (LIBRARY, {}, {"steps": ("no", "no NVTX range but libraries' own"), "nccl_ranges": ("yes", "2 ranges")}),
     (one(lambda: kernel(WORLD_SIZE=2)), {}, {"compute_and_comm": (PART, "1 kernels, 0 of them NCCL's", "--comm-kernel")}),
-    (one(lambda: kernel().graph(10, 20, launch=10)), {}, {"cuda_graphs": (PART, "1 graphs as a whole", "--cuda-graph-trace=node")}),
+    (one(lambda: kernel().graph(10, 20, launch=10)), {}, {"cuda_graphs": (PART, "1 launches as a whole", "--cuda-graph-trace=node")}),
     (one(in_graph), {}, {"cuda_graphs": ("yes", "1 kernels inside")}),
     (lambda folder: TraceBuilder().graph(10, 20, launch=10).write(folder / "a.sqlite", without=(KERNEL,)), {},
      {"compute_and_comm": (PART, "CUDA graphs as a whole, no kernel of its own")}),
@@ -169,6 +169,9 @@ CASES = [
     # File names are the last source of ranks.
     (named("a_0", "a_1"), {}, {"ranks": ("yes", "0-1 from file names")}),
     (named("a_7", "a_3"), {}, {"ranks": ("yes", "3, 7 from file names")}),
+    # Gaps in numbers from 0 prove ranks that are not there.
+    (named("a_0", "a_2"), {}, {"world_size": (PART, "3, of which 2 in these reports", OTHER_RANKS)}),
+    (named("a_0", "a_1"), {"rank_map": {"a_0.sqlite": 1, "a_1.sqlite": 7}}, {"world_size": (PART, "8, of which 2 in these reports", OTHER_RANKS)}),
     (named("a", "b"), {}, {"ranks": (PART, "nothing names them", "--rank-map")}),
     (named("a_0", "b_0"), {}, {"ranks": (PART, "rank 0 is there 2 times in file names", "one run")}),
     (lambda folder: [steady_rank(0, world_size=size).write(folder / f"{size}.sqlite") for size in (2, 4)], {}, {"ranks": (PART, "rank 0 is there 2 times in RANK", "one run"),

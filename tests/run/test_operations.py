@@ -2,6 +2,7 @@
 
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
 
 import pyarrow.compute as pc
 import pytest
@@ -10,8 +11,10 @@ import nsyspipe
 from nsyspipe.analysis.timeline import representative_step
 from nsyspipe.errors import DamagedReportError, InputError, OptionError, ReportNotFoundError
 from nsyspipe.model import schema
+from nsyspipe.model.options import Reading
 from nsyspipe.reader import report
 from nsyspipe.reader.report import open_report
+from nsyspipe.run.doctor import examine
 from nsyspipe.run.operations import run_operations
 from nsyspipe.run.workers import SerialExecutor, jobs_for
 from tests.build.tools import bare, blank, codes, edit, one_report, rows, run_of
@@ -132,6 +135,23 @@ def test_an_option_for_steps_and_for_communication_holds_in_the_second_reading(t
     assert rows(events, "name", "category", "collective", "seq")[-1] == ("my_reduce", "comm", "reduce", 1)  # fmt: skip
     # No range is the backward pass: it is what the other thread launches.
     assert set(ranges["phase"].to_pylist()) == {None, "forward", "backward"}
+
+
+# Short names have no parameters, and what ends with a parenthesis has no short name.
+@pytest.mark.parametrize(
+    ("pattern", "is_matched"), [("^my_reduce$", True), (r"my_reduce\(", True), ("^my_gather", False)]
+)
+def test_a_pattern_for_communication_that_is_no_kernels_name_is_told(tmp_path, pattern, is_matched):
+    builder = (
+        steady_rank(0).kernel(1400, 1450, "my_reduce", launch=1095).kernel(1460, 1470, "my_allReduce", launch=1096)
+    )
+    run = run_of(tmp_path, builder, comm_kernel=pattern)
+    named = f"'my_allReduce', '{REDUCE}'"
+    message = f"no kernel is named as --comm-kernel {pattern!r} asks for; named like communication: {named}"
+    examined = examine([*tmp_path.glob("*.sqlite")], Reading.from_text(comm_kernel=pattern))
+    for problems in (run.problem_rows, map(asdict, examined.problems)):
+        told = [one["message"] for one in problems if one["code"] == "comm-kernel-unmatched"]
+        assert told == [message] * (not is_matched)
 
 
 def test_the_processes_of_one_report_are_told_apart(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import RUN_TABLES
-from nsyspipe.run.ranks import stem_rank
+from nsyspipe.run.ranks import parse_rank_map, stem_rank
 from tests.build.tools import STEADY, bare as nameless, codes, figures, numbered, problem_of
 from tests.build.trace import TraceBuilder, steady_rank
 
@@ -31,6 +31,9 @@ def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or
         assert numbered(run, "report") == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map")
         said = "--rank-map gives rank 7 to x_0.sqlite, which was captured as rank 0 (and 1 more): "
         assert problem_of(run, "rank-map-differs")["message"].startswith(said)
+    # As many numbers as names; a bracket with one number is a part of a name.
+    counted = {"n_9.sqlite": 7, "n_10.sqlite": 8, "x[0-1]": 3}
+    assert parse_rank_map("n_[9-10].sqlite=7-8,x[0-1]=3") == counted
     as_captured = nsyspipe.load(tmp_path, rank_map={"x_0": 0, "x_1": 1})
     assert "rank-map-differs" not in codes(as_captured)
 
@@ -152,7 +155,7 @@ def test_a_launchers_number_comes_with_its_own_size(tmp_path, environments, rank
 @pytest.mark.parametrize(
     ("text", "says"),
     [("x_0.sqlite=0", "x_1.sqlite"), ("x=0", 'add "x_0.sqlite=N,x_1.sqlite=N"'), ("x_0=0,x_1=0", "rank 0 twice"), ("x_0=0,x_1=1,x_2=2", "x_2"), ("x_0=0,x_1=b", "x_1=b"),
-     ("x_0=0,=1", "=1"), ("x_0=0,x_1=-1", "x_1=-1"), ("no/such/file", "no/such/file"), ("x_0=0,x_1=99999999999999999999", "99999999999999999999")],
+     ("x_0=0,=1", "=1"), ("x_0=0,x_1=-1", "x_1=-1"), ("x_[0-1]=0-2", "x_[0-1]=0-2"), ("x_[0-1]=1-0", "1-0"), ("no/such/file", "no/such/file"), ("x_0=0,x_1=99999999999999999999", "99999999999999999999")],
 )  # fmt: skip
 def test_a_rank_map_that_cannot_be_used_is_refused(tmp_path, text, says):
     write(tmp_path, x_0=bare(0), x_1=bare(1))

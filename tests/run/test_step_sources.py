@@ -77,11 +77,19 @@ def test_the_option_asks_for_repetition_whatever_ranges_there_are(tmp_path):
     assert (run.header.steps_from, run.step_family, "steps-by-repetition" in codes(run)) == ("repetition", None, True)
 
 
-@pytest.mark.parametrize("optimizer", [OPTIMIZER, "my_update"])
-def test_without_a_known_optimizer_it_is_said_that_a_unit_may_be_no_step(tmp_path, optimizer):
-    run = run_of(tmp_path, *(trained(rank, optimizer=optimizer) for rank in range(2)))
+@pytest.mark.parametrize(("optimizer", "n_ranges", "is_told"), [
+    (OPTIMIZER, 0, True), ("my_update", 0, False), ("my_update", 1, True), ("my_update", 2, False),
+])  # fmt: skip
+def test_without_a_known_optimizer_it_is_said_that_a_unit_may_be_no_step(tmp_path, optimizer, n_ranges, is_told):
+    builders = [trained(rank, optimizer=optimizer) for rank in range(2)]
+    for builder in builders:
+        for step in range(6):
+            for number in range(n_ranges):
+                at = 1000 * step + 7 * step * step + 94 + 2 * number
+                builder.range(at, at + 1, "optimizer")
+    run = run_of(tmp_path, *builders, step="repetition")
     assert run.summary()["n_steps"].to_pylist() == [6]
-    assert ("steps-without-optimizer" in codes(run)) == (optimizer != OPTIMIZER)
+    assert ("steps-without-optimizer" not in codes(run)) == is_told
     assert "steps-of-several-updates" not in codes(run)
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
+from nsyspipe.analysis.traffic import PIPELINE, parallelism
 from nsyspipe.errors import DatasetError
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.names import few
@@ -91,6 +92,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]) or Sentence(
         run_report.without_waits(run)
     )
+    if PIPELINE in parallelism(run.traffic()):
+        yield Sentence("What stages of a pipeline wait for each other is by design, and makes no rank late.")
     yield Heading("Phases")
     if phases := run_report.phase_table(run.phase_summary(), words.rank_step_ns(run)):
         yield replace(phases, is_close=True)
