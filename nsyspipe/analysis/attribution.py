@@ -79,9 +79,8 @@ class Inputs:
     """When the host of one rank was getting input; no time is in both."""
 
     data: IntervalSet  # in ranges of the data phase
-    quiet: (
-        IntervalSet  # the longest stretch between each two steps in which their thread is in no range and no CUDA call
-    )
+    # the longest stretch between each two steps in which their thread is in no range and no CUDA call
+    quiet: IntervalSet
 
 
 def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64]:

@@ -81,9 +81,8 @@ class NarrowIntervals:
         """Make one of a set; exact, whatever lasts how long."""
         edges = np.stack((intervals.starts, intervals.ends), axis=1).ravel()
         lengths = np.diff(edges)
-        return cls(
-            int(edges[0]) if edges.size else 0, lengths.astype(np.uint32 if (lengths < _SHORT).all() else np.int64)
-        )
+        kind = np.uint32 if (lengths < _SHORT).all() else np.int64
+        return cls(int(edges[0]) if edges.size else 0, lengths.astype(kind))
 
     def shifted(self, by_ns: int) -> IntervalSet:
         """Return the intervals, later by some time."""
@@ -176,8 +175,7 @@ def outermost(starts: Int64, ends: Int64) -> Int64:
     For nested intervals these are the outermost ones. Returns indices of the picks, in that order.
     """
     order = np.lexsort((-ends, starts))
-    # A zero-length pick hides nothing: the next one follows.
-    after = np.arange(1, order.size + 1)
+    after = np.arange(1, order.size + 1)  # a zero-length pick hides nothing: the next one follows
     following = np.maximum(np.searchsorted(starts[order], ends[order]), after)
     picks, at = [], 0
     if (following == after).all():
