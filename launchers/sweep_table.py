@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 _HEADS = ("run", "ranks", "step", "images/s", "scaling", "comm", "exposed", "hidden", "waits", "copies", "link")
+_SHARES = ("comm_share", "exposed_comm_share", "backward_overlap_ratio", "wait_share")
 _NS_PER_MS = 1e6
 
 
 def main() -> int:
     """Print the table of the runs that have left something."""
     folder, names = Path(sys.argv[1]), sys.argv[2:]
-    found = {name: facts for name in names if any(facts := _facts(folder, name))}
-    if not found:
+    if not (found := {name: facts for name in names if any(facts := _facts(folder, name))}):
         print("no run has left anything to compare", file=sys.stderr)
         return 0
     alone = found.get("baseline", (None, None))[0]
@@ -29,10 +29,7 @@ def main() -> int:
         csv.writer(file).writerows([_HEADS, *rows])
     widths = [max(len(row[at]) for row in [_HEADS, *rows]) for at in range(len(_HEADS))]
     for row in [_HEADS, *rows]:
-        cells = (
-            text.ljust(width) if at == 0 else text.rjust(width)
-            for at, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
+        cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
         print("  ".join(cells).rstrip())
     for line in _overhead(found):
         print(line)
@@ -64,10 +61,7 @@ def _row(
         _text(step_ns and step_ns / _NS_PER_MS, "{:.1f} ms"),
         _text(_number(train, "images_per_s"), "{:.0f}"),
         _text(_scaling(train, alone), "{:.0%}"),
-        *(
-            _text(_number(summary, part), "{:.1%}")
-            for part in ("comm_share", "exposed_comm_share", "backward_overlap_ratio", "wait_share")
-        ),
+        *(_text(_number(summary, part), "{:.1%}") for part in _SHARES),
         _text(copies_ns if copies_ns is None else copies_ns / _NS_PER_MS, "{:.2f} ms"),
         ", ".join(sorted(_links(analysis))) or "-",
     )
@@ -105,8 +99,7 @@ def _overhead(found: dict[str, Any]) -> list[str]:
         plain = found.get(f"{name}-unprofiled", (None, None))[0]
         captured_speed, plain_speed = (_number(one, "images_per_s") for one in (train, plain))
         if captured_speed and plain_speed:
-            lost = 1 - captured_speed / plain_speed
-            lines.append(f"capturing {name} cost {lost:.1%} of its throughput")
+            lines.append(f"capturing {name} cost {1 - captured_speed / plain_speed:.1%} of its throughput")
     return lines
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import vit_options
 
-# Installed or not: the package lies beside this directory.
-sys.path.append(str(Path(__file__).resolve().parent.parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # installed or not: the package lies beside this directory
 
 
 def main() -> None:
@@ -24,8 +23,7 @@ def main() -> None:
     options = vit_options.parse()
     if importlib.util.find_spec("torch") is None:
         sys.exit("error: train_vit.py needs PyTorch: pip install torch")
-    # After the options: torch takes seconds.
-    rank = importlib.import_module("vit_loop").run(options)
+    rank = importlib.import_module("vit_loop").run(options)  # after the options: torch takes seconds
     if vit_options.hangs(options, rank):
         print(f"demonstration: --hang-at-exit: rank {rank} never ends now", flush=True)
         while True:

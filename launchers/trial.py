@@ -135,9 +135,8 @@ def _check(options: argparse.Namespace, launcher: Sequence[str]) -> None:
         raise TrialError(f"--captures {options.captures}: not a number of captures", "--captures 3")
     for text in (*options.takes, *options.set):
         if not text.partition("=")[0] or "=" not in text:
-            raise TrialError(
-                f"{text!r}: no NAME=VALUE", "--set NCCL_MAX_CTAS=8, --takes 'single-bucket=--bucket-mb 25'"
-            )
+            fix = "--set NCCL_MAX_CTAS=8, --takes 'single-bucket=--bucket-mb 25'"
+            raise TrialError(f"{text!r}: no NAME=VALUE", fix)
     for text in (options.words, *(one.partition("=")[2] for one in options.takes)):
         _split(text)
     if options.finding and (options.set or options.words):
@@ -151,9 +150,8 @@ def _check(options: argparse.Namespace, launcher: Sequence[str]) -> None:
         fix = f"say how: --takes '{options.finding}=WORDS of the training program', --set NAME=VALUE, or --with WORDS"
         raise TrialError(f"{what} {', '.join((*takes, *_ANY_TAKES))}", fix)
     if "--cpu" in launcher and not (options.set or options.words):
-        raise TrialError(
-            "--cpu: analyze advises nothing where no GPU is", "say what to try: --set NAME=VALUE, or --with WORDS"
-        )
+        fix = "say what to try: --set NAME=VALUE, or --with WORDS"
+        raise TrialError("--cpu: analyze advises nothing where no GPU is", fix)
 
 
 def _takes(options: argparse.Namespace, launcher: Sequence[str]) -> dict[str, str]:
@@ -184,10 +182,8 @@ def _joined(words: Sequence[str]) -> list[str]:
 def _try(options: argparse.Namespace, launcher: list[str], program: list[str]) -> int:
     """Capture, analyze, choose, capture the rest, compare."""
     folder: Path = options.output
-    asked = Change(
-        {name: value or None for name, _, value in (one.partition("=") for one in options.set)},
-        words=_split(options.words),
-    )
+    variables = {name: value or None for name, _, value in (one.partition("=") for one in options.set)}
+    asked = Change(variables, words=_split(options.words))
     capture = _Captures(folder, launcher, program, 2 * options.captures)
     try:
         return _tried(options, launcher, capture, asked)
@@ -209,10 +205,8 @@ def _tried(options: argparse.Namespace, launcher: Sequence[str], capture: _Captu
     findings = _analyzed(folder, "before-1")["findings"]
     finding, change = (None, asked) if asked else _advised(findings, options, launcher)
     print("== to be tried" + (f" ({finding['id']})" if finding else "") + f": {change}", file=sys.stderr)
-    # In turn, and each side as often first: what drifts is in both.
-    for number in range(1, options.captures + 1):
-        sides = ("before", "after") if number % 2 else ("after", "before")
-        for side in sides:
+    for number in range(1, options.captures + 1):  # in turn, and each side as often first: what drifts is in both
+        for side in ("before", "after") if number % 2 else ("after", "before"):
             if (side, number) != ("before", 1):
                 capture.take(f"{side}-{number}", Change() if side == "before" else change)
     return _compared(folder, options.captures, finding, change)
@@ -232,8 +226,7 @@ class _Captures:
             variables.pop(key, None)
             variables |= {} if value is None else {key: value}
         words = [*self.launcher, *change.options, "-o", str(self.folder / name), "--", *self.program, *change.words]
-        status = _run([str(LAUNCHERS / "ddp.sh"), *words], variables)
-        if status:
+        if status := _run([str(LAUNCHERS / "ddp.sh"), *words], variables):
             raise TrialError(f"{name}: the capture ended with status {status}", "see above", status)
         self.taken.append(name)
 
@@ -273,8 +266,7 @@ def _analyzed(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _reports(folder: Path, name: str) -> list[str]:
-    reports = sorted(str(path) for path in folder.glob(f"{name}_*.sqlite"))
-    if not reports:
+    if not (reports := sorted(str(path) for path in folder.glob(f"{name}_*.sqlite"))):
         raise TrialError(f"{folder / name}: has left no report", "leave --no-export and --no-profile out")
     return reports
 
@@ -285,8 +277,7 @@ def _advised(
     """Return the finding to try, and the change that it advises."""
     takes = _takes(options, launcher)
     changes = [(finding, change) for finding in findings if (change := _change(finding, takes))]
-    chosen = [one for one in changes if options.finding in (None, one[0]["id"])]
-    if not chosen:
+    if not (chosen := [one for one in changes if options.finding in (None, one[0]["id"])]):
         ids = ", ".join(finding["id"] for finding in findings) or "nothing"
         wanted = f"--finding {options.finding}" if options.finding else "nothing to try"
         raise TrialError(
@@ -366,10 +357,8 @@ def _promised(finding: Mapping[str, Any]) -> tuple[float | None, float | None]:
     expected, evidence = finding["expected_ns_per_step"], finding["evidence"]
     if expected is None or evidence.get("replay_step_time_ns") is None:
         return None, finding["saving_ns_per_step"]
-    least, most = (
-        expected + evidence["replay_step_time_ns"] - evidence[f"replay_step_time_{end}_ns"] for end in ("high", "low")
-    )
-    return least, most
+    captured = expected + evidence["replay_step_time_ns"]
+    return captured - evidence["replay_step_time_high_ns"], captured - evidence["replay_step_time_low_ns"]
 
 
 def _promise(finding: Mapping[str, Any] | None) -> str:

@@ -48,14 +48,11 @@ def join(model: str) -> Place:
     is_joined = "RANK" in os.environ
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if torch.cuda.is_available():
-        if local_rank >= torch.cuda.device_count():
-            n_gpus = torch.cuda.device_count()
-            sys.exit(
-                f"error: local rank {local_rank} has no GPU, there are {n_gpus}: start with --nproc_per_node={n_gpus}"
-            )
+        if local_rank >= (n_gpus := torch.cuda.device_count()):
+            fix = f"start with --nproc_per_node={n_gpus}"
+            sys.exit(f"error: local rank {local_rank} has no GPU, there are {n_gpus}: {fix}")
         device = torch.device("cuda", local_rank)
-        # Before the group: NCCL would put every rank's communicator on the first GPU.
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(device)  # before the group: NCCL would put every rank's communicator on the first GPU
     else:
         device = torch.device("cpu")
         n_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -179,8 +176,7 @@ class _Batches(Dataset[Batch]):
         return self._n_batches
 
     def __getitem__(self, index: int) -> Batch:
-        # Random numbers for each batch would keep a GPU waiting.
-        place = index % _N_DIFFERENT
+        place = index % _N_DIFFERENT  # random numbers for each batch would keep a GPU waiting
         if place not in self._made:
             source = torch.Generator().manual_seed(self._seed * _N_DIFFERENT + place)
             shape = (self._n_images, N_CHANNELS, IMAGE_SIZE, IMAGE_SIZE)
@@ -210,8 +206,7 @@ def fed(
         before(number)
         if options.slow_rank == place.rank:
             time.sleep(options.slow_ms / 1000)
-        batch = next(items, None)
-        if batch is None:
+        if (batch := next(items, None)) is None:
             return
         images, labels = (part.to(place.device, non_blocking=True) for part in batch)
         yield images, labels

@@ -7,8 +7,7 @@ import math
 import os
 from pathlib import Path
 
-# The earliest that PyTorch allows: DDP rebuilds its buckets at iteration 1.
-POWERSGD_START = 2
+POWERSGD_START = 2  # the earliest that PyTorch allows: DDP rebuilds its buckets at iteration 1
 _EVERY_RANK = -1
 _DRIVER = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
 _TORCHRUN = "torchrun --standalone --nproc_per_node=N train_vit.py"
@@ -96,8 +95,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Return the options; one that cannot be used ends the program with one message and status 2."""
     commands = parser()
     options = commands.parse_args(arguments)
-    problem = _conflict(options)
-    if problem:
+    if problem := _conflict(options):
         commands.error(problem)
     if options.model is None:
         options.model = "large" if _has_gpus() else "tiny"

@@ -115,8 +115,7 @@ def grad_copies(device: DeviceTime, in_backward: Flags | None, recorded: Recorde
     # The copies of each step, and the time that the device takes from one to the next.
     before, after = covered.ends[:-1], covered.starts[1:]
     is_apart = after - before > _LONGEST_LATENCY_NS
-    n_begun = np.searchsorted(windows.starts, after, side="right")
-    is_apart |= np.searchsorted(windows.starts, before, side="left") != n_begun
+    is_apart |= np.searchsorted(windows.starts, before) != np.searchsorted(windows.starts, after, side="right")
     spans = IntervalSet(np.append(covered.starts[:1], after[is_apart]), np.append(before[is_apart], covered.ends[-1:]))
     columns: dict[str, Int64 | None] = {
         "grad_copy_ns": windows.covered(covered), "exposed_grad_copy_ns": windows.covered(device.exposed(covered)),

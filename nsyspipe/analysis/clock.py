@@ -40,8 +40,7 @@ def clock_offsets(
     """
     corrections = [ClockOffset(0, 0 if is_one_clock else None)] * n_reports
     meetings = [] if is_one_clock else _meetings(matched, ends, report)
-    ties = [tie for place, meeting in enumerate(meetings) for tie in _ties(place, *meeting)]
-    if not ties:
+    if not (ties := [tie for place, meeting in enumerate(meetings) for tie in _ties(place, *meeting)]):
         return corrections
     places, reports, medians, spreads = (np.array(column, np.int64) for column in zip(*ties, strict=True))
     parts = _parts(places, reports, n_reports)
@@ -183,8 +182,7 @@ def device_clocks(
         waits = waits.filter(_undisturbed(waits, calls))
     n_launched, launched = operations.n_launched, operations.copy_launch != NEVER
     times = operations.kernel_launch, operations.kernel_start, operations.kernel_end
-    stream = operations.kernel_column("stream_id", 0, n_launched)
-    kernels = [*(column[:n_launched] for column in times), stream]
+    kernels = [*(column[:n_launched] for column in times), operations.kernel_column("stream_id", 0, n_launched)]
     copies = [column[launched] for column in (operations.copy_launch, operations.copy_start, operations.copy_end)]
     if len(devices) <= 1:
         return {None: _clock_of(kernels, copies, waits)}

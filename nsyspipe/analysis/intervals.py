@@ -175,8 +175,7 @@ def outermost(starts: Int64, ends: Int64) -> Int64:
     For nested intervals these are the outermost ones. Returns indices of the picks, in that order.
     """
     order = np.lexsort((-ends, starts))
-    # A zero-length pick hides nothing: the next one follows.
-    after = np.arange(1, order.size + 1)
+    after = np.arange(1, order.size + 1)  # a zero-length pick hides nothing: the next one follows
     following = np.maximum(np.searchsorted(starts[order], ends[order]), after)
     picks, at = [], 0
     if (following == after).all():

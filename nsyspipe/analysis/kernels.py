@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from nsyspipe.analysis.alignment import runs_of_codes
 from nsyspipe.analysis.attribution import UNKNOWN, ProcessOperations
-from nsyspipe.analysis.breakdown import started_in
+from nsyspipe.analysis.breakdown import Phases, started_in
 from nsyspipe.analysis.intervals import IntervalSet, least_of, places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.steps import Windows
 from nsyspipe.analysis.summary import divided, sums_by
@@ -98,11 +97,7 @@ def window_sums(
 
 
 def kernels_table(
-    operations: ProcessOperations,
-    names: Mapping[int, str],
-    phase: NDArray[np.int8],
-    comm: IntervalSet,
-    windows: Windows,
+    operations: ProcessOperations, names: Mapping[int, str], phase: Phases, comm: IntervalSet, windows: Windows
 ) -> tuple[pa.Table, WindowSums]:
     """Sum the kernels of one rank by phase (an index into `names.PHASES`, -1 for none) and name, and by their window.
 

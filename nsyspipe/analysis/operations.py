@@ -166,9 +166,8 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
     rows = rows[np.lexsort((operations.launch[rows], operations.start[rows]))]
     times = (operations.start, rank.comm_starts), (operations.end, rank.comm_ends)
     if not all(np.array_equal(column[rows], first_read) for column, first_read in times):
-        raise DamagedReportError(
-            path, "has changed since it was first read", fix="leave it alone, and start again; in Python, load it again"
-        )
+        fix = "leave it alone, and start again; in Python, load it again"
+        raise DamagedReportError(path, "has changed since it was first read", fix=fix)
     seqs = np.full(len(operations), NO_SEQ)
     seqs[rows] = rank.seqs
     return seqs
@@ -176,8 +175,7 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
 
 def phase_ranges_table(rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges]) -> pa.Table:
     """Return `schema.PHASE_RANGES` of the steps asked for."""
-    own = np.arange(rank.starts.size)
-    each = [(_STEP_ITSELF, own, rank.starts, rank.ends)]
+    each = [(_STEP_ITSELF, np.arange(rank.starts.size), rank.starts, rank.ends)]
     each += [(code, phase.member, phase.starts, phase.ends) for code, phase in enumerate(phases.values())]
     code = np.repeat([one[0] for one in each], [one[1].size for one in each])
     member, starts, ends = (np.concatenate(column) for column in zip(*(one[1:] for one in each), strict=True))

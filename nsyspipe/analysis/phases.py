@@ -20,8 +20,7 @@ from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.table import Flags, Int64
 
 NO_WINDOW, NO_PHASE = np.int64(-1), -1
-# What launched an operation of a step that has a backward pass.
-IN_FORWARD, IN_BACKWARD, BEHIND_BACKWARD = range(3)
+IN_FORWARD, IN_BACKWARD, BEHIND_BACKWARD = range(3)  # what launched an operation of a step that has a backward pass
 
 
 def with_copies_behind(ranges: PhaseRanges, operations: ProcessOperations) -> PhaseRanges:
@@ -44,11 +43,10 @@ def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int
     for launch, begin, finish in operations:
         slices = Slices.within(launch, starts, ends)
         some = np.flatnonzero(slices.counts)
-        if some.size:
-            own = Slices(slices.first[some], slices.last[some])
-            counts[some] += own.counts
-            first[some] = np.minimum(first[some], own.reduced(np.minimum, begin))
-            last[some] = np.maximum(last[some], own.reduced(np.maximum, finish))
+        own = Slices(slices.first[some], slices.last[some])
+        counts[some] += own.counts
+        first[some] = np.minimum(first[some], own.reduced(np.minimum, begin))
+        last[some] = np.maximum(last[some], own.reduced(np.maximum, finish))
     return counts, first, last
 
 

@@ -32,8 +32,6 @@ def backward_of_operators(ranges: pa.Table, members: Members) -> PhaseRanges | N
     """Return when autograd's engine is in any of its operators' ranges, of any thread, inside steps; None if nowhere."""
     texts = ranges["text"].combine_chunks()
     is_operator = np.array([bool(_OPERATOR.search(text or "")) for text in texts.dictionary.to_pylist()], np.bool_)
-    if not is_operator.any() or not members.starts.size:
-        return None
     rows = np.flatnonzero(is_operator[texts.indices.to_numpy()])
     pieces = union(ranges["start_ns"].to_numpy()[rows], ranges["end_ns"].to_numpy()[rows])
     pieces = pieces.intersect(IntervalSet(members.starts, members.ends))
@@ -47,8 +45,7 @@ def backward_of_thread(sequence: LaunchSequence, members: Members) -> PhaseRange
 
     It launches a tenth of every step's compute kernels or more. Several blocks of a step count: accumulation, recomputation.
     """
-    n_steps = members.starts.size
-    if not n_steps:
+    if not (n_steps := members.starts.size):
         return None
     step = holders(members.starts, members.ends, sequence.time_ns)
     inside = step >= 0
@@ -114,8 +111,7 @@ class _Comm:
         stream = collective * (int(order.max(initial=0)) + 1) + order
         group = member * (int(stream.max(initial=0)) + 1) + stream
         sorted_rows = np.argsort(group, kind="stable")
-        # Streams and collectives are few, places are below a million.
-        place = (collective * 1000 + order) * 10**6
+        place = (collective * 1000 + order) * 10**6  # streams and collectives are few, places are below a million
         place[sorted_rows] += places_in_runs(group[sorted_rows])
         table = table.set_column(table.schema.get_field_index("kind"), "kind", pa.array(collective))
         return cls(member, end + shift_ns, place, table.select([*_KEYS, "member"]).drop_null())

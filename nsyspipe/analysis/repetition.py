@@ -182,7 +182,6 @@ class _Keyed:
 
 
 def _keyed(sequence: LaunchSequence) -> Iterator[_Keyed]:
-    """Yield the sequence by each key that it has."""
     names, threads, updates = sequence.name, sequence.thread_id, sequence.is_optimizer
     for key, codes in ((SHAPES, sequence.shape), (NAMES, names)):
         if codes is not None:
@@ -255,8 +254,7 @@ def _unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetition |
     """Return the longest run of units that repeat; None where there are too few."""
     at = np.searchsorted(keyed.places, edges)
     holds_some = np.diff(at, prepend=-1) > 0
-    stretch = _stretch(keyed, at[holds_some])
-    if stretch is None:
+    if (stretch := _stretch(keyed, at[holds_some])) is None:
         return None
     first, last, alike = stretch
     edges = _behind_blocks(sequence, edges[holds_some][first : last + 1])

@@ -19,8 +19,7 @@ from nsyspipe.model.table import Flags, Int64
 
 # Name of the family that --step makes of all ranges that match it. It holds a digit, as no normalised text does.
 STEP_OPTION = "--step 1"
-# Name of the family of steps that no range marks: what a rank's launches repeat.
-REPETITION = "--step repetition 1"
+REPETITION = "--step repetition 1"  # name of the family of steps that no range marks: what a rank's launches repeat
 _NOT_IN_FAMILY = -1
 _MIN_MEMBERS = 2
 FEW_STEPS = 3  # fewer say nothing of how steps vary
@@ -265,10 +264,8 @@ def step_windows(members: Members, operations: ProcessOperations) -> Windows:
     starts; the last ends with the last operation launched inside its range. A range without kernels, or whose first kernel
     does not start after the start of the window before it, has none. Without any launch the ranges are the windows.
     """
-    if not members.starts.size:
-        return _windows(np.empty(0, np.int64), np.empty(0, np.int64), 0)
     if not operations.n_launched and not (operations.copy_launch != NEVER).any():
-        return _windows(np.arange(members.starts.size), members.starts, int(members.ends[-1]))
+        return _windows(np.arange(members.starts.size), members.starts, int(members.ends.max(initial=-NEVER)))
     inside = operations.kernels_launched_in(members.starts, members.ends)
     with_kernels = np.flatnonzero(inside.counts)
     if not with_kernels.size:

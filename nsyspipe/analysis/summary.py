@@ -128,11 +128,8 @@ def _transferring(collectives: pa.Table) -> pa.Table:
 
 
 def _rates(sums: _Sums) -> dict[str, float | None]:
-    totals = {name: sums[column] for name, column in RATES.items()}
-    return {
-        name: None if total is None else divided(_NS_PER_S * total, sums["transfer_ns"])
-        for name, total in totals.items()
-    }
+    totals = {name: None if (sent := sums[of]) is None else _NS_PER_S * sent for name, of in RATES.items()}
+    return {name: divided(total, sums["transfer_ns"]) for name, total in totals.items()}
 
 
 def sums_by(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.table import Int64
 
 Bars: TypeAlias = "dict[str, Int64]"  # columns of bars, in order of start; names are codes
+OfRank: TypeAlias = tuple[int, pa.Table, pa.Table]  # a rank's number, `schema.EVENTS`, `schema.PHASE_RANGES`
 MAX_RANKS = 64  # of a run; nobody looks at more, and each is read a second time
 MAX_BARS = 600  # of a lane; more cannot be told apart on a screen
 
@@ -87,7 +88,6 @@ def joined(pieces: Pieces, max_bars: int) -> Bars:
 
 
 def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
-    """Return start, end and length of each bar."""
     first = run_starts(group)
     busy = np.add.reduceat(ends - starts, first)
     return {"start_ns": starts[first], "end_ns": np.maximum.reduceat(ends, first), "busy_ns": busy}
@@ -178,11 +178,7 @@ def drawn_ranks(steps: pa.Table, step: int, telling: Iterable[int]) -> list[int]
 
 
 def timeline(
-    steps: pa.Table,
-    collectives: pa.Table,
-    operations: Iterable[tuple[int, pa.Table, pa.Table]],
-    step: int,
-    max_bars: int = MAX_BARS,
+    steps: pa.Table, collectives: pa.Table, operations: Iterable[OfRank], step: int, max_bars: int = MAX_BARS
 ) -> pa.Table:
     r"""Reduce one step to bars: `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; none of ranks without it.
 

@@ -14,13 +14,10 @@ ROLES = DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER = "data", "sharded", "ten
 
 # A layer's collective stands in forward about as often as in backward; now and then one of a loss or a buffer does.
 _LEAST_IN_FORWARD = 0.2
-# Below this share, what counts or averages may be what stands in forward, unless sizes tell.
-_SURELY_IN_FORWARD = 0.3
-# What counts, clips or averages: the loss, a norm, whether a gradient overflowed.
-SMALL_BYTES = 64 * 1024
+_SURELY_IN_FORWARD = 0.3  # below this share, what counts or averages may be what stands in forward, unless sizes tell
+SMALL_BYTES = 64 * 1024  # what counts, clips or averages: the loss, a norm, whether a gradient overflowed
 _SIDES = ("all_gather", "reduce_scatter")
-# From the innermost, which NCCL serves best, to the outermost.
-_NESTING = (TENSOR, EXPERT, PIPELINE, SHARDED, DATA)
+_NESTING = (TENSOR, EXPERT, PIPELINE, SHARDED, DATA)  # from the innermost, which NCCL serves best, to the outermost
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ def dimensions(traffic: pa.Table) -> list[Dimension]:
     Communicators of a role that share ranks are one group: the pairs of neighbouring stages are one pipeline.
     """
     rows = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
-    found: dict[object, tuple[int | None, list[str], list[frozenset[int]]]] = {}
+    found: dict[object, tuple[int | None, list[str], tuple[tuple[int, ...], ...]]] = {}
     for role in _NESTING:
         if not (own := [row for row in rows if row["role"] == role]):
             continue
@@ -147,11 +144,9 @@ def dimensions(traffic: pa.Table) -> list[Dimension]:
         size = max(widths | told) if is_even else None
         # Of groups that are not seen whole nobody knows whether they are the same.
         key = frozenset(groups) if widths == {size} else role
-        found.setdefault(key, (size, [], groups))[1].append(role)
-    return [
-        Dimension(tuple(names), size, tuple(sorted(tuple(sorted(one)) for one in groups)))
-        for size, names, groups in found.values()
-    ]
+        ordered = tuple(sorted(tuple(sorted(group)) for group in groups))
+        found.setdefault(key, (size, [], ordered))[1].append(role)
+    return [Dimension(tuple(names), size, groups) for size, names, groups in found.values()]
 
 
 def mean_over_ranks(traffic: pa.Table, column: str, key: str) -> dict[str, float] | None:

@@ -89,8 +89,7 @@ def run() -> None:
         print_error(told)
         _exit(told.exit_code)
     except SystemExit as end:
-        # Typer's way to say that the reader of its help (head, less) has left.
-        if end.code == 1:
+        if end.code == 1:  # Typer's way to say that the reader of its help (head, less) has left
             _exit(_BROKEN_PIPE)
         raise
 

@@ -143,10 +143,8 @@ def parse_line(text: str) -> tuple[Process | None, int, Fact | None] | None:
     if "NCCL" not in text:
         return None
     text = text[-_LONGEST_LINE:]
-    header = _HEADER.search(text)
-    if header is None:
-        # NCCL_DEBUG=VERSION prints it bare.
-        bare = _VERSION.match(text.strip())
+    if (header := _HEADER.search(text)) is None:
+        bare = _VERSION.match(text.strip())  # as NCCL_DEBUG=VERSION prints it
         return (None, 0, Setting(None, bare["value"])) if bare else None
     if _HEADER.search(text, header.end()):
         return None, 0, None
@@ -255,8 +253,7 @@ def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> No
     alive = [one for one in reversed(members) if one.begin <= at < one.end]
     being_made = [one for one in alive if one.thread == thread and at < one.ready]
     if being_made and not isinstance(said, Connected):
-        # Only connections are made later: a ring that does not fit here was cut.
-        alive = being_made[:1]
+        alive = being_made[:1]  # only connections are made later: a ring that does not fit here was cut
     if isinstance(said, Channels):
         if alive:
             alive[0].channels.append(said)
@@ -312,11 +309,8 @@ def _edges(of: Group) -> tuple[Edge, ...]:
     for one in (one for member in of.members for one in member.said.values() if isinstance(one, Connected)):
         kinds = by_edge.setdefault((one.from_rank, one.to_rank), {})
         kinds.setdefault((one.is_receive, one.connection > 0), {}).setdefault(one.channel, one.transport)
-    return tuple(
-        Edge(start, end, tuple(sorted(set(best.values()))), len(best))
-        for (start, end), kinds in sorted(by_edge.items())
-        if (best := kinds[min(kinds)])
-    )
+    best = {edge: kinds[min(kinds)] for edge, kinds in sorted(by_edge.items())}
+    return tuple(Edge(*edge, tuple(sorted(set(by.values()))), len(by)) for edge, by in best.items())
 
 
 def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | None = None) -> NcclLog:
@@ -366,8 +360,7 @@ _CELL = re.compile(rf"(?:{_PATH.pattern}|X|N/A|PSB)$")
 def read_topology(path: Path) -> Topology:
     """Read the first printed matrix of a file; a row that was cut leaves its last paths unknown. `InputError` for none."""
     lines = iter([text for text, _ in printed_lines(path, most=_MOST_LINES)])
-    columns = next(filter(None, map(_columns, lines)), None)
-    if columns is None:
+    if (columns := next(filter(None, map(_columns, lines)), None)) is None:
         raise InputError(decoded(str(path)), "no matrix of nvidia-smi topo -m in it", fix=_TOPOLOGY_FIX)
     rows: set[str] = set()
     paths: dict[tuple[str, str], str] = {}

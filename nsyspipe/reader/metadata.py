@@ -87,8 +87,7 @@ def read_facts(report: Report) -> ReportFacts:
     tables = versions.EXPORT_META_OLD, versions.EXPORT_META
     meta = {row["name"]: row["value"] for one in tables for row in report.few(one, texts)}
     of_devices = report.few(versions.CUDA_DEVICE, dict.fromkeys(("pid", "cudaId", "gpuId"), "int"))
-    # The id column was renamed.
-    id_column = "id" if report.has(versions.GPU, "id") else "deviceId"
+    id_column = "id" if report.has(versions.GPU, "id") else "deviceId"  # the id column was renamed
     device_column = "cuDevice" if report.has(versions.GPU, "cuDevice") else id_column
     gpus = report.few(versions.GPU, {id_column: "int", device_column: "int", "name": "text"})
     starts = (row["utcEpochNs"] for row in report.few(versions.SESSION_START, {"utcEpochNs": "int"}))

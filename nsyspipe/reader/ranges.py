@@ -110,7 +110,6 @@ def names_of_rows(found: pa.Table, strings: Strings) -> pa.DictionaryArray:
 
 
 def _open_end(report: Report, ranges: pa.Table, operation_ends: Iterable[pa.ChunkedArray]) -> int:
-    """Return the end of ranges that were never closed."""
     last: list[int | None] = [pc.max(column).as_py() for column in (*operation_ends, ranges["start"], ranges["end"])]
     calls = [name for name in ("start", "end") if report.has(versions.RUNTIME, name)]
     last += [report.number(versions.RUNTIME, f'max("{name}")') for name in calls]
@@ -129,7 +128,6 @@ def of_domains(rows: pa.Table, domains: pa.Table, is_wanted: Callable[[str], boo
 
 
 def _matching(ranges: pa.Table, pattern: str) -> Flags:
-    """Tell which ranges have a text that matches."""
     texts = ranges["text"].combine_chunks()
     hits = pc.match_substring_regex(texts.dictionary, pattern).take(texts.indices)
     flags: Flags = pc.fill_null(hits, fill_value=False).to_numpy(zero_copy_only=False)

@@ -56,8 +56,7 @@ _READ = {*map(str.lower, (
 # A file with none of these is no nsys export.
 _SIGNS = (STRINGS, EXPORT_META, EXPORT_META_OLD, KERNEL, RUNTIME, NVTX, SESSION_START)
 
-# Some exporters append a version to a table's name.
-VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")
+VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")  # some exporters append a version to a table's name
 
 NEWEST_TESTED = (3, 25)  # version of the export schema
 # A damaged file can also hold a name that is no text.
@@ -192,8 +191,7 @@ class Report:
 
     def _weigh(self, table: str, names: list[str]) -> None:
         """Refuse texts that are longer, in all, than the file that holds them: rows that share pages."""
-        new = [name for name in names if (table, name) not in self._weighed]
-        if not new:
+        if not (new := [name for name in names if (table, name) not in self._weighed]):
             return
         self._weighed.update((table, name) for name in new)
         n_bytes = self.number(table, " + ".join(f"total(octet_length({quoted(name)}))" for name in new)) or 0

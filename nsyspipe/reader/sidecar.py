@@ -144,8 +144,7 @@ def family_of_pattern(pattern: str) -> str | None:
     """Return the normalised text that a step pattern stands for, ``step #``; None when it stands for more than one."""
     if not pattern.startswith("^") or not pattern.endswith("$"):
         return None
-    # No pattern of a file is ever run: it could take forever.
-    parts = _NUMBER_PATTERNS.split(pattern[1:-1])
+    parts = _NUMBER_PATTERNS.split(pattern[1:-1])  # no pattern of a file is ever run: it could take forever
     if len(parts) == 1 or any(_SPECIAL & set(_ESCAPED.sub("", part)) for part in parts):
         return None
     name = "#".join(_ESCAPED.sub(r"\1", part) for part in parts)

@@ -207,8 +207,7 @@ def _plain_names(path: Path, entries: Iterable[tuple[Any, ...]], is_needed: Call
         made = _STATEMENT.match(statement)
         is_odd = number >= _MOST_ENTRIES or len(name) > _LONGEST_NAME
         if made is None:
-            # SQLite makes indexes of its own, without a statement.
-            is_odd |= bool(statement) or kind != "index"
+            is_odd |= bool(statement) or kind != "index"  # SQLite makes indexes of its own, without a statement
         else:
             word = made["name"]  # in quotation marks, of which those inside are doubled
             unquoted = word[1:-1].replace(2 * word[-1], word[-1]) if word[0] in "\"['`" else word

@@ -142,8 +142,7 @@ def gradients_of(captured: Captured, step: int, n_bytes: float | None, skew: flo
     if skew is None and (exact := _scaled(captured, own, copies, sizes)) is not None:
         scale = 1.0 if n_bytes is None else n_bytes / sizes.sum()
         return Gradients(sizes * scale, exact, is_exact=True)
-    per_bucket = _bucket_bytes(captured, own, sizes, n_bytes)
-    if per_bucket is None:
+    if (per_bucket := _bucket_bytes(captured, own, sizes, n_bytes)) is None:
         return None
     likely = _by_kernels(captured, own, per_bucket) if skew is None else None
     return likely or _spread_evenly(captured, own, per_bucket, skew or 0.0)
@@ -219,8 +218,7 @@ def _spread_evenly(captured: Captured, own: Int64, per_bucket: Float64, skew: fl
 
 def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, own: Int64) -> float:
     """Return when the backward pass began; not marked: a third into the step, since backward takes twice forward."""
-    found = timeline.collectives
-    step = timeline.step == found.step[own[0]]
+    step = timeline.step == timeline.collectives.step[own[0]]
     first_ready = float(markers.ready[own[0]])
     backward = np.flatnonzero(step & (timeline.phase == _BACKWARD) & timeline.is_compute)
     if backward.size:

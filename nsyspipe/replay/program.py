@@ -236,10 +236,7 @@ class Captured:
 
 
 def captured_program(
-    timelines: Sequence[RankTimeline],
-    windows: Windows,
-    uses: Uses,
-    removed: Sequence[tuple[Int64, Int64]] | None = None,
+    timelines: Sequence[RankTimeline], windows: Windows, uses: Uses, removed: Sequence[tuple[Int64, Int64]] = ()
 ) -> Captured:
     """Return the captured steps of all ranks, which have the same collectives in the same order, as a program.
 
@@ -304,8 +301,7 @@ def _rank_markers(rank: RankTimeline, join: Int64, first_edge: int, removed: tup
     own = begin < finish
     stalls = union(*(np.concatenate(pair) for pair in zip((begin[own], finish[own]), removed, strict=True)))
     beside = union(comm.start, comm.end).without(stalls)
-    is_beside = beside.contains(rank.start)
-    return RankMarkers(ready, join, stalls, beside, rank.start, rank.start[is_beside])
+    return RankMarkers(ready, join, stalls, beside, rank.start, rank.start[beside.contains(rank.start)])
 
 
 def _joins_of_ranks(timelines: Sequence[RankTimeline], burst: Int64, is_gradient: Flags) -> list[Int64]:

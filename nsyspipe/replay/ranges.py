@@ -65,14 +65,12 @@ def slowdowns(
     before, is_measured = _of_capture(measured, captured_bytes_per_s)
     within = slowdown.MEASURED_WITHIN if is_measured else slowdown.ASSUMED_WITHIN
     of_delay = within if measured is None or measured.delay_ns is None else slowdown.MEASURED_WITHIN
-    signed = [(sign * within, sign * of_delay) for sign in (-1, 1)]
+    scales = [(1 + sign * within, 1 + sign * of_delay) for sign in (-1, 1)]
     ends = [before, before]
     if before == slowdown.assumed(None) and captured_bytes_per_s is None:
         ends = sorted((slowdown.NARROW, slowdown.WIDE), key=lambda one: one.total(operations_per_ns))
-    least, most = (
-        Slowing((1 + one) * end.ratio, (1 + other) * end.delay_ns)
-        for end, (one, other) in zip(ends, signed, strict=True)
-    )
+    scaled = zip(ends, scales, strict=True)
+    least, most = (Slowing(of_ratio * end.ratio, of_delay * end.delay_ns) for end, (of_ratio, of_delay) in scaled)
     if target_bytes_per_s is None:
         return Slowdowns(((before, before), (least, least), (most, most)), is_measured)
     width = slowdown.link_width(captured_bytes_per_s or target_bytes_per_s)
@@ -161,14 +159,9 @@ class Facts:
         came = [np.diff(markers.places(times))[:, 0] for markers, times in ends]
         work, covered, _, n_covered = np.sum([np.zeros(4), *came], axis=0).tolist()
         is_enough = min(free.size, beside.size) >= ENOUGH_GAPS
-        return Contention(
-            self.compared,
-            delay_ns=float(beside.mean() - free.mean()) if is_enough else None,
-            free_gap_ns=float(free.mean()) if free.size else 0.0,
-            covered_share=covered / max(work, 1.0),
-            covered_ns=covered,
-            n_covered=n_covered,
-        )
+        delay_ns = float(beside.mean() - free.mean()) if is_enough else None
+        free_gap_ns = float(free.mean()) if free.size else 0.0
+        return Contention(self.compared, delay_ns, free_gap_ns, covered / max(work, 1.0), covered, n_covered)
 
     @cached_property
     def gradients(self) -> tuple[Gradients | None, ...]:

@@ -101,8 +101,7 @@ def sent_once(program: Program, burst: Int64) -> Program:
     """Return the program with the gradients of each step sent once, in the last of its bursts, as under ``no_sync()``."""
     last = np.zeros(int(program.step.max(initial=0)) + 1, np.int64)
     np.maximum.at(last, program.step[program.is_gradient], burst[program.is_gradient])
-    is_gone = program.is_gradient & (burst < last[program.step])
-    return _rebuilt(program, is_gone, [], [])
+    return _rebuilt(program, program.is_gradient & (burst < last[program.step]), [], [])
 
 
 def with_prefetch(program: Program, is_prefetched: Flags) -> Program:

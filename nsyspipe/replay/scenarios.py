@@ -201,8 +201,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     """Return the run ready to be asked, or why it cannot be; an `OptionError` if the capture says other bytes of gradients."""
     if reason := next(limits.why_not(run), None):
         return reason
-    windows = summary_windows(run)
-    if windows is None:
+    if (windows := summary_windows(run)) is None:
         return "the steps that count do not follow one another, or not on every rank"
     timelines = rank_timelines(run, windows)
     if reason := next(limits.why_not_replayable(run, timelines, windows), None):

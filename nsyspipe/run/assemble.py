@@ -208,7 +208,6 @@ def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> p
 
 
 def _kernels(rank: Rank[ProcessDigest], selection: Selection) -> pa.Table:
-    """Return `schema.KERNEL_COSTS` of one rank."""
     kernels = rank.process.kernels
     n_inside, inside_ns, is_unknown = rank.process.kernels_by_window.over(_in_summary(rank, selection))
     slowed, free = (pc.cast(kernels[name], pa.float64(), safe=False) for name in ("slowed_ns", "free_ns"))
@@ -224,7 +223,6 @@ def _kernels(rank: Rank[ProcessDigest], selection: Selection) -> pa.Table:
 
 
 def _in_summary(rank: Rank[ProcessDigest], selection: Selection) -> Flags:
-    """Flag the windows of a rank that are summary steps."""
     return np.isin(rank.steps[rank.process.windows["member"].to_numpy()], selection.steps)
 
 
@@ -325,8 +323,7 @@ def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: 
         return
     for missing, numbers in _missing(steps, ranks).items():
         yield problem("step-missing", step=_shown(numbers, len(numbers)), missing=_shown(missing, len(missing)))
-    n_steps = selection.steps.size
-    if not n_steps:
+    if not (n_steps := selection.steps.size):
         yield problem("no-common-step")
     elif selection.is_fallback:
         yield problem("no-complete-step")

@@ -73,10 +73,8 @@ class Cluster(Executor):
             if isinstance(error, MemoryError):  # what another protocol says is read as a length
                 said = "something else does; its dashboard has another port"
             problem = f"no scheduler of Dask answers there ({said})"
-            fix, of_tls = (
-                "the address that dask scheduler prints",
-                "; for tls:// the certificates of Dask's own configuration",
-            )
+            fix = "the address that dask scheduler prints"
+            of_tls = "; for tls:// the certificates of Dask's own configuration"
             if place != address:
                 problem = f"names {address}, where {problem.replace(' there', '')}"
                 fix = "the file of a scheduler that runs: it is left when one ends; start dask scheduler --scheduler-file anew"
@@ -121,7 +119,6 @@ class Cluster(Executor):
     kill = shutdown
 
     def _settle(self, future: Future[T], done: Future[T]) -> None:
-        """Say what came of a call."""
         if not future.set_running_or_notify_cancel():
             return
         try:

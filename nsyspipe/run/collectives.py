@@ -13,6 +13,7 @@ from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
 from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, run_starts, sums_of, union
+from nsyspipe.analysis.operations import NO_SEQ
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
@@ -21,8 +22,7 @@ from nsyspipe.model.table import Flags, Float64, Int32, Int64
 from nsyspipe.run.gather import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
 
-# What stands for null: no size, and no id that NCCL makes, is that low.
-ABSENT = np.iinfo(np.int64).min
+ABSENT = np.iinfo(np.int64).min  # what stands for null: no size, and no id that NCCL makes, is that low
 NONE = -1  # of what is counted from 0
 _NOT_KNOWN_NS = 2**62  # a clock's error: nothing exceeds it
 # What is known of matched operations.
@@ -113,7 +113,6 @@ def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
         return joined((values(table, name, absent) for table in tables), kind)
 
     shift_ns = np.repeat(np.array([rank.shift_ns for rank in ranks], np.int64), counts)
-
     kinds = tuple(dict.fromkeys(kind for rank in ranks for kind in rank.process.comm.kinds))
     number = {kind: at for at, kind in enumerate(kinds)}
     codes = (np.array([*map(number.get, rank.process.comm.kinds), 0]) for rank in ranks)
@@ -377,9 +376,9 @@ def _waiting_columns(across: CrossRank, order: Int64, names: Sequence[str]) -> d
 
 
 def places_in_steps(across: CrossRank) -> Int64:
-    """Return the place of each collective in its step, in order of first start; unmatched ones of a rank come after."""
+    """Return the place of each collective in its step, in order of first start, `NO_SEQ` of one in no step; unmatched ones of a rank come after."""
     rows, known = across.rows, across.waiting
-    seq = np.zeros(len(rows), np.int64)
+    seq = np.full(len(rows), NO_SEQ)
     steps = n_matched = np.empty(0, np.int64)
     matched = np.flatnonzero(across.is_matched & rows.in_step)
     if known is not None:

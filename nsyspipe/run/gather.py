@@ -98,8 +98,8 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     shares = zip(events, steps, between, strict=True)
     digested = [digest_process(*share, capture, codes, is_one_window=family is None) for share in shares]
     longest = largest_families(others, named, _MOST_FAMILIES)
-    sizes = (capture.payloads.comm_sizes[name].to_pylist() for name in ("comm_id", "n_ranks"))
-    gap = capture.payloads.size_gap
+    sizes = capture.payloads.comm_sizes.select(["comm_id", "n_ranks"]).to_pydict().values()
+    gap, of_processes = capture.payloads.size_gap, (one for _, problems in digested for one in problems)
     return ReportDigest(
         path=path,
         facts=capture.facts,
@@ -119,11 +119,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
         has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digested),
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
-        problems=(
-            *capture.problems,
-            *_unmatched(reading, codes, longest, capture.operations),
-            *(one for _, problems in digested for one in problems),
-        ),
+        problems=(*capture.problems, *_unmatched(reading, codes, longest, capture.operations), *of_processes),
     )
 
 
@@ -242,8 +238,7 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
 def _redo(digest_all: _DigestAll, digests: list[ReportDigest], family: str | None) -> list[ReportDigest]:
     """Digest again the reports whose windows, or whose hosts' steps, rest on another family."""
     wrong = [at for at, used in enumerate(_used(digests)) if used and digests[at].family != family]
-    calls = [(digests[at].path, family) for at in wrong]
-    again = dict(zip(wrong, digest_all(calls), strict=True))
+    again = dict(zip(wrong, digest_all([(digests[at].path, family) for at in wrong]), strict=True))
     return [again.get(at, digest) for at, digest in enumerate(digests)]
 
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 from nsyspipe.analysis.attribution import NEVER, by_process, launch_times
 from nsyspipe.analysis.intervals import outermost
 from nsyspipe.analysis.operations import (
-    NO_SEQ,
     RankSteps,
     device_operations,
     events_table,
@@ -32,8 +31,7 @@ from nsyspipe.run.process import ProcessDigest
 from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, telling_shortage
 
 Result = tuple[int, pa.Table, pa.Table]
-# Holds no time, and leaves the hull with another span as that is.
-_NOTHING = (NEVER, -NEVER)
+_NOTHING = (NEVER, -NEVER)  # holds no time, and leaves the hull with another span as that is
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,7 @@ def run_operations(
     """
     if steps is not None:
         steps = check_steps(tables.steps, steps)
-    rows = tables.across.rows
-    seqs = np.where(rows.in_step, places_in_steps(tables.across), NO_SEQ)
+    seqs = places_in_steps(tables.across)
     of_reports: dict[int, list[tuple[Rank[ProcessDigest], RankSteps]]] = {}
     for rank, own in tables.across.by_rank():
         if ranks is None or rank.number in ranks:
@@ -195,7 +192,6 @@ def _hull(starts: Int64, ends: Int64, chosen: Flags) -> tuple[int, int]:
 
 
 def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Reading) -> ReportTask:
-    """Return the work on one report that holds ranks."""
     report, steps = ranks[0][0].report, tuple(one for _, one in ranks)
     parts = zip(*((one.starts, one.ends, one.is_chosen) for one in steps), strict=True)
     starts, ends, chosen = map(np.concatenate, parts)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +15,7 @@ from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
 from nsyspipe.analysis.intervals import NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
-from nsyspipe.analysis.phases import (
-    NO_WINDOW,
-    PhaseRanges,
-    launched_in,
-    phase_costs,
-    phase_ranges,
-    phases_of_launches,
-    with_copies_behind,
-)
+from nsyspipe.analysis.phases import PhaseRanges, launched_in, phase_costs, phase_ranges, phases_of_launches
 from nsyspipe.analysis.steps import Candidate, Members, Windows, capture_window, step_windows
 from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, step_number
@@ -32,8 +24,8 @@ from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import pid_of
 
-# A larger error of figures that compare device and host is told.
-_LARGE_SPAN_NS = 1_000_000
+_LARGE_SPAN_NS = 1_000_000  # a larger error of figures that compare device and host is told
+_Phases: TypeAlias = Mapping[str, PhaseRanges]
 
 
 @dataclass(frozen=True)
@@ -149,11 +141,10 @@ def digest_process(
 ) -> tuple[ProcessDigest, list[Problem]]:
     """Reduce one process to its digest, and say what it lacks; `codes`: phases by text, `between`: what its host does between steps."""
     operations, recorded, members = events.operations, capture.recorded, steps.members
-    unmarked_backward = steps.backward
     windows = capture_window(operations) if is_one_window else step_windows(members, operations)
     phases = phase_ranges(events.ranges, codes, members)
-    if unmarked_backward is not None:
-        phases["backward"] = unmarked_backward = with_copies_behind(unmarked_backward, operations)
+    if steps.backward is not None:
+        phases["backward"] = steps.backward
     has_comm = recorded.kernels and recorded.names
     has_copies = recorded.memcpy and recorded.kinds
     kernels = operations.kernel_launch, operations.kernel_start, operations.kernel_end
@@ -172,7 +163,7 @@ def digest_process(
         n_dtod=int(np.count_nonzero(operations.copy_kind == DTOD_KIND)) if has_copies else None,
         span=operations.span,
         has_launches=events.has_launches,
-        backward=unmarked_backward,
+        backward=steps.backward,
         **_measured(events, capture, windows, phases, members, between=between),
     )
     problems = [*steps.problems, *_problems(events)]
@@ -214,13 +205,7 @@ def _problems(events: ProcessEvents) -> Iterator[Problem]:
 
 
 def _measured(
-    events: ProcessEvents,
-    capture: Capture,
-    windows: Windows,
-    phases: Mapping[str, PhaseRanges],
-    members: Members,
-    *,
-    between: Inputs,
+    events: ProcessEvents, capture: Capture, windows: Windows, phases: _Phases, members: Members, *, between: Inputs
 ) -> dict[str, Any]:
     """Apply every measure to one process: the tables of its digest, by field."""
     operations, recorded, names = events.operations, capture.recorded, capture.operations.names
@@ -275,7 +260,7 @@ def _idle(
     return *idle_causes(gaps, windows, idle_ns, inputs, blocking), by_phase
 
 
-def _in_backward(phases: Mapping[str, PhaseRanges], phase: NDArray[np.int8]) -> Flags | None:
+def _in_backward(phases: _Phases, phase: NDArray[np.int8]) -> Flags | None:
     """Flag what was launched inside backward ranges; None without such ranges."""
     return (phase == PHASES.index("backward")) if phases["backward"].starts.size else None
 
@@ -291,7 +276,7 @@ def _phases_table(costs: Mapping[str, Mapping[str, Int64 | None]], recorded: Rec
         arrays = {
             name: pa.nulls(n_rows, pa.int64())
             if values is None or name in unrecorded
-            else pa.array(values, mask=values == NO_WINDOW)
+            else pa.array(values, mask=values < 0)  # the step has no window
             for name, values in columns.items()
         }
         tables.append(pa.table({"phase": pa.array([phase] * n_rows, pa.string()), **arrays}))

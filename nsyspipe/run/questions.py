@@ -172,8 +172,7 @@ def _kernels(report: Examined) -> Answer:
 
 def _copies(report: Examined) -> Answer:
     kinds = {"no-memcpy": ("copies", versions.MEMCPY), "no-memset": ("memsets", versions.MEMSET)}
-    lacking = [noun for code, (noun, _) in kinds.items() if report.has(code)]
-    if lacking:
+    if lacking := [noun for code, (noun, _) in kinds.items() if report.has(code)]:
         status = NO if len(lacking) == len(kinds) else PARTLY
         return _lack("no-memcpy", f"not recorded: {', '.join(lacking)}", status=status)
     counts = tuple((noun, report.counts.rows[table]) for noun, table in kinds.values())
@@ -329,8 +328,7 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
     rows, _ = links(log, topology, pids=pids)
     if (link := slowest(rows)) is not None:
         # Direct access is over NVLink or PCIe, which the topology tells.
-        unclear = {"p2p", "unknown"}.intersection(rows["kind"].to_pylist())
-        if not unclear:
+        if not (unclear := {"p2p", "unknown"}.intersection(rows["kind"].to_pylist())):
             return Answer(YES, text=link.text)
         text = f"{link.text}; {link.edges}" if link.n_unknown else link.text
         return Answer(PARTLY, text=text, fix=_TOPOLOGY if "p2p" in unclear else _LOG)

@@ -182,7 +182,7 @@ def ranks_table(
     across: CrossRank, source: str, names: Sequence[str], sidecars: RunSidecars, *, is_comm_in_graphs: bool = False
 ) -> pa.Table:
     """Return `schema.RANKS`, numbers from `source`; counts are null where whole CUDA graphs hold, or may hold, such work."""
-    rows = []
+    rows: list[dict[str, object]] = []
     for rank in across.placed:
         process, facts = rank.process, rank.report.facts
         # Of several processes, none has the captured variable.
@@ -230,8 +230,7 @@ def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, lis
 
 def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | None:
     """Return the numbers of the first source that numbers every process, all different, and its name; None for none."""
-    sources = rank_sources(ranks, sidecars)
-    numbering = ((_all_numbers(of_each), source) for source, of_each in sources)
+    numbering = ((_all_numbers(of_each), source) for source, of_each in rank_sources(ranks, sidecars))
     return next(((numbers, source) for numbers, source in numbering if numbers is not None), None)
 
 
@@ -397,14 +396,12 @@ def choose_ranks(
     text = ",".join(str(part).strip() for part in several("ranks", wanted, "ranks", "ranks='0-7,63'"))
     wanted_ranks = parse_ranks(text)
     given_map = parse_rank_map(rank_map)
-    of_reports = _ranks_of(paths, given_map)
-    if of_reports is None:
+    if (of_reports := _ranks_of(paths, given_map)) is None:
         problem = "chooses among reports of which neither all names (REPORT_0.sqlite) nor a captured RANK tell the rank"
         pairs = ",".join(f"{files.source_of(path).name}={rank}" for rank, path in enumerate(paths[:_SHOWN]))
         fix = f'--rank-map "{pairs}{",..." * (len(paths) > _SHOWN)}", or leave it out'
-        raise OptionError(
-            f"--ranks {text}", problem, fix=fix if len(paths) > 1 else "leave it out: one report is read as a whole"
-        )
+        fix = fix if len(paths) > 1 else "leave it out: one report is read as a whole"
+        raise OptionError(f"--ranks {text}", problem, fix=fix)
     there = frozenset(rank for own in of_reports for rank in own)
     if absent := wanted_ranks - there:
         left = wanted_ranks & there or there

@@ -85,7 +85,6 @@ class ReportRun(Run):
 
     @cached_property
     def _log(self) -> NcclLog | None:
-        """What NCCL logged of this run."""
         log, gathered = self._beside[0], self._gathered
         pids = {process.pid for digest in gathered.digests for process in digest.processes}
         return log and log.of_run(pids, run_sizes(gathered))
@@ -121,7 +120,6 @@ class ReportRun(Run):
 
     @cached_property
     def _evidence(self) -> Evidence:
-        """What rules may ask about the run."""
         merged, calls = self._tables, self._tables.idle_calls
         return Evidence(
             n_ranks=merged.ranks.num_rows,
@@ -170,17 +168,6 @@ class ReportRun(Run):
             "timeline": self._timeline,
         }
         return makers[name]() if name in makers else getattr(merged, name)
-
-    def _timeline(self) -> pa.Table:
-        from nsyspipe.analysis.timeline import representative_step, timeline  # noqa: PLC0415 - few ask for it
-
-        step = representative_step(self.steps())
-        if step is None:
-            return schema.TIMELINE.empty()
-        operations = self.operations((step, step), self._drawn_ranks(step))
-        # With the first one asked for, workers go on reading while this process makes its collectives.
-        first = list(itertools.islice(operations, 1))
-        return timeline(self.steps(), self.collectives(), itertools.chain(first, operations), step)
 
     @cached_property
     def header(self) -> RunHeader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -276,18 +277,20 @@ class Run(ShownInNotebooks, ABC):
             return self._table("timeline")
         if step is not None:
             check_kind("step", step, Integral, "the number of one step", "step=14")
-        from nsyspipe.analysis.timeline import representative_step, timeline  # noqa: PLC0415 - few ask for it
+        return self._timeline(step, ranks)
 
-        if step is None and (step := representative_step(self.steps())) is None:
+    def _timeline(self, step: int | None = None, ranks: Iterable[int] | int | None = None) -> pa.Table:
+        from nsyspipe.analysis import timeline as drawing  # noqa: PLC0415 - few ask for it
+
+        if step is None and (step := drawing.representative_step(self.steps())) is None:
             return schema.TIMELINE.empty()
-        drawn = self._drawn_ranks(step) if ranks is None else ranks
-        return timeline(self.steps(), self.collectives(), self.operations((step, step), drawn), step)
-
-    def _drawn_ranks(self, step: int) -> list[int]:
-        from nsyspipe.analysis.timeline import MAX_RANKS, drawn_ranks  # noqa: PLC0415 - few ask for it
-
-        telling = [*self.telling_ranks(MAX_RANKS // 8), *self.telling_ranks(MAX_RANKS)]
-        return drawn_ranks(self.steps(), step, telling)
+        if ranks is None:
+            telling = [*self.telling_ranks(drawing.MAX_RANKS // 8), *self.telling_ranks(drawing.MAX_RANKS)]
+            ranks = drawing.drawn_ranks(self.steps(), step, telling)
+        operations = self.operations((step, step), ranks)
+        # With the first one asked for, workers go on reading while this process makes its collectives.
+        first = list(itertools.islice(operations, 1))
+        return drawing.timeline(self.steps(), self.collectives(), itertools.chain(first, operations), step)
 
     def host_steps(self) -> pa.Table:
         """`schema.HOST_STEPS`: the host times of the steps of a run without device activity; no rows in any other run."""
@@ -356,8 +359,7 @@ class Run(ShownInNotebooks, ABC):
 
     def _named_table(self, name: str) -> pa.Table:
         if name in [*schema.EVENT_TABLES]:
-            raise OptionError(
-                f"table {name!r}", "is given rank by rank", fix="for rank, events, phase_ranges in run.operations()"
-            )
+            fix = "for rank, events, phase_ranges in run.operations()"
+            raise OptionError(f"table {name!r}", "is given rank by rank", fix=fix)
         is_without_method = name in self._TABLES and not hasattr(self, name)
         return self._table(name) if is_without_method else super()._named_table(name)

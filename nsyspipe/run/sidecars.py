@@ -136,8 +136,7 @@ def _agreeing(found: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], list[P
     claims = Counter(argument for one in distinct for argument in one.by_argument)
     disputed = {argument for argument, count in claims.items() if count > 1}
     agreeing = [one for one in distinct if not disputed & set(one.by_argument)]
-    others = [one for one in distinct if disputed & set(one.by_argument)]
-    if not others:
+    if not (others := [one for one in distinct if disputed & set(one.by_argument)]):
         return agreeing, []
     files = ", ".join(_shown(one.sidecar) for one in others)
     first = min(disputed & set(others[0].by_argument))
@@ -146,8 +145,7 @@ def _agreeing(found: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], list[P
 
 def _step_family(sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]) -> tuple[str | None, list[Problem]]:
     """Return the family that the sidecars name, if it has a member on every rank, or why not."""
-    family_of = {sidecar.step_pattern: sidecar.family for sidecar in sidecars if sidecar.step_pattern}
-    if not family_of:
+    if not (family_of := {sidecar.step_pattern: sidecar.family for sidecar in sidecars if sidecar.step_pattern}):
         return None, []
     families = set(family_of.values())
     family = families.pop()

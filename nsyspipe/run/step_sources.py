@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import ProcessOperations, by_process, distinct, operations_of
+from nsyspipe.analysis.attribution import by_process, distinct, operations_of
 from nsyspipe.analysis.intervals import grouped_lengths
-from nsyspipe.analysis.phases import phase_ranges
+from nsyspipe.analysis.phases import phase_ranges, with_copies_behind
 from nsyspipe.analysis.repeated_steps import backward_of_operators, backward_of_thread
 from nsyspipe.analysis.repetition import LaunchSequence, Repetition, find_repetition, launch_sequence
 from nsyspipe.analysis.steps import REPETITION, Candidate, Members, TextFamilies, candidates, choose, members_of
@@ -47,10 +47,7 @@ def process_steps(
     names = capture.operations.names
     measured: list[list[Candidate]] = [[] for _ in events]
     if not reading.is_repetition:
-        updates = (_optimizer_launches(one.operations, names) for one in events)
-        measured = [
-            candidates(one.ranges, families, one.operations, own) for one, own in zip(events, updates, strict=True)
-        ]
+        measured = [_candidates(one, families, names) for one in events]
         if not is_decided and not reading.is_capture:
             family = choose(measured, [0] * len(events))
     may_repeat = family in {None, REPETITION} or is_part_of_step(family)
@@ -84,7 +81,9 @@ def process_steps(
             of_operators = backward_of_operators(one.ranges, members)
             backward = backward_of_thread(launched[at], members) if of_operators is None else of_operators
             source = "backward-by-thread" if of_operators is None else "backward-by-operators"
-            problems += [] if backward is None else [problem(source, process_id=one.process_id)]
+            if backward is not None:
+                backward = with_copies_behind(backward, one.operations)
+                problems.append(problem(source, process_id=one.process_id))
         steps.append(ProcessSteps(measured[at], members, backward, tuple(problems)))
     return steps, family
 
@@ -95,17 +94,15 @@ def step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candida
     return _NO_MEMBERS if candidate is None else members_of(ranges, families, candidate)
 
 
-def _optimizer_launches(operations: ProcessOperations, names: Mapping[int, str]) -> Int64 | None:
-    """Return when the kernels that update weights were launched; None if none is known."""
-    ids = [number for number, name in names.items() if is_optimizer(name)]
+def _candidates(events: ProcessEvents, families: TextFamilies, names: Mapping[int, str]) -> list[Candidate]:
+    operations, ids = events.operations, [number for number, name in names.items() if is_optimizer(name)]
     launches = operations.kernel_launch[: operations.n_launched]
-    launches = launches[np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)]
-    return launches if launches.size else None
+    updates = launches[np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)]
+    return candidates(events.ranges, families, operations, updates if updates.size else None)
 
 
 def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
-    repeated = find_repetition(sequence)
-    if repeated is None:
+    if (repeated := find_repetition(sequence)) is None:
         return OptionError(f"--steps {n_steps}", "launches repeat nothing", fix="leave --steps out")
     n_units = repeated.edges.size - 1
     found, fix = f"{n_units} x {repeated.n_launches} launches", f"--steps {n_units}, or leave --steps out"

@@ -20,6 +20,7 @@ _PER_STEP = ("calls", "bytes", "comm_ns", "exposed_ns", "hidden_ns", "wait_ns")
 # Calls by the pass that launched them; and of matched operations whose size is known whole messages, what crosses a link of
 # them, and their time.
 _SUMS = (*_PER_STEP, "forward", "backward", "sized_bytes", "sized_bus_bytes", "sized_ns", "n_steps")
+_OF_CALLS = {"bytes_per_call": "bytes", "forward_share": "forward", "backward_share": "backward"}
 # What a rank did with one collective of one communicator, which is a use, in its summary steps. Null: not known.
 _CELLS = pa.schema([(name, pa.float64() if "bus" in name else pa.int64()) for name in ("rank", "use", *_SUMS)])
 
@@ -112,17 +113,15 @@ def _uses(across: CrossRank, cells: pa.Table, pooled: pa.Table, chosen: Flags) -
     for row in pooled.to_pylist():
         communicator, collective = divmod(row["use"], len(COLLECTIVES))
         calls, n_steps = row["calls"] or 0, row["n_steps"]
-        told = {name: row[name] if calls else None for name in ("bytes", "forward", "backward")}
+        told = {name: row[of] if calls else None for name, of in _OF_CALLS.items()}
         of_calls = {name: None if total is None else total / calls for name, total in told.items()}
         uses[row["use"]] = CommUse(
             communicator=across.rows.communicators[communicator],
             collective=COLLECTIVES[collective],
             ranks=tuple(users[communicator]),
             calls_per_step=calls / n_steps if n_steps else 0.0,
-            bytes_per_call=of_calls["bytes"],
-            forward_share=of_calls["forward"],
-            backward_share=of_calls["backward"],
             kernels_before=before.get(row["use"], ()),
+            **of_calls,
         )
     return dict(sorted(uses.items(), key=lambda item: (item[1].communicator, item[1].collective)))
 

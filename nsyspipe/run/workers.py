@@ -47,8 +47,7 @@ _FLAGS = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "d
 _LOOK_FOR_PARENT_MS = 1000
 _LAST_WORDS_S = 5.0
 _FEWER = "-j 1"
-# Below this many bytes per extra process, starting it costs more than it saves.
-_WORTH_A_PROCESS = 96 * 2**20
+_WORTH_A_PROCESS = 96 * 2**20  # below this many bytes per extra process, starting it costs more than it saves
 
 
 class Workers(ThreadPoolExecutor):

@@ -166,10 +166,8 @@ def _staged(store: Path, run_id: str) -> Iterator[Staged]:
     with contextlib.ExitStack() as living:
         with locked(store) as opened:
             opened.clean()
-            # What is in the way is said before any work is done.
-            opened.files_of(run_id)
-            # Not the lock's: these stay open.
-            staging = living.enter_context(opened.hidden.enter(_STAGING))
+            opened.files_of(run_id)  # what is in the way is said before any work is done
+            staging = living.enter_context(opened.hidden.enter(_STAGING))  # not the lock's: these stay open
             living.callback(shutil.rmtree, name, ignore_errors=True, dir_fd=staging.fd)
             own = living.enter_context(staging.enter(name, make=True))
             fcntl.flock(living.enter_context(own.create(_ALIVE)), fcntl.LOCK_EX)

@@ -60,8 +60,7 @@ def listed_runs(store: Path, on_progress: OnProgress | None = None) -> StoredRun
     for n_done, run_id in enumerate(ids, start=1):
         try:
             content = content_of(store, run_id, layout.RUNS_FILE)
-            at = places.get((run_id, digest_of(content)))
-            if at is None:
+            if (at := places.get((run_id, digest_of(content)))) is None:
                 others.append(read_index_row(store, run_id, content))
             else:
                 known.append(at)
