@@ -15,7 +15,7 @@ import nsyspipe
 from nsyspipe.errors import OptionError, OutputError, in_python
 from nsyspipe.report import export
 from nsyspipe.report.costs import costs_csv
-from nsyspipe.report.export import document_text
+from nsyspipe.report.export import document, dumps
 from nsyspipe.report.findings import findings_of
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
@@ -161,7 +161,7 @@ def test_figures_are_logged_beside_an_experiment(monkeypatch, steady_run, servic
 def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(steady_run, tmp_path):
     for name in ("run.json", "run.md", "run.csv", "run.html", "run.pftrace", "run.PERFETTO-TRACE"):
         export.write(steady_run, tmp_path / name)
-    assert (tmp_path / "run.json").read_text() == document_text(steady_run)
+    assert (tmp_path / "run.json").read_text() == dumps(document(steady_run))
     assert (tmp_path / "run.md").read_text() == markdown(steady_run)
     assert (tmp_path / "run.csv").read_text() == costs_csv(steady_run)
     assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")

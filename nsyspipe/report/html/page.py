@@ -73,15 +73,14 @@ def as_json(value: object) -> str:
 
 
 def _shown(value: object) -> object:
-    if isinstance(value, str):
-        return cut(value)
-    if isinstance(value, dict):
-        return {cut(str(key)): _shown(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        # Long arrays hold numbers only; looking at each of them costs more than writing them.
-        has_parts = any(isinstance(one, str | dict | list | tuple) for one in value)
-        return [_shown(one) for one in value] if has_parts else value
-    return value
+    match value:
+        case str():
+            return cut(value)
+        case dict():
+            return {cut(str(key)): _shown(one) for key, one in value.items()}
+        case list() | tuple() if any(isinstance(one, str | dict | list | tuple) for one in value):
+            return [_shown(one) for one in value]
+    return value  # long arrays hold numbers only; looking at each of them costs more than writing them
 
 
 def render(
