@@ -40,9 +40,10 @@ _CODE = re.compile(
     r"|(?:nsys profile |[\w/]+\.sh )?--[a-z][\w-]*(?:[= ](?:[A-Z]+|\w+\.txt)\b| -(?!\S))?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
     r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b)"
 )
-_BREAKS = re.compile(r"(?<=[A-Za-z0-9)\]][_./])(?=[A-Za-z]{2})|(?<=::)")  # between the words of a name
+# Between the words of a name.
+_BREAKS = re.compile(r"(?<=[A-Za-z0-9)\]][_./])(?=[A-Za-z]{2})|(?<=::)|(?<=[a-z])(?=[A-Z])")
 _MOST_SHOWN = 2000  # longer than any sentence of ours
-_UNBROKEN, _LONG_CODE = 12, 36  # letters; what is shorter fits a phone
+_UNBROKEN, _LONG_CODE = 9, 36  # letters; what is shorter fits a phone
 PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)  # categories of the palette, and words
 
 
