@@ -119,7 +119,7 @@ def _metrics(difference: RunDifference) -> Table:
         Field(heading, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], ""), "word"),
         *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
         Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
-        Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),
+        Field("%", lambda row: f">{_NO_PERCENTAGE}" if row["unit"] != "ratio" and (row["delta_pct"] or 0) >= _NO_PERCENTAGE else percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),
         *([Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
         Field("verdict", lambda row: Word(row["verdict"]), "word", from_width=_VERDICT),
     ]  # fmt: skip
