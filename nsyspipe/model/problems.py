@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 SEVERITIES = ("error", "warning", "info")
-MORE_STEPS = (
-    "capture 10 steps or more"  # wherever more are advised: of 8 in the figures the spread is known to a quarter
-)
+MORE_STEPS = "capture 10 steps or more"  # wherever more are advised: of 8 in the figures the spread is told
 _MENDS = {  # what mends several of them
     "CUDA": "capture with nsys profile --trace=cuda,nvtx and export without --tables",
     "ANNOTATE": "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with --step REGEX",

@@ -41,8 +41,8 @@ def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 
-def _apart(content: RenderableType) -> Padding:
-    return Padding(content, (1, 0, 0, 0))
+def _apart(content: RenderableType, *, is_close: bool = False) -> RenderableType:
+    return content if is_close else Padding(content, (1, 0, 0, 0))
 
 
 def _grid(*columns: Column, has_headings: bool = False) -> Grid:
@@ -65,8 +65,8 @@ def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
 def _drawn(block: blocks.Block, width: int) -> RenderableType:  # noqa: PLR0911 - one per kind of block
     match block:
         case blocks.Sentence():
-            text = Text(printable(block.text), style=f"{block.style} {VERDICTS.get(block.verdict, '')}".strip())
-            return text if block.is_close else _apart(text)
+            style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
+            return _apart(Text(printable(block.text), style=style), is_close=block.is_close)
         case blocks.Facts():
             return _dim([(f"{block.about}: " if block.is_of_several else "") + " | ".join(block.parts)])
         case blocks.Heading():
@@ -81,8 +81,7 @@ def _drawn(block: blocks.Block, width: int) -> RenderableType:  # noqa: PLR0911 
         case blocks.Tiles():
             return _apart(_tiles(block.tiles, 2 if width >= _TWO_TILES else 1))
         case blocks.Table():
-            table = _table(block, min(width, MAX_WIDTH))
-            return table if block.is_close else _apart(table)
+            return _apart(_table(block, min(width, MAX_WIDTH)), is_close=block.is_close)
 
 
 def _tiles(tiles: Sequence[blocks.Tile], n_beside: int) -> Grid:

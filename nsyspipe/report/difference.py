@@ -122,7 +122,7 @@ def _metrics(difference: RunDifference) -> Table:
         *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
         Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
         *([Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
-        Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),
+        Field("%", lambda row: f">{_NO_PERCENTAGE}" if row["unit"] != "ratio" and (row["delta_pct"] or 0) >= _NO_PERCENTAGE else percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),
         Field("verdict", lambda row: Word(row["verdict"]), "word", from_width=_VERDICT),
     ]  # fmt: skip
     note, strong = None if difference.has_capture_without_steps else OF_RANKS, frozenset(range(len(difference.judged)))

@@ -61,7 +61,7 @@ def _as_text(text_of: Callable[..., str]) -> Callable[..., None]:
 
 FORMATS = {
     "json": RunFormat((".json",), "Write the JSON document; - prints it and nothing else.",
-        files.run_id_of_document, _as_text(lazily("export", "document_text"))),
+        files.run_id_of_document, _as_text(lambda run: dumps(document(run)))),
     "markdown": RunFormat((".md",), "Write a summary for a pull request; - prints it and nothing else.",
         lazily("markdown", "run_id_of_markdown"), _as_text(lazily("markdown", "markdown")), has_top=True),
     "csv": RunFormat((".csv",), "Write all rows of the tables of --top, which the column table tells apart; - prints them and nothing else.",
@@ -238,11 +238,6 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
         "findings": [row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()],
         "problems": run.problem_rows,
     }
-
-
-def document_text(run: Run) -> str:
-    """Return the document as JSON."""
-    return dumps(document(run))
 
 
 def formats_of(

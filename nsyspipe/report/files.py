@@ -113,12 +113,9 @@ def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Answer) -> 
         is_file, is_input = path.is_file(), any(path.samefile(one) for one in inputs)
     except OSError as error:
         raise _not_writable(path, error) from error
-    if is_input:
-        raise OutputError(str(path), "is one of the inputs", fix="another name")
-    if not is_file:
-        raise OutputError(str(path), "is no ordinary file", fix="another name")
-    if head_of(path).startswith("PAR1"):  # whether linked or not, it belongs to a dataset
-        raise OutputError(str(path), "is a file of a dataset", fix="another name")
+    problem = "is one of the inputs" if is_input else "" if is_file else "is no ordinary file"
+    if problem or head_of(path).startswith("PAR1"):  # whether linked or not, it belongs to a dataset
+        raise OutputError(str(path), problem or "is a file of a dataset", fix="another name")
     if not may_replace():
         raise OutputError(str(path), "exists, and is not of this run", fix="--force, or another name")
 

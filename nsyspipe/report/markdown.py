@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -134,6 +135,4 @@ def markdown(run: Run, top: int | None = None) -> str:
     return as_markdown(parts, head, "nsyspipe analyze REPORTS --html report.html")
 
 
-def run_id_of_markdown(path: Path) -> str | None:
-    """Return the id of the run that a file of `markdown` is of; None if it is no such file. Reads only its head."""
-    return marked_as(path, "analyze", "run_id")
+run_id_of_markdown = partial(marked_as, command="analyze", key="run_id")  # of a file of `markdown`

@@ -15,7 +15,7 @@ _TIME_UNITS: _Units = ((1e9, "s", 1e9), (_NS_PER_MS, "ms", _SHORT_NS), (_NS_PER_
 _MOST_DECIMALS = {"ns": 0, "us": 3}  # a time has no more; any other quantity four
 _SMALLEST_MS = 0.001
 _ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
-_RATES, _BANDWIDTHS = ((1.0, "steps/s", 0.0),), ((1e9, "GB/s", 0.0),)
+_RATES, _GB_PER_S = ((1.0, "steps/s", 0.0),), ((1e9, "GB/s", 0.0),)
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 absent = "-"  # where nothing was recorded
 _MOST_DIGITS = 3
@@ -27,7 +27,6 @@ STEP_PARTS = tuple(METRICS[name] for name in ("compute", "exposed_comm", "expose
 class Quantity(str):
     """A quantity in words, and what stands behind it, that knows its size, so that a whole column can be written in one unit."""
 
-    __slots__ = ("size", "then", "units")
     size: float
     units: _Units
     then: str
@@ -54,18 +53,14 @@ def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
     rounds to it says so, and a difference keeps its sign. What holds anything else but such and dashes stays as it is.
     """
     known = [text for text in texts if isinstance(text, Quantity)]
-    if len({one.units for one in known}) != 1 or any(
-        text != absent for text in texts if not isinstance(text, Quantity)
-    ):
+    if len({one.units for one in known}) != 1 or len(known) + texts.count(absent) < len(texts):
         return [*texts]
     largest = max(abs(one.size) for one in known) or _NS_PER_MS
     scale, name, _ = next(one for one in known[0].units if (one[1] == unit if unit else largest >= one[2]))
     digits = min(_decimals(largest / scale), _MOST_DECIMALS.get(name, 4))
     sign, named = "+" if any(one.startswith("+") for one in known) else "-", "" if unit else f" {name}"
-    return [
-        f"{_number(one.size / scale, digits, sign)}{named}{one.then}" if isinstance(one, Quantity) else one
-        for one in texts
-    ]
+    written = (f"{_number(one.size / scale, digits, sign)}{named}{one.then}" for one in known)
+    return [next(written) if isinstance(text, Quantity) else text for text in texts]
 
 
 def beside(time: str, values: Iterable[float | None]) -> str:
@@ -119,7 +114,7 @@ def bytes_text(n_bytes: float | None) -> str:
 def bandwidth_text(bytes_per_s: float | None) -> str:
     """Return bytes per second as GB/s of 1e9 with four significant digits, ``24.07 GB/s``."""
     return (
-        absent if bytes_per_s is None else Quantity(f"{_significant(bytes_per_s / 1e9)} GB/s", bytes_per_s, _BANDWIDTHS)
+        absent if bytes_per_s is None else Quantity(f"{_significant(bytes_per_s / 1e9)} GB/s", bytes_per_s, _GB_PER_S)
     )
 
 

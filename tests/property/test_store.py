@@ -17,7 +17,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.replay.answer import whatif
 from nsyspipe.replay.knobs import LINKS
-from nsyspipe.report.export import document_text
+from nsyspipe.report.export import document, dumps
 from nsyspipe.report.whatif import whatif_document
 from nsyspipe.store.layout import check_run_id, published
 from nsyspipe.store.write import save
@@ -40,7 +40,7 @@ def check_round_trip(run, folder):
     saved = nsyspipe.load(folder / "store")
     for name in RUN_TABLES:
         assert table_of(saved, name).equals(table_of(run, name), check_metadata=True), name
-    assert document_text(saved) == document_text(run)
+    assert dumps(document(saved)) == dumps(document(run))
     for ours, theirs in zip(run.operations(), saved.operations(), strict=True):
         assert ours[0] == theirs[0]
         assert all(one.equals(other) for one, other in zip(ours[1:], theirs[1:], strict=True))

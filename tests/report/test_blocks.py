@@ -155,8 +155,11 @@ def test_the_times_of_a_column_have_one_unit(times, unit, texts):
 def test_differences_keep_their_signs_and_other_columns_are_left_alone():
     deltas = [units.delta_text("ns", ns) for ns in (7.305e6, -255.9)]
     assert units.in_one_unit(deltas) == ["+7.305 ms", "-0.0003 ms"]
-    mixed = [units.ms_text(445.4e6), "17.0 %", "76.50 ms (11.9 %)"]
+    mixed = [units.ms_text(445.4e6), "17.0 %", units.rate_text(6.261)]
     assert units.in_one_unit(mixed) == mixed
+    assert units.in_one_unit([units.rate_text(10.73), units.rate_text(6.261), "-"], "steps/s") == ["10.73", "6.26", "-"]
+    shares = [units.with_share(units.ms_text(ns), 0.8) for ns in (101.9e6, 598_500, None)]
+    assert units.in_one_unit(shares) == ["101.9 ms (80.0 %)", "0.6 ms (80.0 %)", "-"]
 
 
 UNITS = sorted({figure.unit for figure in FIGURES.values()})

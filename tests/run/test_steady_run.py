@@ -5,7 +5,7 @@ import json
 import pytest
 
 import nsyspipe
-from nsyspipe.report.export import document_text
+from nsyspipe.report.export import document, dumps
 from tests.build.tools import STEADY, codes, figures, problem_of, run_of
 from tests.build.trace import NVTX, TraceBuilder, schemas, steady_rank
 
@@ -95,7 +95,7 @@ def captured(tmp_path_factory):
 
 def test_shares_are_pooled_over_the_capture_and_what_is_of_a_step_is_null(tmp_path, captured):
     for run in (captured, steady_run(tmp_path, without=(NVTX,), step="none")):
-        found = json.loads(document_text(run))
+        found = json.loads(dumps(document(run)))
         assert found["run"]["steps_from"] == "capture"
         steps = [(row["rank"], row["step"], row["is_complete"], row["in_summary"]) for row in found["steps"]]
         assert steps == [(0, 0, False, True), (1, 0, False, True)]

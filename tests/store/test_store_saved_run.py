@@ -12,7 +12,7 @@ import nsyspipe
 from nsyspipe.errors import DatasetError, OptionError
 from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.report.export import document_text
+from nsyspipe.report.export import document, dumps
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import summary_text
 from nsyspipe.store.layout import is_saved
@@ -34,7 +34,7 @@ def check_same(run, saved):
         assert saved.kernels(top).equals(run.kernels(top))
     for name in ("header", "step_family", "skipped_steps", "nccl", "link"):
         assert getattr(saved, name) == getattr(run, name), name
-    assert (document_text(saved), markdown(saved)) == (document_text(run), markdown(run))
+    assert (dumps(document(saved)), markdown(saved)) == (dumps(document(run)), markdown(run))
     ours, theirs = (summary_text(one, Console(width=100, force_terminal=True), n_findings=None) for one in (run, saved))
     assert ours == theirs
 
@@ -204,7 +204,7 @@ def test_a_saved_run_goes_with_nothing_else(store, tmp_path):
 
 # --- damage and versions -------------------------------------------------------------------
 def read_all(run):
-    document_text(run)
+    document(run)
     for name in RUN_TABLES:
         getattr(run, name)
     return run.phases(), run.collectives(), run.kernels(), run.timeline(), list(run.operations())

@@ -40,9 +40,10 @@ _CODE = re.compile(
     r"|(?:nsys profile |[\w/]+\.sh )?--[a-z][\w-]*(?:[= ](?:[A-Z]+|\w+\.txt)\b| -(?!\S))?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
     r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b)"
 )
-_BREAKS = re.compile(r"(?<=[A-Za-z0-9)\]][_./])(?=[A-Za-z]{2})|(?<=::)")  # between the words of a name
+# Between the words of a name.
+_BREAKS = re.compile(r"(?<=[A-Za-z0-9)\]][_./])(?=[A-Za-z]{2})|(?<=::)|(?<=[a-z])(?=[A-Z])")
 _MOST_SHOWN = 2000  # longer than any sentence of ours
-_UNBROKEN, _LONG_CODE = 12, 36  # letters; what is shorter fits a phone
+_UNBROKEN, _LONG_CODE = 9, 36  # letters; what is shorter fits a phone
 PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)  # categories of the palette, and words
 
 
@@ -73,15 +74,14 @@ def as_json(value: object) -> str:
 
 
 def _shown(value: object) -> object:
-    if isinstance(value, str):
-        return cut(value)
-    if isinstance(value, dict):
-        return {cut(str(key)): _shown(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        # Long arrays hold numbers only; looking at each of them costs more than writing them.
-        has_parts = any(isinstance(one, str | dict | list | tuple) for one in value)
-        return [_shown(one) for one in value] if has_parts else value
-    return value
+    match value:
+        case str():
+            return cut(value)
+        case dict():
+            return {cut(str(key)): _shown(one) for key, one in value.items()}
+        case list() | tuple() if any(isinstance(one, str | dict | list | tuple) for one in value):
+            return [_shown(one) for one in value]
+    return value  # long arrays hold numbers only; looking at each of them costs more than writing them
 
 
 def render(
