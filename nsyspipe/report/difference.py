@@ -340,7 +340,7 @@ def _signs_text(difference: RunDifference) -> str | None:
     if not (opposed := [metric_label(name) for name, *both in parts if min(both) < -little and max(both) > little]):
         return None
     whose = f"{difference.statistic}s of whichever rank has most of it"
-    return f"{listed(opposed)}: the other way among the figures below, which are {whose}."
+    return f"The other way among the figures below, which are {whose}: {listed(opposed)}."
 
 
 def gate_text(gate: Gate) -> str:
