@@ -45,8 +45,8 @@ def test_the_first_screen_says_how_the_latest_run_stands_and_since_when_and_each
     assert "No verdict" in story
     assert "nsyspipe diff STORE/runs/run_id=small-006 STORE/runs/run_id=small-007" in story
     assert page.locator("#series button").all_inner_texts() == [
-        "small\n4 × H200 · 8 runs\n113.0 ms\n▲ 12 % more\nsince 5 Mar",
-        "large\n8 × H200 · 6 runs\n50.00 ms\nno lasting change",
+        "small\n4 × H200 · 8\N{NO-BREAK SPACE}runs\n113.0 ms\n▲ 12 % more\nsince 5 Mar",
+        "large\n8 × H200 · 6\N{NO-BREAK SPACE}runs\n50.00 ms\nno lasting change",
     ]
     screenshot(page, "dashboard-jobs")
 

@@ -210,11 +210,11 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
     yield Heading("Steps")
     steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, len(rows))
     if columns := charts.step_chart(steps, has_comm=has_comm):
-        all_ranks = "; dots are the ranks, the line their median" if len(rows) > 1 else ""
+        all_ranks = " on its slowest rank; dots are the ranks, the line their median" if len(rows) > 1 else ""
         one = "the slowest of some consecutive steps" if columns.caption else "a step"
         shaded = " Shaded: not in the figures." if any(row["mark"] for row in steps) else ""
         shaded += " Dashed: not recorded." if unseen else ""
-        yield Sentence(f"Each column is {one} on its slowest rank{all_ranks}.{shaded}{least}")
+        yield Sentence(f"Each column is {one}{all_ranks}.{shaded}{least}")
         yield columns
     else:
         rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."

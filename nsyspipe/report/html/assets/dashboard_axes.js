@@ -27,15 +27,34 @@ nsyspipe.axes = (() => {
     return labels.size * 2 > runs.length && width / runs.length > 60;
   };
 
+  /** Places of the runs that are named by their time: the first of each, from the latest back, as far as there is room. */
+  const datedOf = (runs, room) => {
+    const dated = new Set();
+    const apart = runs.length ? LETTER * (words.moment(runs.at(-1)).length + 1) + 8 : 0;
+    let next = Infinity;
+    for (let at = runs.length - 1; at >= 0; at -= 1) {
+      const isNew = at === 0 || words.moment(runs[at]) !== words.moment(runs[at - 1]);
+      if (!isNew || (next - at) * room < apart) continue;
+      dated.add(at);
+      next = at;
+    }
+    return dated;
+  };
+
   const inOrder = (palette, runs, width) => {
     const room = width / Math.max(runs.length, 1);
     const named = isNamed(runs, width);
-    const isNew = (at) => at === 0 || words.moment(runs[at]) !== words.moment(runs[at - 1]);
+    let [span, dated] = [0, null];
+    const isDated = (at) => {
+      const { start, end } = nsyspipe.pointer.range();
+      if (end - start !== span) [span, dated] = [end - start, datedOf(runs, (100 * room) / (end - start))];
+      return dated.has(at);
+    };
     return nsyspipe.categoryAxis(palette, runs.map(String), {
       axisLine: { onZero: false, lineStyle: { color: palette.lineStrong } },
       axisLabel: {
-        color: palette.ink3, fontSize: named ? 11 : 12, hideOverlap: true, showMaxLabel: true, lineHeight: 14,
-        interval: named ? 0 : isNew,
+        color: palette.ink3, fontSize: named ? 11 : 12, hideOverlap: true, lineHeight: 14,
+        interval: named ? 0 : isDated,
         formatter: (run) => (named ? wrapped(board.data.runs.label[run], room - 8) : words.moment(Number(run))),
       },
     });
@@ -44,6 +63,10 @@ nsyspipe.axes = (() => {
   const inTime = (palette) => nsyspipe.valueAxis(palette, {
     type: "time",
     axisLine: { show: true, onZero: false, lineStyle: { color: palette.lineStrong } },
+    axisLabel: {
+      color: palette.ink3, fontSize: 12, hideOverlap: true,
+      formatter: { year: "{d} {MMM} {yyyy}", month: "{d} {MMM}", day: "{d} {MMM}" },
+    },
     splitLine: { show: false },
   });
 

@@ -76,7 +76,7 @@
     made.type = "button";
     made.setAttribute("aria-pressed", String(of === focus));
     const text = element("span", "series-text");
-    const n = words.plural(runs.length, "run");
+    const n = words.plural(runs.length, "run").replace(" ", "\u00a0");
     text.append(
       element("span", "series-name", label ?? data.groups[group]),
       element("span", "series-where", label === null ? `${n}${runs.length > 1 ? ", all labels" : ""}` : `${data.groups[group]} \u00b7 ${n}`),

@@ -79,10 +79,13 @@ nsyspipe.trend = (() => {
     clip: false,
     renderItem: (params, api) => {
       const [x, y] = api.coord([api.value(0), api.value(1)]);
+      const { x: left, width } = params.coordSys;
+      if (x < left - 1 || x > left + width + 1) return null; // zoomed away
       const isApart = !(x - params.context.last < 1.6 * size);
       if (isApart) params.context.last = x;
-      const shape = { pathData: pathOf(params.dataIndex), x: x - size / 2, y: y - size / 2, width: size, height: size };
-      return { type: "path", shape, invisible: !isApart, style: { fill: api.visual("color") } };
+      // Drawn around 0 and moved: ECharts makes a path anew only if its outline is another.
+      const shape = { pathData: pathOf(params.dataIndex), x: -size / 2, y: -size / 2, width: size, height: size };
+      return { type: "path", x, y, shape, invisible: !isApart, style: { fill: api.visual("color") } };
     },
     ...more,
   });
@@ -153,7 +156,7 @@ nsyspipe.trend = (() => {
     const isLike = (value) => (figure.kind === "1/s" ? 2 * value >= Math.min(...own) : value <= 2 * Math.max(...own));
     const values = own.length ? [...own, ...(board.isStudy(focus) ? valuesOf(runs).filter(isLike) : [])] : valuesOf(runs);
     const limits = axes.limits(values, figure.kind, isMain ? 5 : 3);
-    const grid = { left: 54, right: isMain ? 20 : 12, top: isMain ? 28 : 18, bottom: isMain && axes.isNamed(runs, width - 74) && !board.isByTime() ? 54 : 30 };
+    const grid = { left: 54, right: 20, top: isMain ? 28 : 18, bottom: isMain && axes.isNamed(runs, width - 74) && !board.isByTime() ? 54 : 30 };
     const room = width - grid.left - grid.right;
     const x = board.isByTime() ? axes.inTime(palette) : axes.inOrder(palette, runs, room);
     const isOutside = (its) => { const all = valuesOf(its); return all.length > 0 && all.every((value) => value < limits.min || value > limits.max); };

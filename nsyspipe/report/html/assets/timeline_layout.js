@@ -36,7 +36,7 @@ nsyspipe.timeline = (() => {
     return { rows, labels, height: top - RANK_GAP + LANE_GAP };
   };
 
-  const leftOf = (width) => (width < NARROW ? 100 : 116);
+  const leftOf = (width) => (width < NARROW ? 112 : 116);
 
   /** Names of ranks and lanes as text beside the canvas. */
   const writeLabels = (area, labels, width) => {
