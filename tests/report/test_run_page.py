@@ -13,7 +13,7 @@ from nsyspipe.analysis.summary import telling_ranks
 from nsyspipe.model import schema
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
-from nsyspipe.report.findings import evidence_rows
+from nsyspipe.report.findings import evidence_rows, findings_of
 from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_of_page
 from nsyspipe.report.html.run_page import by_cause, idle_table, link_table, nccl_rows, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
@@ -147,10 +147,12 @@ def test_what_is_to_be_typed_is_code(text, marked):
     assert _told("45 % of 3 kernels, 3.5 ms per step") == "45\xa0% of 3 kernels, 3.5\xa0ms per step"
 
 
-def findings(*rows):
+def told(rows, step_ns):
     names = ("id", "saving_ns_per_step", "expected_ns_per_step", "action", "evidence")
     fixed = {"severity": "high", "title": "t", "advice": "a", "evidence": "{}"}
-    return schema.FINDINGS.from_rows([fixed | dict(zip(names, row, strict=False)) for row in rows])
+    findings = schema.FINDINGS.from_rows([fixed | dict(zip(names, row, strict=False)) for row in rows])
+    summary = SimpleNamespace(to_pylist=lambda: [{"throughput_steps_per_s": 1e9 / step_ns, "step_time_ns": step_ns}])
+    return findings_of(SimpleNamespace(findings=lambda: findings, summary=lambda: summary))
 
 
 # A range that holds the captured step time.
@@ -181,11 +183,9 @@ UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}
      "To change first: x: up to 1.000 ms (1.0 %) of each step."),
     ([], 100e6, "Nothing to gain: no rule fired that knows a bound in time."),
     ([("a", None, None, "read with care")], 100e6, None),
-    ([], None, None),
 ])  # fmt: skip
 def test_the_largest_gain_is_said_with_its_worth_and_none_where_none_is_known(rows, step_ns, says):
-    assert gain_text(findings(*rows), step_ns, step_ns, is_judged=True) == says
-    assert gain_text(findings(*rows), step_ns, step_ns, is_judged=False) is None
+    assert gain_text(told(rows, step_ns)) == says
 
 
 def test_findings_of_one_cause_stand_together_in_the_order_of_the_best():

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
+from nsyspipe.analysis.traffic import PIPELINE, parallelism
 from nsyspipe.errors import DatasetError
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.names import few
@@ -91,6 +92,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]) or Sentence(
         run_report.without_waits(run)
     )
+    if summary["wait_share"] and PIPELINE in parallelism(run.traffic()):
+        yield Sentence("Stages of a pipeline wait for each other by design, which makes nobody late.")
     yield Heading("Phases")
     if phases := run_report.phase_table(run.phase_summary(), words.rank_step_ns(run)):
         yield replace(phases, is_close=True)
@@ -133,8 +136,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
 
 def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the first screen: verdict and largest gain, which run, what stands behind it, key figures."""
-    is_judged = not run.is_capture and bool(summary["n_summary_steps"])
-    gain = gain_text(run.findings(), words.mean_step_ns(summary), summary["step_time_ns"], is_judged=is_judged)
+    is_judged = summary["n_summary_steps"] and not run.is_capture and summary["comm_share"] is not None
+    gain = gain_text(found) if (found := findings_of(run)) or is_judged else None
     lines = verdict(run).split("\n")  # of which one may say the same
     new = [one for one in lines[1:] if gain is None or one.partition(": up to")[0].lower() not in gain.lower()]
     yield Sentence(" ".join([lines[0], *new]), "bold")
