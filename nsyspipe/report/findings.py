@@ -42,7 +42,7 @@ _LITTLE = 0.02  # of the step time: where no bound is more, there is little to g
 _OF_WINDOW = {"exposed_wait", "longer_window"}  # parts of the bound on late ranks where more than compute is left
 # Parts of a bound on what communication costs.
 _OF_COMM = {"exposed_transfer", "exposed_comm", "slowed_compute", "by_breakdown", "left_by_replay"}
-_MOST_LISTED = 12
+_MOST_LISTED, _LEAST_PART = 12, 0.05  # of a bound on late ranks: smaller ones are its rest
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
 
 
@@ -161,13 +161,16 @@ def _label(name: str) -> str:
 def parts_text(evidence: Mapping[str, Any]) -> str:
     """Return the sum that the bound on late ranks, or on what communication costs, is; nothing of others, and of one visible part."""
     parts, longest = (evidence.get(name, {}) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
+    parts = dict(sorted(parts.items(), key=lambda part: -part[1]))
     if "delays" in parts and longest and abs(parts["delays"] / longest - 1) >= words.SEEN:
         return f"all delays of a step together, each moment once; the longest by rank {evidence['rank']}: {ms_text(longest)}"
-    seen = {name: ns for name, ns in parts.items() if abs(ns) >= words.SEEN * sum(parts.values())}
+    whole = sum(parts.values())
+    seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else words.SEEN) * whole}
     if "delays" in parts or not (longest or (len(seen) > 1 and seen.keys() <= _OF_COMM)):
         return ""
-    ordered = sorted(seen.items(), key=lambda part: -part[1]) if longest else seen.items()
-    text = " ".join(f"{'-' if ns < 0 else '+'} {_label(name)} {ms_text(abs(ns))}" for name, ns in ordered)[2:]
+    rest = whole - sum(seen.values())
+    seen |= {"rest": rest} if longest and rest > words.SEEN * whole else {}
+    text = " ".join(f"{'-' if ns < 0 else '+'} {_label(name)} {ms_text(abs(ns))}" for name, ns in seen.items())[2:]
     whose = "that is left with the shortest window" if parts.keys() <= _OF_WINDOW else "that computes least"
     return f"of the rank {whose}: {text}" if longest else text
 

@@ -106,17 +106,12 @@ def gain_text(findings: Sequence[Finding]) -> str | None:
     elif first.expected and first.worth > 0:
         worth += f", likely {first.expected[0]}{'' if first.is_clear else f', {NOT_CLEAR}'}"
         worth += f", if {first.replay_assumes}" if first.replay_assumes else ""
-    replayed = [
-        one
-        for one in others
-        if one.expected and one.worth > 0 and one.is_clear and not (first.expected or one.is_limit)
-    ]
+    sure = (one for one in others if one.expected and one.is_clear and one.worth > 0 and not one.is_limit)
+    replayed = [] if first.expected else [*sure]
     is_largest = not replayed and not first.is_wait_included and all(one.worth <= first.worth for one in others)
     name = "Largest gain" if is_largest else "To change first"
     text = f"{'Little to gain' if is_little(findings) else name}: {first.action}: {worth}."
-    text += "".join(
-        f" Largest of those replayed: {one.action}: likely {one.expected[0]}." for one in replayed[:1] if one.expected
-    )
+    text += f" Largest of those replayed: {replayed[0].action}: likely {replayed[0].likely}." if replayed else ""
     # Of what rests on what was not recorded the first; only what links the GPUs is such.
     for one in [one for one in others if one.is_conditional and one.share > first.worth][:1]:
         text += f" Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}); NCCL_DEBUG=INFO (--nccl-log) tells."

@@ -315,8 +315,8 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
         Field("arrived last", lambda row: count_text(per_step("n_arrived_last")(row)), hint="collectives in which it arrived last, alone"),
     ]  # fmt: skip
     note = (
-        "Late: of each step the longest that all others waited for one rank, for the rank that made it; who was late too, but "
-        "less, has 0. Wait caused sums all collectives, so that one delay counts again in each behind or beside it."
+        "Means per step. Late: of each step the longest that all others waited for one rank, for the rank that made it; who was "
+        "late too, but less, has 0. Wait caused sums all collectives: one delay counts again in each behind or beside it."
     )
     more = f" And {len(rows) - _LISTED} more ranks; --json has all." if len(rows) > _LISTED else ""
     return table_of("Who the others wait for, mean per step", rows[:_LISTED], fields, note + more, is_close=True)
