@@ -30,9 +30,7 @@ _ADVICE = {
     "backward": "look for what only this rank does in backward: longer sequences, hooks, a slower GPU",
     "optimizer": "look for what only this rank does around the optimizer: checkpoints, metrics, uneven shards",
 }
-_LAUNCH_SOONER = (
-    "let each host launch as soon as the others do (what else its CPUs do, logging, garbage collection); or "
-)
+_LAUNCH_SOONER = "let each host launch as soon as the others do (other work on its CPUs, logging); or "
 _COMPARE = "compare what this rank does in those steps: its data, its host, its GPU's clocks"
 _COMPARE_ALL = (
     "compare what these ranks do in the steps that each holds up: their data (batch lengths), their hosts, "
@@ -108,8 +106,8 @@ def straggler(evidence: Evidence) -> Answer:
     return Finding(
         title=title + where + host + evidence.waited_in + earlier,
         action=action + where,
-        advice=(_LAUNCH_SOONER if host else "")
-        + (_COMPARE_ALL if len([*named, *behind]) > 1 else _ADVICE.get(phase or "", _COMPARE)),
+        advice=_LAUNCH_SOONER * bool(host)
+        + (_ADVICE.get(phase or "", _COMPARE) if len([*named, *behind]) == 1 else _COMPARE_ALL),
         saving_ns_per_step=sum(saving_by_part.values()),
         evidence={
             "saving_ns_per_step_by_part": saving_by_part,
@@ -215,9 +213,7 @@ def _words(
     who = f"ranks {listed(names)} make" if len(names) > 1 else f"rank {names[0]} makes"
     if len(names) > _MOST_NAMED:
         who = f"{len(names)} ranks {'' if behind else 'in turn '}make"
-    which = {
-        rank: f"{steps.size} of {n_steps} steps: {few(ranges(steps.tolist()), 3)}" for rank, steps in steps_of.items()
-    }
+    which = {rank: f"{one.size} of {n_steps} steps: {few(ranges(one.tolist()), 3)}" for rank, one in steps_of.items()}
     shares = listed(f"{rank} ({100 * part / total:.0f} % of it, in {which[rank]})" for rank, part in parts.items())
     awaited = f"ranks {shares}" if len(parts) > 1 else f"rank {names[0]}"
     then = f", and then for {', '.join(map(str, behind))}" if behind else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nsyspipe.findings.judge import EXPOSURE, is_conditional
+from nsyspipe.findings.judge import EXPOSURE, LESSEN_EXPOSURE, is_conditional, is_wait_included
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.names import few
 from nsyspipe.report import words
@@ -23,13 +23,14 @@ _UNITS = (
 # What figures of the evidence are called that are none of a run's, and their parts.
 _LABELS = {
     "all_reduce": "longest all-reduce", "arrived_last": "collectives reached last, in all steps", "backward_on_device": "backward on the device",
-    "bubble": "pipeline bubble", "comm_delay_at_most": "compute delayed by communication, at most", "comm_delay": "compute delayed by communication", "could_hide": "time that could hide more",
+    "bubble": "pipeline bubble", "by_breakdown": "as measured", "comm_delay_at_most": "compute delayed by communication, at most", "comm_delay": "compute delayed by communication", "could_hide": "time that could hide more",
     "exposed": "exposed comm", "exposed_grad_copy": "exposed gradient copies", "exposed_wait": "exposed waiting",
     "first_step_is_skipped": "first step is left out", "first_step_to_median": "first step, of the median one",
     "grad_copies": "number of gradient copies", "grad_copy": "gradient copies", "grad_copy_span": "from first to last gradient copy",
     "held_up": "others held up", "held_up_steps": "steps in which others were held up", "idle_pause": "idle in pauses of the host", "is_conditional": "rests on what was not recorded",
     "is_wait_included": "holds waiting that is not known",
-    "is_estimate": "an estimate", "judged_idle_launch": "idle launch, rank waited for",
+    "is_estimate": "an estimate", "judged_idle_blocked": "idle blocked, rank waited for", "judged_idle_input": "idle input, rank waited for",
+    "judged_idle_launch": "idle launch, rank waited for",
     "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "what stays in a replay", "link_nominal": "nominal bandwidth of the link", "longer_window": "window shorter than the longest by",
     "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute_at_most": "compute beside communication, at most", "overlap_compute": "compute beside communication",
     "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_limit": "gain of the replay, a limit", "replay_refused": "not replayed",
@@ -37,15 +38,11 @@ _LABELS = {
     "replay_step_time_low": "step time in the replay, at least", "saving": "gain at most", "slowdown_at_most": "slower beside communication, at most", "slowdown": "slower beside communication",
     "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "number of steps in which others were held up", "wait_caused": "waiting caused, in all steps",
 }  # fmt: skip
-LITTLE = 0.02  # of the step time: where no bound is more, there is little to gain
-_OF_COMM = {
-    "exposed_transfer",
-    "exposed_comm",
-    "slowed_compute",
-    "by_breakdown",
-    "left_by_replay",
-}  # parts of its bounds
-_MOST_LISTED = 12
+_LITTLE = 0.02  # of the step time: where no bound is more, there is little to gain
+_OF_WINDOW = {"exposed_wait", "longer_window"}  # parts of the bound on late ranks where more than compute is left
+# Parts of a bound on what communication costs.
+_OF_COMM = {"exposed_transfer", "exposed_comm", "slowed_compute", "by_breakdown", "left_by_replay"}
+_MOST_LISTED, _LEAST_PART = 12, 0.05  # of a bound on late ranks: smaller ones are its rest
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
 
 
@@ -63,8 +60,10 @@ class Finding:
     share_text: str
     expected: tuple[str, str] | None  # share and time by a replay; None where there was none
     is_limit: bool  # they are of no setting: what it could bring at most
-    is_clear: bool  # not where that lies within the replay's error
+    is_clear: bool  # not where that lies within the replay's error, as far as that is said
+    worth: float  # share by a replay, else the bound; of a limit that
     is_conditional: bool  # the bound holds only if something is so that was not recorded
+    is_wait_included: bool
     assumed: str  # what the bound assumes, `words.assumed_text`
     parts: str  # of the bound, `parts_text`
     replay_assumes: str | None
@@ -103,11 +102,13 @@ def findings_of(run: Run) -> list[Finding]:
         possible, expected = share(saving), share(limit if is_limit else row["expected_ns_per_step"])
         if expected is not None and abs(expected) < _NOTHING:
             expected = 0.0
+        ends = [evidence.get(f"replay_step_time_{end}_ns") for end in ("low", "high")]
         in_replay = None if expected is None else (percent_text(expected), ms_text(expected * (step_time or 0.0)))
         findings.append(Finding(
             row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]),
             ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible), in_replay, is_limit,
-            words.is_replay_clear(evidence, summary["step_time_ns"]), is_conditional(row), words.assumed_text(evidence),
+            None in ends or words.is_clear(summary["step_time_ns"], *ends), min(possible or 0.0, 1.0) if expected is None else expected,
+            is_conditional(row), is_wait_included(row), words.assumed_text(evidence),
             parts_text(evidence), evidence.get("replay_assumes"), [*evidence_rows(evidence)],
         ))  # fmt: skip
     return findings
@@ -143,14 +144,14 @@ def _words(key: str, value: object) -> tuple[str, str]:
     figure = FIGURES.get(column) or FIGURES.get(stem)
     label = figure.short if figure else _label(stem.removesuffix(suffix).removeprefix("n_"))
     label += " per step" * (stem != column and "per step" not in label)
-    parts = {"": "", "rank": f", rank {name}", "part": f", {_label(name)}"}
+    which = {"rank": f", rank {name}", "part": f", {_label(name)}"}.get(split_by, f", {name}") if name else ""
     if isinstance(value, bool):
         text = "yes" if value else "no"
     elif isinstance(value, list):
         text = few(value, _MOST_LISTED) or absent
     else:
         text = write(value) if isinstance(value, int | float) else str(value)
-    return label + parts.get(split_by, f", {name}"), text
+    return label + which, text
 
 
 def _label(name: str) -> str:
@@ -158,24 +159,32 @@ def _label(name: str) -> str:
 
 
 def parts_text(evidence: Mapping[str, Any]) -> str:
-    """Return the sum that the bound on what communication costs is; nothing of others, and of one visible part."""
-    parts = _seen(evidence.get("saving_ns_per_step_by_part", {}))
-    return sum_text(parts) if len(parts) > 1 and parts.keys() <= _OF_COMM else ""
+    """Return the sum that the bound on late ranks, or on what communication costs, is; nothing of others, and of one visible part."""
+    parts, longest = (evidence.get(name, {}) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
+    parts = dict(sorted(parts.items(), key=lambda part: -part[1]))
+    if "delays" in parts and longest and abs(parts["delays"] / longest - 1) >= words.SEEN:
+        return f"all delays of a step together, each moment once; the longest by rank {evidence['rank']}: {ms_text(longest)}"
+    whole = sum(parts.values())
+    seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else words.SEEN) * whole}
+    if "delays" in parts or not (longest or (len(seen) > 1 and seen.keys() <= _OF_COMM)):
+        return ""
+    rest = whole - sum(seen.values())
+    seen |= {"rest": rest} if longest and rest > words.SEEN * whole else {}
+    text = " ".join(f"{'-' if ns < 0 else '+'} {_label(name)} {ms_text(abs(ns))}" for name, ns in seen.items())[2:]
+    whose = "that is left with the shortest window" if parts.keys() <= _OF_WINDOW else "that computes least"
+    return f"of the rank {whose}: {text}" if longest else text
 
 
-def sum_text(parts: Mapping[str, float]) -> str:
-    """Return a sum by its parts, of those that are seen in it."""
-    signs = (("-" if ns < 0 else "+", _label(name), ms_text(abs(ns))) for name, ns in _seen(parts).items())
-    return " ".join(map(" ".join, signs))[2:]
-
-
-def _seen(parts: Mapping[str, float]) -> Mapping[str, float]:
-    return {name: ns for name, ns in parts.items() if abs(ns) >= words.SEEN * sum(parts.values())}
+def is_little(findings: Sequence[Finding]) -> bool:
+    """Tell whether bounds are known, and all are little."""
+    return 0 < max((one.share for one in findings), default=0.0) < _LITTLE
 
 
 def order_notes(findings: Sequence[Finding]) -> list[str]:
     """Return in which order findings stand, and at last that their bounds do not add up."""
     notes = [f"in order of {'likely, else of up to' if any(one.expected for one in findings) else 'up to'}"]
     notes += ["conditional ones last"] if any(one.is_conditional and one.share for one in findings) else []
-    notes += ["comm-bound behind what lessens it"] if any(one.id == EXPOSURE for one in findings) else []
+    notes += ["those with waiting that is not known behind"] if any(one.is_wait_included for one in findings) else []
+    names = {one.id for one in findings}
+    notes += ["comm-bound behind what lessens it"] if EXPOSURE in names and names & LESSEN_EXPOSURE else []
     return [*notes, "bounds overlap: they do not add up"]

@@ -20,7 +20,7 @@ from nsyspipe.report import blocks, words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Field, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
-from nsyspipe.report.findings import LITTLE, Finding, findings_of, of_capture, order_notes
+from nsyspipe.report.findings import Finding, findings_of, is_little, of_capture, order_notes
 from nsyspipe.report.units import absent, bytes_text, ms_text, percent_text, value_text
 from nsyspipe.report.verdict import verdict
 from nsyspipe.run.run import Run
@@ -287,29 +287,32 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
         del fields[2:4]
     n_more = len(findings) - len(shown)
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
-    hints = [f"{more}: --findings all"] if (more := ", and ".join(parts)) else []
+    hint = f" ({more}: --findings all)" if (more := ", and ".join(parts)) else ""
     notes = [f"of the mean step time, {ms_text(step_ns)}"] if step_ns else []
     bounds = [] if extent.is_brief or extent.is_comment else shown
-    if assuming := [one for one in bounds if one.assumed]:
-        notes.append(f"up to, of {', '.join(one.id for one in assuming)}{assuming[0].assumed}")
-    sums = {text: ", ".join(one.id for one in bounds if one.parts == text) for text in (one.parts for one in bounds)}
-    notes += [f"up to, of {ids}: {text}" for text, ids in sums.items() if text]
+    notes += [f"up to, of {ids}{text}" for text, ids in _alike(bounds, "assumed")]
+    notes += [f"up to, of {ids}: {text}" for text, ids in _alike(bounds, "parts")]
     reasons = [(text, one.id) for one in shown for label, text in one.evidence if label == "not replayed"]
     ids = ", ".join(name for text, name in reasons if text == reasons[0][0])
-    refused = [f"no likely gain of {ids}: {reasons[0][0]}"] if reasons else []
-    notes += ["likely: by a replay"] if is_replayed else refused
-    if assuming := [one for one in shown if one.replay_assumes]:
-        notes.append(f"likely, of {', '.join(one.id for one in assuming)}, if {assuming[0].replay_assumes}")
+    notes += (
+        ["likely: by a replay"] if is_replayed else [f"no likely gain of {ids}: {reasons[0][0]}"] if reasons else []
+    )
+    notes += [f"likely, of {ids}, if {text}" for text, ids in _alike(shown, "replay_assumes")]
     notes += [f"at most, of {one.id}: with all of it hidden, a limit and no setting" for one in shown if one.is_limit]
     notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear or one.is_limit for one in shown) else []
     if len(shown) > 1:
         notes += (order := order_notes(shown))[:: len(order) - 1 if extent.is_comment else 1]
-    hint, note = "; ".join(hints), "; ".join(notes)
-    head = "What to change first, and what it gives back per step"
-    if all(one.share < LITTLE for one in findings) and any(one.share for one in findings):
-        head = f"Little to gain. {head}"
-    yield blocks.Heading(f"{head}{f' ({hint})' if hint else ''}", "bold")
+    note = "; ".join(notes)
+    little = "Little to gain. " if is_little(findings) else ""
+    yield blocks.Heading(f"{little}What to change first, and what it gives back per step{hint}", "bold")
     yield table_of("Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True)
+
+
+def _alike(findings: Sequence[Finding], name: str) -> list[tuple[str, str]]:
+    """Return the texts of that name, each once, and of which findings it is."""
+    texts = [getattr(one, name) for one in findings]
+    ids = {text: [one.id for one in findings if getattr(one, name) == text] for text in texts if text}
+    return [(text, ", ".join(names)) for text, names in ids.items()]
 
 
 def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[blocks.Block]:

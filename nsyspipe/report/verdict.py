@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from nsyspipe.analysis.traffic import bubble_ns_per_step
-from nsyspipe.findings.judge import is_conditional, is_wait_included
 from nsyspipe.model.problems import MIXED_RUNS
-from nsyspipe.report.findings import LITTLE, parts_text, sum_text
+from nsyspipe.report.findings import Finding, findings_of, is_little
 from nsyspipe.report.units import ms_text, percent_text
-from nsyspipe.report.words import NOT_CLEAR, SEEN, assumed_text, is_replay_clear, rank_step_ns, uneven_text
+from nsyspipe.report.words import NOT_CLEAR, rank_step_ns, uneven_text
 
 if TYPE_CHECKING:
     from nsyspipe.run.run import Run
@@ -32,7 +28,6 @@ _UNKNOWN_COMM = {
     "no-comm-kernels": "Communication is not known, so what to change could not be judged: no kernel of several ranks is known "
     "to communicate. Name yours with --comm-kernel REGEX.",
 }
-_OF_WINDOW = {"exposed_wait", "longer_window"}  # the bound of late ranks where more than compute is left
 
 
 def verdict(run: Run) -> str:
@@ -58,11 +53,8 @@ def verdict(run: Run) -> str:
     else:
         bubble = (bubble_ns_per_step(run.traffic(), run.header.n_ranks) or 0.0) / wall if wall else 0.0
         lines = [" ".join(_with_comm(summary, of_what, severities.keys(), bubble, amount))]
-        late = (row for row in run.findings().to_pylist() if row["id"] == "straggler")
-        lines += [
-            f"{row['action'][0].upper()}{row['action'][1:]}: up to {ms_text(row['saving_ns_per_step'])} of a step{_by_part(row)}."
-            for row in late
-        ]
+        late = (one for one in findings_of(run) if one.id == "straggler")
+        lines += [f"{one.headline}: up to {one.saving} of a step{one.parts and f' ({one.parts})'}." for one in late]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if (n_ranks := run.header.n_ranks) and n_ranks < (world_size := run.header.world_size or 0):
@@ -72,18 +64,6 @@ def verdict(run: Run) -> str:
     if MIXED_RUNS & severities.keys():
         lines.append("Caution: the reports may be of different runs; then nothing said across ranks here holds.")
     return "\n".join(lines)
-
-
-def _by_part(straggler: Mapping[str, Any]) -> str:
-    """Return what the bound of late ranks is made of; its parts sum to it."""
-    evidence = json.loads(straggler["evidence"])
-    parts, alone = (evidence.get(name) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
-    if not parts or not alone or abs(parts.get("delays", 0.0) / alone - 1) < SEEN:
-        return ""
-    if "delays" in parts:
-        return f" (all delays of a step together, each moment once; the longest by rank {evidence['rank']}: {ms_text(alone)})"
-    whose = "that is left with the shortest window" if parts.keys() <= _OF_WINDOW else "that computes least"
-    return f" (of the rank {whose}: {sum_text(dict(sorted(parts.items(), key=lambda part: -part[1])))})"
 
 
 def _with_comm(
@@ -114,44 +94,25 @@ def _without_comm(summary: Mapping[str, Any], of_what: str, amount: Callable[...
     return f"No communication: {', '.join(parts)}."
 
 
-def _worth(row: Mapping[str, Any]) -> float:
-    limit = json.loads(row["evidence"]).get("replay_limit_ns_per_step", row["expected_ns_per_step"])
-    return float(row["saving_ns_per_step"] if limit is None else limit)
-
-
-def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None, *, is_judged: bool) -> str | None:
-    """Return what to change first, and whether that is the largest gain, with its worth; that there is little, or none.
-
-    None where nothing was judged. Of `step_ns`, the mean, it is a share; by the median one tells whether a replay is clear.
-    """
-    rows = [row for row in findings.to_pylist() if row["saving_ns_per_step"]]
-    if not is_judged or not step_ns:
-        return None
-    if not rows:
-        return "Nothing to gain: no rule fired that knows a bound in time." if not findings.num_rows else None
-    first, saving = rows[0], rows[0]["saving_ns_per_step"]
-    most, likely = min(saving / step_ns, 1.0), first["expected_ns_per_step"]
-    expected, evidence = "", json.loads(first["evidence"])
-    if (limit := evidence.get("replay_limit_ns_per_step")) is not None:
-        expected = f", at most {percent_text(limit / step_ns)} with all of it hidden"
-    elif likely is not None and likely > 0:
-        is_sure = is_replay_clear(evidence, median_ns)
-        expected = f", likely {percent_text(likely / step_ns)}{'' if is_sure else f', {NOT_CLEAR}'}"
-        expected += f", if {text}" if (text := evidence.get("replay_assumes")) else ""
-    parts = f" ({text})" if (text := parts_text(evidence)) else _by_part(first)
-    worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{parts}{assumed_text(evidence)}{expected}"
-    told = (row for row in rows[1:] if likely is None and (row["expected_ns_per_step"] or 0.0) > 0)
-    replayed = [row for row in told if is_replay_clear(json.loads(row["evidence"]), median_ns)]
-    is_largest = not replayed and not is_wait_included(first) and _worth(first) >= max(map(_worth, rows))
-    is_little = all(row["saving_ns_per_step"] < LITTLE * step_ns for row in rows)
-    name = "Little to gain" if is_little else "Largest gain" if is_largest else "To change first"
-    least = saving if likely is None else likely
-    text = f"{name}: {first['action']}: {worth}."
-    for row in replayed[:1]:
-        text += f" Largest of those replayed: {row['action']}: likely {percent_text(row['expected_ns_per_step'] / step_ns)}."
+def gain_text(findings: Sequence[Finding]) -> str | None:
+    """Return what to change first, its worth, and whether that is the largest gain; that there is little, or none; None without a bound."""
+    bounded = [one for one in findings if one.share]
+    if not bounded:
+        return None if findings else "Nothing to gain: no rule fired that knows a bound in time."
+    first, *others = bounded
+    worth = f"up to {first.saving} ({percent_text(first.share)}) of each step{first.parts and f' ({first.parts})'}{first.assumed}"
+    if first.expected and first.is_limit:
+        worth += f", at most {first.expected[0]} with all of it hidden"
+    elif first.expected and first.worth > 0:
+        worth += f", likely {first.expected[0]}{'' if first.is_clear else f', {NOT_CLEAR}'}"
+        worth += f", if {first.replay_assumes}" if first.replay_assumes else ""
+    sure = (one for one in others if one.expected and one.is_clear and one.worth > 0 and not one.is_limit)
+    replayed = [] if first.expected else [*sure]
+    is_largest = not replayed and not first.is_wait_included and all(one.worth <= first.worth for one in others)
+    name = "Largest gain" if is_largest else "To change first"
+    text = f"{'Little to gain' if is_little(findings) else name}: {first.action}: {worth}."
+    text += f" Largest of those replayed: {replayed[0].action}: likely {replayed[0].likely}." if replayed else ""
     # Of what rests on what was not recorded the first; only what links the GPUs is such.
-    for row in [row for row in rows[1:] if is_conditional(row) and row["saving_ns_per_step"] > least][:1]:
-        share = percent_text(min(row["saving_ns_per_step"] / step_ns, 1.0))
-        text += f" Or perhaps: {row['action']}: up to {ms_text(row['saving_ns_per_step'])} ({share})"
-        text += "; NCCL_DEBUG=INFO (--nccl-log) tells."
+    for one in [one for one in others if one.is_conditional and one.share > first.worth][:1]:
+        text += f" Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}); NCCL_DEBUG=INFO (--nccl-log) tells."
     return text

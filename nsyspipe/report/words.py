@@ -198,12 +198,6 @@ def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None)
     return not (step_ns is None or low_ns is None or high_ns is None or low_ns <= step_ns <= high_ns)
 
 
-def is_replay_clear(evidence: Mapping[str, Any], step_ns: float | None) -> bool:
-    """Tell the same of a finding, as `whatif` does; of one that does not say how far its replay may be off it is not told."""
-    ends = [evidence.get(f"replay_step_time_{end}_ns") for end in ("low", "high")]
-    return None in ends or is_clear(step_ns, *ends)
-
-
 def assumed_text(evidence: Mapping[str, Any]) -> str:
     """Return what a finding's bound assumes, with a comma in front; nothing where it assumes nothing."""
     names = "assumed_slowdown_ratio", "is_conditional", "is_wait_included"

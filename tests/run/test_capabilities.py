@@ -198,7 +198,7 @@ CASES = [
     (KERNELS, {"comm_kernel": "^none"}, {"compute_and_comm": ("yes", "3 kernels, 1 of them communication")}),
     (KERNELS, {"comm_kernel": "nccl|my_"}, {"compute_and_comm": ("yes", "3 kernels, 2 of them communication")}),
     (waits_alone, {}, {"idle_causes": (PART, "1 waits", "--trace=cuda,nvtx")}),
-    (named(*(f"a_{rank}" for rank in range(0, 20, 2))), {}, {"ranks": ("yes", "0, 2, 4, 6, 8, 10, 12, 14, ... from file names")}),
+    (named(*(f"a_{rank}" for rank in range(0, 20, 2))), {}, {"ranks": ("yes", "0, 2, 4, 6, 8, 10, 12, 14 and 2 more from file names")}),
 ]  # fmt: skip
 
 
@@ -347,10 +347,7 @@ def agreed(run, *arguments, **options):
     for row in run.problem_rows:
         if row["code"] == "no-message-size" and found["message_bytes"] == "no":
             said = answers["message_bytes"]
-            assert (
-                row["message"]
-                == f"message sizes were not recorded ({said.found}): no bytes and bandwidths of collectives"
-            )
+            assert row["message"].endswith(f" recorded ({said.found}): no bytes and bandwidths of collectives")
             assert (row["fix"].split()[1], bool(said.fix)) == ("doctor", True)
     return found
 

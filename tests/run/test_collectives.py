@@ -72,9 +72,7 @@ def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_wa
     assert collectives(run, "rank", "wait_ns", "transfer_ns") == [(0, 40, 0), (1, 0, 60)]
     assert waits(run) == [[40, 30, 40, 40], [0] * 4]
     row = problem_of(run, "ended-before-last-arrived")
-    assert (row["severity"], row["message"][:74]) == (
-        "warning", "communication operations that end before their last rank arrives: 1; they ",
-    )  # fmt: skip
+    assert (row["severity"], row["message"].partition(";")[0][-10:]) == ("warning", "arrives: 1")
 
 
 def test_an_operation_launched_in_no_step_is_unmatched_without_a_word(tmp_path):

@@ -92,7 +92,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]) or Sentence(
         run_report.without_waits(run)
     )
-    if PIPELINE in parallelism(run.traffic()):
+    if summary["wait_share"] and PIPELINE in parallelism(run.traffic()):
         yield Sentence("What stages of a pipeline wait for each other is by design, and makes no rank late.")
     yield Heading("Phases")
     if phases := run_report.phase_table(run.phase_summary(), words.rank_step_ns(run)):
@@ -136,8 +136,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
 
 def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the first screen: verdict and largest gain, which run, what stands behind it, key figures."""
-    is_judged = not run.is_capture and bool(summary["n_summary_steps"])
-    gain = gain_text(run.findings(), words.mean_step_ns(summary), summary["step_time_ns"], is_judged=is_judged)
+    is_judged = summary["n_summary_steps"] and not run.is_capture and summary["comm_share"] is not None
+    gain = gain_text(found) if (found := findings_of(run)) or is_judged else None
     lines = verdict(run).split("\n")  # of which one may say the same
     new = [one for one in lines[1:] if gain is None or one.partition(": up to")[0].lower() not in gain.lower()]
     yield Sentence(" ".join([lines[0], *new]), "bold")
@@ -316,8 +316,8 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
         Field("arrived last", lambda row: count_text(per_step("n_arrived_last")(row)), hint="collectives in which it arrived last, alone"),
     ]  # fmt: skip
     note = (
-        "Late: of each step the longest that all others waited for one rank, for the rank that made it; who was late too, but "
-        "less, has 0. Wait caused sums all collectives, so that one delay counts again in each behind or beside it."
+        "Means per step. Late: of each step the longest that all others waited for one rank, for the rank that made it; who was "
+        "late too, but less, has 0. Wait caused sums all collectives: one delay counts again in each behind or beside it."
     )
     more = f" And {len(rows) - _LISTED} more ranks; --json has all." if len(rows) > _LISTED else ""
     return table_of("Who the others wait for, mean per step", rows[:_LISTED], fields, note + more, is_close=True)
