@@ -34,7 +34,7 @@ _INSIDE_HOSTS = (
     "unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
     "containers share memory and IPC (--ipc=host)"
 )
-_FIND_OUT = "find out over what they do (NCCL_DEBUG=INFO, --nccl-log FILE), and what connects them (--topology FILE)"
+_FIND_OUT = "find out over what they do (NCCL_DEBUG=INFO, --nccl-log FILE)"
 _WHY_UNUSED = "see in NCCL's log, which was not given, why it does not use NVLink (NCCL_DEBUG=INFO, --nccl-log FILE)"
 _BETWEEN_HOSTS = (
     "see in NCCL's log why it took no InfiniBand or RoCE (lines with NET/IB; NCCL_IB_DISABLE, NCCL_NET), and give "

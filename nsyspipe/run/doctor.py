@@ -15,7 +15,7 @@ from nsyspipe.reader.report import NEWEST_TESTED, version_numbers
 from nsyspipe.reader.sidecar import read_beside, read_sidecars
 from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
 from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
-from nsyspipe.run.ranks import check_one_run, job_size, named_ranks, number_ranks
+from nsyspipe.run.ranks import check_one_run, job_size, named_ranks, number_ranks, run_sizes
 from nsyspipe.run.workers import SerialExecutor, place_for, telling_shortage
 
 # What changes in the answers of reports without any device activity: nothing of a device can be asked of them.
@@ -82,7 +82,9 @@ def examine(
     numbers, source = named_ranks(ranks, sidecars) or ([], "order")
     if beside.rank_map is not None:
         numbers, source, own = number_ranks(digests, ranks, beside.rank_map, sidecars)
-    size = job_size(replace(together, digests=tuple(digests)), ranks, numbers, source, log=beside.log, there=())
+    merged = replace(together, digests=tuple(digests))
+    own_log = beside.log and beside.log.of_run([rank.process.pid for rank in ranks], run_sizes(merged))
+    size = job_size(merged, ranks, numbers, source, log=own_log, there=())
     is_several = max(sum(len(digest.processes) for digest in digests), size or 1) > 1
     reports = []
     for at, (digest, rows, one) in enumerate(zip(digests, counts, gathered, strict=True)):

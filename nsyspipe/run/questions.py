@@ -18,7 +18,7 @@ from nsyspipe.model.side_files import NcclLog, Topology
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.metadata import Counts
 from nsyspipe.run.gather import ReportDigest, ranks_or_hosts
-from nsyspipe.run.ranks import launcher_size, rank_sources, ranks_by_map, shown_ranks, world_size
+from nsyspipe.run.ranks import rank_sources, ranks_by_map, shown_ranks, world_size
 from nsyspipe.run.sidecars import RunSidecars
 
 YES, PARTLY, NO = "yes", "partly", "no"
@@ -276,10 +276,8 @@ def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
 
 
 def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
-    digests = [report.digest for report in reports]
-    launched = launcher_size(ranks_or_hosts(digests), beside.sidecars)
-    sizes = [world_size([digest], beside.sidecars, launched=launched) for digest in digests]
-    if not any(sizes):  # a log, or gaps in the ranks' numbers
+    sizes = [world_size([report.digest], beside.sidecars) for report in reports]
+    if not any(sizes):  # a launcher, a log, or gaps in the ranks' numbers
         sizes = [report.size for report in reports]
     known, n_ranks = sorted({size for size in sizes if size is not None}), len(_pids(reports))
     here = Answer(YES, text=shown_ranks(known))

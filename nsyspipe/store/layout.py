@@ -297,7 +297,7 @@ def ids_by_time(store: Path, label: str | None = None) -> list[str]:
 def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict[str, list[str]]:
     """Return the names of all runs of a label of a store, and of those of another: the one named, else the only other there is.
 
-    Of a label with runs of all ranks those of some are left out (see `partial_runs`). Of others that are no label of the store nothing is returned. An `OptionError` says what labels there are.
+    Of a label with runs of all ranks those of some are left out. Of others that are no label of the store nothing is returned. An `OptionError` says what labels there are.
     """
     store, asked = Path(place), f"--against {label}"
     if not is_saved(store) or is_one_run(store):
@@ -324,17 +324,12 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
         problem = f"{place} has {'several other labels' if candidates else 'no other label'}, and no candidate is named"
         fix = shlex.join(["nsyspipe", "diff", "--against", label, place, [*candidates, "REPORTS"][0]])
         raise OptionError(asked, problem, found=counts, fix=fix)
-    partial = partial_runs(store)
-    chosen = {name: [one for one in ids[name] if one not in partial] or ids[name] for name in (label, *candidates)}
-    return {name: [f"{place.rstrip('/')}:{run_id}" for run_id in of] for name, of in chosen.items()}
-
-
-def partial_runs(store: Path) -> set[str]:
-    """Return the runs of a store of which it is known that their job had more ranks."""
     from nsyspipe.store.index import listed_runs  # noqa: PLC0415 - it takes long
 
     runs = listed_runs(store).runs.select(["run_id", "n_ranks", "world_size"]).to_pylist()
-    return {run["run_id"] for run in runs if (run["world_size"] or 0) > run["n_ranks"]}
+    partial = {run["run_id"] for run in runs if (run["world_size"] or 0) > run["n_ranks"]}
+    chosen = {name: [one for one in ids[name] if one not in partial] or ids[name] for name in (label, *candidates)}
+    return {name: [f"{place.rstrip('/')}:{run_id}" for run_id in of] for name, of in chosen.items()}
 
 
 def _name_in_store(path: Path) -> tuple[Path, str] | None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nsyspipe.errors import InputError, OptionError
+from nsyspipe.errors import OptionError
 from nsyspipe.model.options import Reading
 from nsyspipe.nsys.find_reports import find_named
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
@@ -236,16 +236,6 @@ def test_a_capture_without_a_gpu_lacks_no_rank_and_gets_no_fix_that_cannot_help(
     assert "nsyspipe.capture" not in found["steps"][1]
     for name in ("compute_and_comm", "copies", "gpu_model", "kernel_shapes", "cuda_graphs", "link"):
         assert found[name] == ("no", "captured without a GPU", None)
-
-
-def test_a_newer_schema_than_any_tested_is_a_problem_and_what_is_no_report_an_input_error(tmp_path):
-    builder = TraceBuilder().kernel(0, 9).meta(EXPORT_SCHEMA_VERSION="9.1.0")
-    found = examine([builder.write(tmp_path / "a.sqlite")])
-    assert [(one.code, one.report) for one in found.problems] == [("untested-version", "a.sqlite")]
-    assert found.schema_versions == ("9.1.0",)
-    (tmp_path / "a.sqlite").write_bytes(b"SQLite format 3\0 cut")
-    with pytest.raises(InputError):
-        examine([tmp_path / "a.sqlite"])
 
 
 def test_a_rank_map_that_does_not_fit_is_an_error(tmp_path):

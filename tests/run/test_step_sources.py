@@ -1,5 +1,7 @@
 """Runs whose steps no range marks: what they say is what the same run with ranges says."""
 
+import itertools
+
 import pytest
 
 import nsyspipe
@@ -82,11 +84,9 @@ def test_the_option_asks_for_repetition_whatever_ranges_there_are(tmp_path):
 ])  # fmt: skip
 def test_without_a_known_optimizer_it_is_said_that_a_unit_may_be_no_step(tmp_path, optimizer, n_ranges, is_told):
     builders = [trained(rank, optimizer=optimizer) for rank in range(2)]
-    for builder in builders:
-        for step in range(6):
-            for number in range(n_ranges):
-                at = 1000 * step + 7 * step * step + 94 + 2 * number
-                builder.range(at, at + 1, "optimizer")
+    starts = [1000 * step + 7 * step * step + 94 + 2 * number for step in range(6) for number in range(n_ranges)]
+    for builder, at in itertools.product(builders, starts):
+        builder.range(at, at + 1, "optimizer")
     run = run_of(tmp_path, *builders, step="repetition")
     assert run.summary()["n_steps"].to_pylist() == [6]
     assert ("steps-without-optimizer" not in codes(run)) == is_told
