@@ -28,6 +28,7 @@ from nsyspipe.model.table import conform
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
+from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.assemble import RunTables, merge, problems_table
 from nsyspipe.run.collectives import collectives_table
 from nsyspipe.run.gather import Gathered, ReportDigest, gather
@@ -94,6 +95,7 @@ class ReportRun(Run):
     def _tables(self) -> RunTables:
         there = self.chosen.there if self.chosen else frozenset()
         tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, there)
+        release_memory()
         if self.chosen and tables.ranks.num_rows:
             self.chosen.check(tables.ranks["rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
         return tables
@@ -169,7 +171,10 @@ class ReportRun(Run):
             "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1]]),
             "timeline": self._timeline,
         }
-        return makers[name]() if name in makers else getattr(merged, name)
+        table = makers[name]() if name in makers else getattr(merged, name)
+        if name == "collectives":  # the largest of all
+            release_memory()
+        return table
 
     def _timeline(self) -> pa.Table:
         from nsyspipe.analysis.timeline import representative_step, timeline  # noqa: PLC0415 - few ask for it
