@@ -95,7 +95,6 @@ class ReportRun(Run):
     def _tables(self) -> RunTables:
         there = self.chosen.there if self.chosen else frozenset()
         tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, there)
-        release_memory()
         if self.chosen and tables.ranks.num_rows:
             self.chosen.check(tables.ranks["rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
         return tables
@@ -158,6 +157,7 @@ class ReportRun(Run):
 
     def _make(self, name: str) -> pa.Table:
         merged = self._tables
+        release_memory()  # what was made before leaves half as much free as it takes
         figures, is_capture = (merged.steps, merged.collectives), merged.is_capture
         of_collectives = merged.across, merged.ranks["rank"].to_pylist(), merged.selection.steps
         makers: dict[str, Callable[[], pa.Table]] = {
@@ -171,10 +171,7 @@ class ReportRun(Run):
             "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1]]),
             "timeline": self._timeline,
         }
-        table = makers[name]() if name in makers else getattr(merged, name)
-        if name == "collectives":  # the largest of all
-            release_memory()
-        return table
+        return makers[name]() if name in makers else getattr(merged, name)
 
     def _timeline(self) -> pa.Table:
         from nsyspipe.analysis.timeline import representative_step, timeline  # noqa: PLC0415 - few ask for it
