@@ -113,11 +113,6 @@ def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:
     return values
 
 
-def distinct(column: pa.ChunkedArray) -> Int64:
-    """Return a column's distinct values in order."""
-    return np.sort(pc.unique(column).to_numpy())
-
-
 def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
     """Return the rows of each of some processes, in their ascending order: one pass over the table for all of them."""
     owner = table["process_id"].to_numpy()

@@ -264,8 +264,7 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     of_kernels = operations.kernel_start, operations.kernel_end, operations.kernel_launch
     of_copies = operations.copy_start, operations.copy_end, operations.copy_launch
     order = np.argsort(np.append(operations.kernel_start[compute], operations.copy_start), kind="stable")
-    both = zip(of_kernels, of_copies, strict=True)
-    start, end, launch = (np.append(own[compute], copied)[order] for own, copied in both)
+    start, end, launch = (np.append(own[compute], of)[order] for own, of in zip(of_kernels, of_copies, strict=True))
     place, gap, free, beside = gaps_before(start, end, launch, comm)
     is_kernel = order[place] < n_kernels
     free, beside = free & is_kernel, beside & is_kernel

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -138,11 +138,6 @@ class Capture:
     payloads: Payloads  # what NCCL's calls say of themselves
     recorded: Recorded  # which facts the report lacks although there was something to record
     problems: tuple[Problem, ...]
-
-    def without_operations(self) -> Capture:
-        """Return the same without operations, which hold most of its memory."""
-        empty = replace(self.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty())
-        return replace(self, operations=empty)
 
 
 def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:

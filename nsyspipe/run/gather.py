@@ -16,6 +16,7 @@ from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
+from nsyspipe.model import canonical
 from nsyspipe.model.names import LIKE_COMMUNICATION, PHASE_PATTERNS, is_part_of_step, is_step_name, kernel_label
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import MORE_STEPS, Problem, problem
@@ -84,7 +85,8 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         others, n_named = ranges.filter(pa.array(~is_step)), int(np.count_nonzero(is_step))
     codes = phase_codes(named, reading.phases)
     events = list(process_events(capture))
-    capture = capture.without_operations()
+    without = replace(capture.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty())
+    capture = replace(capture, operations=without)  # which hold most of its memory
     release_memory()
     steps: list[ProcessSteps] = []
     hosts = {} if events else host_families(ranges, families)

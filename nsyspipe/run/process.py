@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process, distinct, launch_times, operations_of
+from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process, launch_times, operations_of
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
@@ -62,7 +62,7 @@ class ProcessEvents:
 def process_events(capture: Capture) -> Iterator[ProcessEvents]:
     """Yield the events of each process with device activity, in order of process id."""
     of_device, calls = (capture.operations.kernels, capture.operations.copies), capture.calls
-    processes = np.union1d(*(distinct(table["process_id"]) for table in of_device)).tolist()
+    processes = np.union1d(*(pc.unique(table["process_id"]).to_numpy() for table in of_device)).tolist()
     tables = *of_device, capture.ranges.table, capture.payloads.table, calls.blocking, calls.waits, calls.all
     parts = ([None] * len(processes) if one is None else by_process(one, processes) for one in tables)
     shares = zip(processes, *parts, strict=True)
@@ -216,10 +216,9 @@ def _measured(
     parts = breakdown(device, backward, recorded)
     data = union_of(union(phases["data"].starts, phases["data"].ends), between.data)
     inputs = Inputs(data.shifted(offset), between.quiet.shifted(offset))
-    phase = np.concatenate((kernel_phase, copy_phase))
-    causes, blocked_ns_by_call, idle = _idle(events, windows, parts["idle_ns"], inputs, phase)
-    parts |= causes
-    parts |= grad_copies(device, _in_backward(phases, copy_phase), recorded)
+    all_phases = np.append(kernel_phase, copy_phase)
+    causes, blocked_ns_by_call, idle = _idle(events, windows, parts["idle_ns"], inputs, all_phases)
+    parts |= causes | grad_copies(device, _in_backward(phases, copy_phase), recorded)
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
     graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
     is_known = recorded.kernels and recorded.names

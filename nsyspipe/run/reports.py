@@ -28,6 +28,7 @@ from nsyspipe.model.table import conform
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
+from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.assemble import RunTables, merge, problems_table
 from nsyspipe.run.collectives import collectives_table
 from nsyspipe.run.gather import Gathered, ReportDigest, gather
@@ -154,6 +155,7 @@ class ReportRun(Run):
 
     def _make(self, name: str) -> pa.Table:
         merged = self._tables
+        release_memory()  # what was made before leaves half as much free as it takes
         figures, is_capture = (merged.steps, merged.collectives), merged.is_capture
         of_collectives = merged.across, merged.ranks["rank"].to_pylist(), merged.selection.steps
         makers: dict[str, Callable[[], pa.Table]] = {

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import by_process, distinct, operations_of
+from nsyspipe.analysis.attribution import by_process, operations_of
 from nsyspipe.analysis.intervals import grouped_lengths
 from nsyspipe.analysis.phases import phase_ranges, with_copies_behind
 from nsyspipe.analysis.repeated_steps import backward_of_operators, backward_of_thread
@@ -128,7 +128,7 @@ def host_families(ranges: pa.Table, families: TextFamilies) -> _Hosts:
     never = np.empty(0, np.int64)
     nothing = operations_of(canonical.KERNELS.empty(), never, canonical.COPIES.empty(), never)
     hosts = {}
-    for process in distinct(ranges["process_id"]).tolist():
+    for process in np.unique(ranges["process_id"].to_numpy()).tolist():
         own = ranges.filter(pc.equal(ranges["process_id"], process))
         if measured := candidates(own, families, nothing):
             hosts[process] = own, measured

@@ -42,6 +42,7 @@ MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
 THIN = (("waiting", "waiting"), ("transfer", "transfer"))  # in the legend of the bar below that of a rank
 _KIND = ["seq", "collective"]
 _MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
+_OF_MEDIANS = (*_KIND, "step", "rank", "start_ns", "end_ns", "wait_ns", "is_matched", *_MEASURED[1:])
 
 
 def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[str, str]]:
@@ -221,13 +222,14 @@ class Medians(NamedTuple):
 
 def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
     """Return the collectives of summary steps, or of a capture as a `whole`; of more than `MOST_COLLECTIVES` those that take most time."""
-    table = collectives.filter(collectives["in_summary"])
-    steps = table["step"].unique().to_pylist()
-    n_used = n_steps = len(steps)
-    if table.num_rows > _MOST_ROWS:
-        n_used = max(n_steps * _MOST_ROWS // table.num_rows, 1)
+    in_summary = collectives["in_summary"]
+    steps = collectives["step"].filter(in_summary).unique().to_pylist()
+    n_used, n_steps, n_rows = len(steps), len(steps), pc.sum(in_summary).as_py() or 0
+    if n_rows > _MOST_ROWS:
+        n_used = max(n_steps * _MOST_ROWS // n_rows, 1)
         used = [steps[at * n_steps // n_used] for at in range(n_used)]
-        table = table.filter(pc.is_in(table["step"], pa.array(used, pa.int64())))
+        in_summary = pc.and_(in_summary, pc.is_in(collectives["step"], pa.array(used, pa.int64())))
+    table = collectives.select(_OF_MEDIANS).filter(in_summary)
     rows, n_all = _rows(table) if table.num_rows else ([], 0)
     note = f"Medians over {f'{n_used} of' if n_used < n_steps else 'the'} {n_steps} steps of the figures"
     if n_used == n_steps <= 1:
@@ -265,11 +267,15 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:
     return rows, kinds.num_rows
 
 
-def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterator[list[Any]]:
-    """Yield each group in order of its keys: these, and of each column the median of what is known."""
+def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Return each group in order of its keys: these, and of each column the median of what is known."""
     lists = table.group_by(keys, use_threads=False).aggregate([(name, "list") for name in columns])
     lists = lists.sort_by([(name, "ascending") for name in keys])
-    names = (*keys, *(f"{name}_list" for name in columns))
-    for group in zip(*(lists[name].to_pylist() for name in names), strict=True):
-        known = ([one for one in values if one is not None] for values in group[len(keys) :])
-        yield [*group[: len(keys)], *(float(statistics.median(values)) if values else None for values in known)]
+    # Column by column, since what is known of all rows takes far more memory as Python's numbers.
+    medians = ([_median(values) for values in lists[f"{name}_list"].to_pylist()] for name in columns)
+    return zip(*(lists[name].to_pylist() for name in keys), *medians, strict=True)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return float(statistics.median(known)) if known else None
