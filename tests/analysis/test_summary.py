@@ -112,7 +112,7 @@ def figures(comm, exposed, *, hidden=None, backward=None, compute=None, copies=N
     return {
         "n_summary_steps": n_steps, "comm_share": comm, "exposed_comm_share": exposed, "overlap_ratio": hidden,
         "backward_overlap_ratio": backward, "compute_share": compute, "exposed_memory_share": copies,
-        "idle_share": idle, "wait_share": wait,
+        "idle_share": idle, "wait_share": wait, "throughput_steps_per_s": None,
     }  # fmt: skip
 
 
