@@ -340,7 +340,8 @@ def _signs_text(difference: RunDifference) -> str | None:
     if not (opposed := [metric_label(name) for name, *both in parts if min(both) < -little and max(both) > little]):
         return None
     whose = f"{difference.statistic}s of whichever rank has most of it"
-    return f"The other way among the figures below, which are {whose}: {listed(opposed)}."
+    names = listed(opposed)
+    return f"{names[:1].upper()}{names[1:]}: the other way among the figures below, which are {whose}."
 
 
 def gate_text(gate: Gate) -> str:
