@@ -47,17 +47,10 @@ class Exported:
 
 
 def attempt_exports(
-    reports: Iterable[Path],
-    *,
-    directory: Path | None = None,
-    targets: Mapping[Path, Path] | None = None,
-    nsys: Nsys | str | None = None,
-    elsewhere: tuple[Executor, Callable[[], bool]] | None = None,
-    jobs: int | None = None,
-    force: bool = False,
-    timeout_s: float = TIMEOUT_S,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> list[Exported | NsyspipeError]:
+    reports: Iterable[Path], *, directory: Path | None = None, targets: Mapping[Path, Path] | None = None,
+    nsys: Nsys | str | None = None, elsewhere: tuple[Executor, Callable[[], bool]] | None = None, jobs: int | None = None,
+    force: bool = False, timeout_s: float = TIMEOUT_S, on_progress: Callable[[int, int], None] | None = None,
+) -> list[Exported | NsyspipeError]:  # fmt: skip
     """Export reports, in a directory, to the targets, or each beside its report; for each return its export, or error.
 
     An export is up to date if it is whole, of a report of that name, and not older; `force` makes it again, over any.
@@ -184,14 +177,9 @@ def _outcome(future: Future[None], source: Path, target: Path) -> Exported | Nsy
 
 
 def _export(
-    source: Path,
-    target: Path,
-    *,
-    nsys: Nsys | str | None,
-    force: bool,
-    timeout_s: float,
-    is_stopped: Callable[[], bool],
-) -> None:
+    source: Path, target: Path, *,
+    nsys: Nsys | str | None, force: bool, timeout_s: float, is_stopped: Callable[[], bool],
+) -> None:  # fmt: skip
     """Export one report, by an nsys or the one of that name here: under another name first, renamed when all is well."""
     nsys = nsys if isinstance(nsys, Nsys) else find(nsys)
     real = Path(os.path.realpath(target))  # through a link, not over it
