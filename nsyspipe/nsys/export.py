@@ -139,12 +139,9 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
 
 
 def _export_all(
-    pairs: Sequence[tuple[Path, Path]],
-    jobs: int | None,
-    on_progress: Callable[[int, int], None],
-    elsewhere: tuple[Executor, Callable[[], bool]] | None,
-    **options: Any,  # noqa: ANN401 - of `_export`
-) -> list[Exported | NsyspipeError]:
+    pairs: Sequence[tuple[Path, Path]], jobs: int | None, on_progress: Callable[[int, int], None],
+    elsewhere: tuple[Executor, Callable[[], bool]] | None, **options: Any,  # noqa: ANN401 - of `_export`
+) -> list[Exported | NsyspipeError]:  # fmt: skip
     """Export reports, each to its file, several at once; all are ended when we are asked to end."""
     stopped = Event()
     on_progress(0, len(pairs))

@@ -144,14 +144,14 @@ def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:
     ends = in_one_unit([ms_text(ns) for one in rows for ns in (one.low_ns, one.high_ns)])
     pairs = zip(rows, ends[::2], ends[1::2], strict=True)
     spans = {one.id: f"{low.rpartition(' ')[0]} to {high}" for one, low, high in pairs}
+    notes = {one.id: " (no setting)" if one.id == _LIMIT else " (no change)" * _is_captured(one) for one in rows}
     fields = [
-        # None where nothing sets it, or the run has it already.
-        Field("change", lambda one: one.label + (" (no setting)" if one.id == _LIMIT else " (no change)" * _is_captured(one)), "text"),
+        Field("change", lambda one: one.label + notes[one.id], "text"),
         Field("gain", partial(gain_text, found)),
         Field("step time", lambda one: ms_text(one.step_time_ns)),
         Field("range", lambda one: spans[one.id], from_width=_NARROW),
         Field("throughput", lambda one: rate_text(one.throughput_steps_per_s), from_width=_WIDE),
-    ]  # fmt: skip
+    ]
     return table_of("What each change would bring", rows, fields)
 
 
