@@ -210,8 +210,7 @@ class StepTable:
         """Sums per step over matched collectives: transfer time, message bytes, bus bytes; None where one is null."""
         rows = self.run.collectives()
         rows = rows.filter(pc.and_(rows["in_summary"], pc.is_valid(rows["transfer_ns"])))
-        steps = self.steps
-        at = np.argsort(steps)[np.searchsorted(np.sort(steps), rows["step"].to_numpy())]
+        at = np.argsort(self.steps)[np.searchsorted(np.sort(self.steps), rows["step"].to_numpy())]
         sums: dict[str, Float64 | None] = dict.fromkeys(("transfer_ns", "message_bytes", "bus_bytes"))
         for name in sums:
             if rows.num_rows and not rows[name].null_count:

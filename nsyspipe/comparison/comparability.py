@@ -197,10 +197,6 @@ def _missing(run: Run) -> tuple[int, ...]:
     return tuple(rank for rank in range(min(size or 0, 1 << 16)) if rank not in present)
 
 
-def _missing_text(run: Run) -> str:
-    return few(_missing(run), _SHOWN) or _NONE
-
-
 def _message_bytes(sides: Sides) -> Iterator[Check]:
     before, after = (mean_of(run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs) for side in sides)
     if before is not None and after is not None and abs(after - before) > _SAME_BYTES * max(before, after):
@@ -343,7 +339,7 @@ _TESTS: tuple[Test, ...] = (
         blocks=lambda runs: all(run.header.gpu_names for run in runs),
     ),
     _alike(
-        "missing-ranks", "ranks without a report", _missing_text,
+        "missing-ranks", "ranks without a report", lambda run: few(_missing(run), _SHOWN) or _NONE,
         blocks=lambda runs: len(set(map(_missing, runs))) > 1, fine=_NONE,
     ),
     _alike(

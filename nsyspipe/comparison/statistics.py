@@ -169,13 +169,9 @@ class Difference:
 
 
 def difference_of_centres(
-    baseline: Sequence[Float64],
-    candidate: Sequence[Float64],
-    *,
-    confidence: float = 0.95,
-    statistic: str = MEDIAN,
+    baseline: Sequence[Float64], candidate: Sequence[Float64], *, confidence: float = 0.95, statistic: str = MEDIAN,
     names: tuple[str, str] = ("baseline", "candidate"),
-) -> Difference:
+) -> Difference:  # fmt: skip
     """Return the difference of the medians (or means) over steps, candidate less baseline, with its interval.
 
     Neighbouring steps are alike by a correlation r that few steps cannot tell. Given r, the centre of AR(1) steps has a

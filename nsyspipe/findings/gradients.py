@@ -94,14 +94,13 @@ def too_many_buckets(evidence: Evidence) -> Answer:
     small = many_small(evidence, rows)
     if small is None or isinstance(small, NotJudged):
         return small
-    saving, figures = small
-    return Finding(
-        title="many small all-reduces, each bound by latency",
-        action=f"raise bucket_cap_mb to {LARGE_BUCKET_MB}: latency-bound all-reduces",
-        advice=f"raise DistributedDataParallel(bucket_cap_mb=...), to {LARGE_BUCKET_MB} say, or reduce small tensors together",
-        saving_ns_per_step=saving,
-        evidence={"all_reduces_per_step": rows.num_rows / evidence.steps.num_rows, **figures},
+    title = "many small all-reduces, each bound by latency"
+    action = f"raise bucket_cap_mb to {LARGE_BUCKET_MB}: latency-bound all-reduces"
+    advice = (
+        f"raise DistributedDataParallel(bucket_cap_mb=...), to {LARGE_BUCKET_MB} say, or reduce small tensors together"
     )
+    figures = {"all_reduces_per_step": rows.num_rows / evidence.steps.num_rows, **small[1]}
+    return Finding(title, action, advice, small[0], figures)
 
 
 def many_small(evidence: Evidence, rows: pa.Table) -> tuple[float, dict[str, float | None]] | NotJudged | None:
@@ -170,13 +169,11 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     if evidence.n_ranks != 1 or not is_known or evidence.has_comm or not evidence.mean("n_grad_copies"):
         return None
     exposed, idle = evidence.mean("exposed_grad_copy_ns"), evidence.mean("idle_ns")
-    return Finding(
-        title="DDP wraps a single process, and copies its gradients for nothing",
-        action="drop DDP: there is only one process",
-        advice="use DistributedDataParallel only when torch.distributed.get_world_size() > 1",
-        saving_ns_per_step=None if exposed is None or idle is None else exposed + idle,
-        evidence={"world_size": evidence.world_size, "idle_ns_per_step": idle, **copy_evidence(evidence)},
-    )
+    title = "DDP wraps a single process, and copies its gradients for nothing"
+    advice = "use DistributedDataParallel only when torch.distributed.get_world_size() > 1"
+    saving = None if exposed is None or idle is None else exposed + idle
+    figures = {"world_size": evidence.world_size, "idle_ns_per_step": idle, **copy_evidence(evidence)}
+    return Finding(title, "drop DDP: there is only one process", advice, saving, figures)
 
 
 def compress_gradients(evidence: Evidence) -> Answer:

@@ -34,6 +34,10 @@ _NO_SYNCHRONISING = (
     "avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; copy with pin_memory=True and "
     "non_blocking=True; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against cudaMalloc"
 )
+_TRACE_LESS = (
+    "trace less (--trace=cuda,nvtx, no --sample, no --cudabacktrace), start the capture some steps before the ones that "
+    "count, and keep it short"
+)
 _DISTORTED, _LEAST_OVERHEAD = 1.5, 0.01
 
 
@@ -212,13 +216,9 @@ def sync_bound(evidence: Evidence) -> Answer:
         return None
     calls = dict(list(evidence.blocked_ns_by_call.items())[:_SHOWN_CALLS])
     name = next(iter(calls), "a synchronising call")[:_LONGEST_NAME]
-    return Finding(
-        f"the GPU idles because the host was blocked in {name}{idle.on_rank}",
-        f"keep {name} out of the step",
-        _NO_SYNCHRONISING,
-        idle.saving_ns,
-        _figures(evidence, "idle_blocked_ns", idle) | {"idle_ns_per_step_by_call": calls},
-    )
+    title = f"the GPU idles because the host was blocked in {name}{idle.on_rank}"
+    figures = _figures(evidence, "idle_blocked_ns", idle) | {"idle_ns_per_step_by_call": calls}
+    return Finding(title, f"keep {name} out of the step", _NO_SYNCHRONISING, idle.saving_ns, figures)
 
 
 def profiler_overhead(evidence: Evidence) -> Answer:
@@ -241,17 +241,9 @@ def profiler_overhead(evidence: Evidence) -> Answer:
     elif not is_busy:
         title = f"the first step takes {ratio:.2g} times the others{left_out}"
         action = "read with care: the first step is unlike the others"
-    return Finding(
-        title=title,
-        action=action,
-        advice="trace less (--trace=cuda,nvtx, no --sample, no --cudabacktrace), start the capture some steps before the "
-        "ones that count, and keep it short"
-        if is_busy or not is_skipped
-        else "nothing to change: no figure has that step",
-        saving_ns_per_step=overhead if is_busy else None,
-        evidence=evidence.means("overhead_ns")
-        | {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped},
-    )
+    advice = _TRACE_LESS if is_busy or not is_skipped else "nothing to change: no figure has that step"
+    of_first = {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped}
+    return Finding(title, action, advice, overhead if is_busy else None, evidence.means("overhead_ns") | of_first)
 
 
 def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:

@@ -98,13 +98,9 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     then conditional ones.
     """
 
-    def worth(row: Mapping[str, Any]) -> float | None:
-        expected: float | None = row.get("expected_ns_per_step")
-        return row["saving_ns_per_step"] if expected is None else expected
-
     def place_of(row: Mapping[str, Any]) -> tuple[bool, bool, bool, float, str]:
-        bound = worth(row)
-        return bound is None, is_conditional(row), is_wait_included(row), -(bound or 0.0), row["id"]
+        worth = row["saving_ns_per_step"] if (expected := row.get("expected_ns_per_step")) is None else expected
+        return worth is None, is_conditional(row), is_wait_included(row), -(worth or 0.0), row["id"]
 
     found = sorted(rows, key=place_of)
     places = [place for place, row in enumerate(found) if row["id"] in LESSEN_EXPOSURE and not is_conditional(row)]

@@ -252,10 +252,8 @@ class Evidence:
             transfer = whole
         else:
             exposed = exposed - wait
-        exposed, slowed = (
-            np.minimum(exposed, transfer * (1 - kept)),
-            self.slowed_ns(np.minimum(hidden, whole), is_most=True),
-        )
+        exposed = np.minimum(exposed, transfer * (1 - kept))
+        slowed = self.slowed_ns(np.minimum(hidden, whole), is_most=True)
         most = self.rows_of_most(exposed + slowed)
         alone = "exposed_transfer" if self.is_wait_known and not waits else "exposed_comm"
         parts = {alone: float(exposed[most].mean()), "slowed_compute": float(slowed[most].mean())}

@@ -75,10 +75,11 @@ def slow_link(evidence: Evidence) -> Answer:
     settings = evidence.nccl_settings  # of these what decides which way NCCL takes is shown
     kind = verdict.evidence["link_kind"]
     is_between = kind == "net" and evidence.n_hosts > 1
+    to_find_out = "" if verdict.is_seen else _WHY_UNUSED if verdict.is_nvlink_there else _FIND_OUT
     return Finding(
         title=f"the ranks communicate {'over a slow link: ' if verdict.is_seen else 'with '}{verdict.text}{mostly}",
         action="use InfiniBand or RoCE: data goes over TCP" if is_between else _action(verdict, evidence),
-        advice=_BETWEEN_HOSTS if is_between else "; ".join(filter(None, [verdict.to_find_out, _INSIDE_HOSTS])),
+        advice=_BETWEEN_HOSTS if is_between else "; ".join(filter(None, [to_find_out, _INSIDE_HOSTS])),
         saving_ns_per_step=saving,
         evidence={
             **verdict.evidence,
@@ -122,11 +123,6 @@ class LinkVerdict:
     busbw_source: str | None = None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
     crosses_hosts: bool = False  # a network is among the links, be it the slow one or not
     is_nvlink_there: bool = False  # by the topology between all pairs, where what NCCL uses is not known
-
-    @property
-    def to_find_out(self) -> str:
-        """What to look at first where the bandwidth alone says that the link is slow."""
-        return "" if self.is_seen else _WHY_UNUSED if self.is_nvlink_there else _FIND_OUT
 
     @property
     def is_estimate(self) -> bool:

@@ -47,17 +47,10 @@ class Exported:
 
 
 def attempt_exports(
-    reports: Iterable[Path],
-    *,
-    directory: Path | None = None,
-    targets: Mapping[Path, Path] | None = None,
-    nsys: Nsys | str | None = None,
-    elsewhere: tuple[Executor, Callable[[], bool]] | None = None,
-    jobs: int | None = None,
-    force: bool = False,
-    timeout_s: float = TIMEOUT_S,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> list[Exported | NsyspipeError]:
+    reports: Iterable[Path], *, directory: Path | None = None, targets: Mapping[Path, Path] | None = None,
+    nsys: Nsys | str | None = None, elsewhere: tuple[Executor, Callable[[], bool]] | None = None, jobs: int | None = None,
+    force: bool = False, timeout_s: float = TIMEOUT_S, on_progress: Callable[[int, int], None] | None = None,
+) -> list[Exported | NsyspipeError]:  # fmt: skip
     """Export reports, in a directory, to the targets, or each beside its report; for each return its export, or error.
 
     An export is up to date if it is whole, of a report of that name, and not older; `force` makes it again, over any.
@@ -146,12 +139,9 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
 
 
 def _export_all(
-    pairs: Sequence[tuple[Path, Path]],
-    jobs: int | None,
-    on_progress: Callable[[int, int], None],
-    elsewhere: tuple[Executor, Callable[[], bool]] | None,
-    **options: Any,  # noqa: ANN401 - of `_export`
-) -> list[Exported | NsyspipeError]:
+    pairs: Sequence[tuple[Path, Path]], jobs: int | None, on_progress: Callable[[int, int], None],
+    elsewhere: tuple[Executor, Callable[[], bool]] | None, **options: Any,  # noqa: ANN401 - of `_export`
+) -> list[Exported | NsyspipeError]:  # fmt: skip
     """Export reports, each to its file, several at once; all are ended when we are asked to end."""
     stopped = Event()
     on_progress(0, len(pairs))
@@ -184,14 +174,9 @@ def _outcome(future: Future[None], source: Path, target: Path) -> Exported | Nsy
 
 
 def _export(
-    source: Path,
-    target: Path,
-    *,
-    nsys: Nsys | str | None,
-    force: bool,
-    timeout_s: float,
-    is_stopped: Callable[[], bool],
-) -> None:
+    source: Path, target: Path, *,
+    nsys: Nsys | str | None, force: bool, timeout_s: float, is_stopped: Callable[[], bool],
+) -> None:  # fmt: skip
     """Export one report, by an nsys or the one of that name here: under another name first, renamed when all is well."""
     nsys = nsys if isinstance(nsys, Nsys) else find(nsys)
     real = Path(os.path.realpath(target))  # through a link, not over it

@@ -279,18 +279,13 @@ def whatif(
         said = f"the answers rest on {n_steps} step{'s'[: n_steps != 1]}: the ranges say nothing of how steps vary"
         few = {"code": "few-steps-to-replay", "severity": "warning", "report": None, "rank": None, "message": said}
         problems.append(few | {"fix": MORE_STEPS})
+    limit_ns, limit_gain_ns, error_pct = None, None, None
+    if replay is not None:
+        limit_ns, limit_gain_ns, error_pct = replay.limit_ns, replay.limit_gain_ns, 100 * replay.identity_error
     return WhatIf(
-        run_id=run.header.run_id,
-        label=run.header.label,
-        n_steps=n_steps,
-        step_time_ns=summary["step_time_ns"],
-        limit_step_time_ns=None if replay is None else replay.limit_ns,
-        limit_gain_ns=None if replay is None else replay.limit_gain_ns,
-        identity_error_pct=None if replay is None else 100 * replay.identity_error,
-        scenarios=tuple(scenarios),
-        problem_rows=tuple(problems),
-        run=run,
-    )
+        run.header.run_id, run.header.label, n_steps, summary["step_time_ns"],
+        limit_ns, limit_gain_ns, error_pct, tuple(scenarios), tuple(problems), run,
+    )  # fmt: skip
 
 
 def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:

@@ -130,12 +130,9 @@ def parse_bandwidth(text: str) -> float:
 
 
 def knobs_of(
-    *,
-    bandwidth: float | str | None = None,
-    link: str | None = None,
-    gradient_bytes: float | None = None,
+    *, bandwidth: float | str | None = None, link: str | None = None, gradient_bytes: float | None = None,
     **others: Any,  # noqa: ANN401 - other fields of Knobs
-) -> Knobs:
+) -> Knobs:  # fmt: skip
     """Return the changes that `answer.whatif` was asked for; an `OptionError` if a value cannot be used, or two contradict."""
     _check_positive("--gradient-bytes", gradient_bytes)
     check_kind("link", link, str, "the name of a link", "link='nvlink4'")

@@ -52,11 +52,9 @@ class Slowdowns(NamedTuple):
 
 
 def slowdowns(
-    measured: Contention | None,
-    captured_bytes_per_s: float | None,
-    target_bytes_per_s: float | None,
+    measured: Contention | None, captured_bytes_per_s: float | None, target_bytes_per_s: float | None,
     operations_per_ns: float = 0.0,
-) -> Slowdowns:
+) -> Slowdowns:  # fmt: skip
     """Return the slowdowns to run with, by bus bandwidths: in the capture, None if not known; in the replay, None if it stays.
 
     On the way from a narrow link to a wide one the measured slowdown gives way to the assumed one of the target. Where the

@@ -97,39 +97,13 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """On a page: a difference as shares of a track from -1 to 1; places on it are left end and width in per cent."""
+    """On a page: a difference as shares of a track from -1 to 1, beyond which what is drawn is cut off."""
 
     at: float | None = None  # where the difference is
     low: float | None = None  # ends of its interval
     high: float | None = None
     band: float | None = None  # from here on, either way, it is more than no change
     text = ""
-
-    @property
-    def bar(self) -> tuple[float, float] | None:
-        """From zero to the difference."""
-        return _place(min(self.at or 0, 0), max(self.at or 0, 0))
-
-    @property
-    def whisker(self) -> tuple[float, float] | None:
-        """The interval."""
-        return _place(self.low, self.high)
-
-    @property
-    def no_change(self) -> tuple[float, float] | None:
-        """The band."""
-        return _place(self.band and -self.band, self.band)
-
-    @property
-    def beyond(self) -> list[str]:
-        """``left``, ``right``: where the difference or its interval goes on outside of the track."""
-        low, *_, high = sorted(value or 0 for value in (self.at, self.low, self.high))
-        return ["left"] * (low < -1) + ["right"] * (high > 1)
-
-
-def _place(low: float | None, high: float | None) -> tuple[float, float] | None:
-    left, right = (50 * (1 + min(max(end or 0, -1), 1)) for end in (low, high))
-    return None if low is None or high is None else (left, right - left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,8 +144,9 @@ def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:
     ends = in_one_unit([ms_text(ns) for one in rows for ns in (one.low_ns, one.high_ns)])
     pairs = zip(rows, ends[::2], ends[1::2], strict=True)
     spans = {one.id: f"{low.rpartition(' ')[0]} to {high}" for one, low, high in pairs}
+    notes = {one.id: " (no setting)" if one.id == _LIMIT else " (no change)" * _is_captured(one) for one in rows}
     fields = [
-        Field("change", _row_label, "text"),
+        Field("change", lambda one: one.label + notes[one.id], "text"),
         Field("gain", partial(gain_text, found)),
         Field("step time", lambda one: ms_text(one.step_time_ns)),
         Field("range", lambda one: spans[one.id], from_width=_NARROW),
@@ -165,11 +166,6 @@ def _page(found: WhatIf, run: Run) -> str:
     drawn = partial(blocks.with_column, at=2, column=Field("loss or gain", kind="track"), cells=tracks)
     parts = (drawn(block) if isinstance(block, blocks.Table) else block for block in whatif_blocks(found, run))
     return blocks_page(parts, f"{found.label}: nsyspipe whatif", (_META, found.run_id))
-
-
-def _row_label(one: Scenario) -> str:
-    """Return a change in words, and that it is none where nothing sets it, or it was captured."""
-    return f"{one.label}{' (no setting)' if one.id == _LIMIT else ' (no change)' if _is_captured(one) else ''}"
 
 
 def _is_captured(one: Scenario) -> bool:

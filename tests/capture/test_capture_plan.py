@@ -207,7 +207,5 @@ def test_all_that_is_missing_is_said_at_once_and_ends_a_run_but_not_a_dry_one(ca
     assert capsys.readouterr().out == "/no/nsys\ncuda-sw\ngraph\n"
     assert ready.main(words) == 2
     told = capsys.readouterr()
-    assert (told.out, {"error: /no/train.py", "error: /no/nsys"} - {*re.findall(r"error: /no/[\w.]+", told.err)}) == (
-        "",
-        set(),
-    )
+    assert told.out == ""
+    assert {"error: /no/train.py", "error: /no/nsys"} <= {*re.findall(r"error: /no/[\w.]+", told.err)}

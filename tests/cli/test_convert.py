@@ -63,10 +63,8 @@ def test_each_failure_is_told_and_the_others_are_converted(run, reports, tool):
     done = run("convert", reports)
     assert done.returncode == 2
     assert done.stdout == f"{reports / 'run_0.sqlite'}\n"
-    newer, fails = (
-        "captured by nsys 2026.2.3.38, and the nsys here is 2024.2.3.38",
-        "_10.nsys-rep: nsys export fails with status 3",
-    )
+    newer = "captured by nsys 2026.2.3.38, and the nsys here is 2024.2.3.38"
+    fails = "_10.nsys-rep: nsys export fails with status 3"
     assert [done.stderr.count(one) for one in ("error: ", newer, fails)] == [2, 1, 1]
     assert done.stderr.splitlines()[-1] == "1 exported, 2 failed"
     assert file_names(reports) == ["run_0.nsys-rep", "run_0.sqlite", "run_10.nsys-rep", "run_2.nsys-rep"]

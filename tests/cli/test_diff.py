@@ -109,11 +109,9 @@ def test_the_gate_sets_the_exit_code_and_says_why(diff, tmp_path, arguments, cod
 
 def test_a_failed_gate_names_metric_and_figures_and_all_files_are_written(diff, tmp_path):
     done = diff("fast", "slow", "--fail-on", "regression", "--markdown", "diff.md", "--html", "diff.html")
-    said, *failed = done.stderr.splitlines(keepends=True)
+    said, failed = done.stderr.splitlines(keepends=True)
     assert said == "written: diff.md, diff.html\n"
-    assert (
-        "".join(failed) == "error: --fail-on regression: median step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n"
-    )
+    assert failed == "error: --fail-on regression: median step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n"
     assert done.stdout.startswith("Regression: median step time")
     assert (tmp_path / "diff.md").read_text().startswith("<!-- nsyspipe:diff -->")
     assert "Gate failed" in (tmp_path / "diff.html").read_text(encoding="utf-8")

@@ -53,15 +53,10 @@ MAKER = """FORMATS = {
 # no text before.
 ADDITIONS = {
     "a finding": (1, {"findings/gradients.py": {"RULES: Rules = {\n": RULE}}),
-    "a column of the steps": (
-        2,
-        {
-            "model/schema.py": {"    idle_pause_ns ": "    busy_ns  ns  |C u M u P| <- derived\n    idle_pause_ns "},
-            "analysis/breakdown.py": {
-                '        "wall_ns": wall,': '        "busy_ns": compute + exposed + exposed_memory, "wall_ns": wall,'
-            },
-        },
-    ),
+    "a column of the steps": (2,
+                {"model/schema.py": {"    idle_pause_ns ": "    busy_ns  ns  |C u M u P| <- derived\n    idle_pause_ns "},
+                 "analysis/breakdown.py": {'        "wall_ns": wall,':
+                                           '        "busy_ns": compute + exposed + exposed_memory, "wall_ns": wall,'}}),
     "a table": (2,
                 {"model/schema.py": {"FINDINGS = table(": STEP_TIMES,
                                      "IDLE_CALLS, TIMELINE, ": "IDLE_CALLS, STEP_TIMES, TIMELINE, ",

@@ -272,16 +272,9 @@ def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_pat
     run = nsyspipe.load(path, backward="bwd|backwards")
     nsyspipe.export.parquet(run, tmp_path / "old")
     change, board, answer = nsyspipe.diff(run, run), nsyspipe.compare([run]), nsyspipe.whatif(run)
-    in_python = [
-        run.problems,
-        run.table("problems"),
-        change.problems,
-        board.problems,
-        pa.Table.from_pylist(answer.problems),
-    ]
-    in_commands = [
-        pa.Table.from_pylist(one.problem_rows) for one in (run, change, board, answer, nsyspipe.load(tmp_path / "old"))
-    ]
+    of_answer, saved = pa.Table.from_pylist(answer.problems), nsyspipe.load(tmp_path / "old")
+    in_python = [run.problems, run.table("problems"), change.problems, board.problems, of_answer]
+    in_commands = [pa.Table.from_pylist(one.problem_rows) for one in (run, change, board, answer, saved)]
     for option, tables in (("backward=", in_python), ("--backward ", in_commands)):
         for problems in tables:
             at = problems["code"].index("phase-pattern-unmatched").as_py()

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from nsyspipe.api import diff
 from nsyspipe.version import __version__
 
 
@@ -17,6 +18,11 @@ def pinned(pinned):
         pinned(f"report/{name}.txt", text.replace(__version__, "VERSION"))
 
     return compare
+
+
+@pytest.fixture(scope="module")
+def faster(board_runs):
+    return diff(board_runs["slow"], board_runs["fast"])
 
 
 @pytest.fixture

@@ -83,14 +83,17 @@ def test_a_chart_brings_its_data_its_table_and_what_draws_it():
 
 
 def test_bars_and_intervals_of_a_track_are_placed_around_the_middle_and_cut_at_its_ends():
-    track = kinds.Track(0.5, 0.25, 0.75, 0.1)
-    assert (track.bar, track.whisker, track.beyond) == ((50, 25), (62.5, 25), [])
-    assert track.no_change == pytest.approx((45, 10))
-    assert (kinds.Track(-0.5).bar, kinds.Track(-0.5).whisker) == ((25, 25), None)
-    assert kinds.Track(3.0, 0.5, 7.0).whisker == (75, 25)
-    assert (kinds.Track(3.0).bar, kinds.Track(3.0).beyond) == ((50, 50), ["right"])
-    assert (kinds.Track(-3.0).bar, kinds.Track(-3.0).beyond) == ((0, 50), ["left"])
-    assert (kinds.Track(1.0).beyond, kinds.Track(0.5, -7.0, 7.0).beyond) == ([], ["left", "right"])
+    def drawn(*track):
+        table = kinds.Table("x", [kinds.Field("y", kind="track")], [[kinds.Track(*track)]])
+        page = blocks_page([table], "x", ("nsyspipe-x", ""))
+        return re.findall(r'<i class="(?!zero)([\w-]+)" (?:style="left:|data-end=")(\S+?)"', page)
+
+    bar, half = ("bar-of", "50.00%;width:25.00%"), ("bar-of", "50.00%;width:50.00%")
+    assert drawn(0.5, 0.25, 0.75, 0.1) == [("band", "45.00%;width:10.00%"), bar, ("interval", "62.50%;width:25.00%")]
+    assert (drawn(-0.5), drawn(1.0)) == ([("bar-of", "25.00%;width:25.00%")], [half])
+    assert drawn(3.0, 0.5, 7.0) == [half, ("interval", "75.00%;width:25.00%"), ("beyond", "right")]
+    assert drawn(-3.0) == [("bar-of", "0.00%;width:50.00%"), ("beyond", "left")]
+    assert drawn(0.5, -7.0, 7.0) == [bar, ("interval", "0.00%;width:100.00%"), ("beyond", "left"), ("beyond", "right")]
 
 
 def test_what_was_not_recorded_is_a_dash_and_has_no_bar():

@@ -141,12 +141,8 @@ def links(tmp_path, pages=None):
 
 def test_pages_are_looked_for_in_order(tmp_path):
     assert links(tmp_path) == {}
-    for folder, url in (
-        ("store/pages", "../store/pages/"),
-        ("site", ""),
-        ("site/pages", "pages/"),
-        ("given", "../given/"),
-    ):
+    places = {"store/pages": "../store/pages/", "site": "", "site/pages": "pages/", "given": "../given/"}
+    for folder, url in places.items():
         page_of(tmp_path / folder / "a.html", "a")
         assert links(tmp_path, tmp_path / "given")["a"] == f"./{url}a.html"
     # A page of another run or of anything else is none.

@@ -39,11 +39,6 @@ def runs(board_runs, tmp_path_factory):
     return board_runs | {"chatty": plain_run(tmp_path_factory.mktemp("chatty"), [chatty] * 2)}
 
 
-@pytest.fixture(scope="module")
-def change(runs):
-    return diff(runs["slow"], runs["fast"])
-
-
 @pytest.mark.parametrize(("unit", "low", "delta", "high", "text", "cell"), [
     ("ns", -74.15 * MS, -73 * MS, -71.61 * MS, "-74.15 .. -71.61 ms", "-74.15 .. -71.61"),
     # However small it is, both signs are there.
@@ -58,17 +53,10 @@ def test_an_interval_says_its_unit_once(unit, low, delta, high, text, cell):
     assert (words.interval_text(row), words.interval_cell(row)) == (text, cell)
 
 
-@pytest.mark.parametrize(
-    ("unit", "change", "text"),
-    [
-        ("ratio", 12.0, "-"),
-        ("ns", None, "-"),
-        ("ns", -11.3, "-11.3 %"),
-        ("ns", 999.0, "+999.0 %"),
-        ("ns", 2763.0, "+2763.0 %"),
-        ("ns", 16517.0, "-"),
-    ],
-)
+@pytest.mark.parametrize(("unit", "change", "text"), [
+    ("ratio", 12.0, "-"), ("ns", None, "-"), ("ns", -11.3, "-11.3 %"), ("ns", 999.0, "+999.0 %"),
+    ("ns", 2763.0, "+2763.0 %"), ("ns", 16517.0, "-"),
+])  # fmt: skip
 def test_a_ratio_has_points_and_no_per_cent_nor_has_what_was_next_to_nothing(unit, change, text):
     assert words.percent_change({"unit": unit, "delta_pct": change}) == text
 
@@ -189,8 +177,8 @@ def test_what_runs_beside_compute_and_signs_that_differ_are_said(compute, expose
     assert texts.startswith(said) if said else not texts
 
 
-def test_a_gate_says_in_one_line_what_it_found_and_by_which_rule(change):
-    passed, failed = (replace(change, fail_on=fail_on).gate for fail_on in ("regression", "any-change"))
+def test_a_gate_says_in_one_line_what_it_found_and_by_which_rule(faster):
+    passed, failed = (replace(faster, fail_on=fail_on).gate for fail_on in ("regression", "any-change"))
     assert words.gate_text(passed) == "no regression of median step_time by 2.0 % or more"
     assert words.gate_text(failed) == "median step_time improvement, 131.0 ms -> 101.0 ms (-22.9 %)"
     # Whoever set it: an option, the file that what is of it names, or nobody.
@@ -199,7 +187,7 @@ def test_a_gate_says_in_one_line_what_it_found_and_by_which_rule(change):
     )
     rule = "--fail-on regression (option), --metric step_time (default), --min-effect 2.0% (x.toml), --confidence 0.95 (default)."
     assert words.rule_text(passed, settings) == f"It rests on {rule}"
-    assert words.notes(replace(change, settings=settings))[-1] == "Thresholds from x.toml."
+    assert words.notes(replace(faster, settings=settings))[-1] == "Thresholds from x.toml."
 
 
 @pytest.fixture(scope="module")
@@ -242,13 +230,12 @@ def test_a_name_cannot_drive_the_terminal_nor_break_the_markdown(runs):
     assert "<b>" not in markdown_of(found)
 
 
-def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change, tmp_path):
-    gated = replace(
-        change, fail_on="any-change", settings=GateSettings(fail_on="any-change", path=Path("x.toml").resolve())
-    )
+def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, faster, tmp_path):
+    settings = GateSettings(fail_on="any-change", path=Path("x.toml").resolve())
+    gated = replace(faster, fail_on="any-change", settings=settings)
     formats = words.difference_formats(gated)
     assert "Gate failed: median step_time improvement, 131.0 ms -> 101.0 ms" in text_of(gated)
-    assert "Gate" not in text_of(change)
+    assert "Gate" not in text_of(faster)
     page = formats["markdown"].text()
     assert page.startswith("<!-- nsyspipe:diff -->")
     assert len(page.splitlines()) < 80
@@ -267,13 +254,13 @@ def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change
         assert chosen.identity_of(tmp_path / "missing") is None
 
 
-def test_throughput_is_judged_as_step_time_is(tmp_path, change):
+def test_throughput_is_judged_as_step_time_is(tmp_path, faster):
     # 2 % of 100 ms count; -1.96 % of step time is +2.00 % of throughput, and no more than it.
     before = [(98 * MS, 0, 0, 2 * MS)] * 6
     after = [(98 * MS, 0, 0, 40_000)] * 6
     one = plain_run(tmp_path / "one", [before] * 2)
     found = diff(one, plain_run(tmp_path / "two", [after] * 2, start=10**18 + 10**12))
-    for rows in ({row["metric"]: row for row in each.metrics.to_pylist()} for each in (found, change)):
+    for rows in ({row["metric"]: row for row in each.metrics.to_pylist()} for each in (found, faster)):
         time, rate = rows["step_time"], rows["throughput"]
         assert rate["verdict"] == time["verdict"]
         assert rate["baseline"] == pytest.approx(1e9 / time["baseline"])

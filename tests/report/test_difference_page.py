@@ -21,29 +21,12 @@ from tests.build.plain_steps import MS, plain_run, steps
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Return two ranks with steps of 130, 131 and 132 ms, the same 30 ms shorter, and three ranks of those."""
-    folder = tmp_path_factory.mktemp("runs")
-    return {
-        "slow": plain_run(folder / "slow", [steps(100)] * 2),
-        "fast": plain_run(folder / "fast", [steps(70)] * 2, start=2 * 10**18),
-        "again": plain_run(folder / "again", [steps(71)] * 2, start=3 * 10**18),
-        "wide": plain_run(folder / "wide", [steps(70)] * 3, start=4 * 10**18),
-    }
-
-
-@pytest.fixture(scope="module")
 def change(tmp_path_factory):
     """Return what 30 ms less of compute and 10 ms less of communication change in steps of 130, 131, 132 ms."""
     folder = tmp_path_factory.mktemp("change")
     slow = plain_run(folder / "slow", [steps(90), steps(100)])
     fast = plain_run(folder / "fast", [steps(70, comm=10), steps(60, comm=10)], kernel="sgemm")
     return diff(slow, Side("new", (fast,)))
-
-
-@pytest.fixture(scope="module")
-def faster(runs):
-    return diff(runs["slow"], runs["fast"])
 
 
 def words(text):
@@ -76,18 +59,18 @@ def test_it_says_what_the_terminal_does_how_sure_that_is_and_whose_it_is(faster,
     assert identity_of_page(written(tmp_path, run_page(faster.baseline.runs[0])), faster) is None
 
 
-def test_reports_and_the_runs_saved_from_them_give_the_same_page(faster, runs, tmp_path):
+def test_reports_and_the_runs_saved_from_them_give_the_same_page(faster, board_runs, tmp_path):
     for name in ("slow", "fast"):
-        save(runs[name], tmp_path / name)
+        save(board_runs[name], tmp_path / name)
     saved = diff(tmp_path / "slow", tmp_path / "fast")
     assert drawn.difference_page(saved) == drawn.difference_page(faster)
 
 
-def test_names_of_traces_are_only_text(tmp_path, runs):
+def test_names_of_traces_are_only_text(tmp_path, board_runs):
     label = "</title><script>window.attacked=9</script>"
     log, run_id = hostile_log(tmp_path / "nccl.log"), "\"><script>alert('id')</script>\n"
     hostile = nsyspipe.load(write_hostile_run(tmp_path), nccl_log=log, run_id=run_id, jobs=1)
-    found = diff(Side(label, (runs["slow"],)), Side(f"{label} too", (hostile,)), force=True)
+    found = diff(Side(label, (board_runs["slow"],)), Side(f"{label} too", (hostile,)), force=True)
     text = drawn.difference_page(found)
     assert text.count("<script") == 2 + text.count('<script type="application/json"')
     markup = text.replace(text[text.rindex("<script>") :], "")

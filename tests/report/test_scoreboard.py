@@ -132,9 +132,7 @@ def test_files_are_known_by_their_runs_whatever_the_order(board, board_runs, tmp
         for name, chosen in module.scoreboard_formats(found).items():
             assert (chosen.identity_of(tmp_path / name) == module.identity_of(found)) == is_same
     both = compare([Side("both", (board_runs["slow"], board_runs["again"])), board_runs["fast"]])
-    assert module.identity_of(both) != module.identity_of(
-        compare([board_runs["slow"], board_runs["again"], board_runs["fast"]])
-    )
+    assert module.identity_of(both) != module.identity_of(board("slow", "again", "fast"))
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"runs": [{}]}', "run_ids\n", "\0", "a,b\n1", '{"runs": 1}'])

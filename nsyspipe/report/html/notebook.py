@@ -51,10 +51,8 @@ def headline(shown: ShownInNotebooks) -> str:
 def notebook_html(shown: ShownInNotebooks) -> str:
     """Return HTML for a cell's output: whatever names it holds are escaped, and nothing is fetched or run."""
     blocks = [(type(block).__name__, _in_python(block)) for block in _blocks(shown)]
-    colours = dict(
-        re.findall(r"--(?:c-|(?=(?:accent|ink|page):))(\w+): (light-dark\(.*?\));", read_asset("tokens.css"))
-    )
-    return fragment("notebook.html.j2", {"blocks": blocks, "colours": colours})
+    colours = re.findall(r"--(?:c-|(?=(?:accent|ink|page):))(\w+): (light-dark\(.*?\));", read_asset("tokens.css"))
+    return fragment("notebook.html.j2", {"blocks": blocks, "colours": dict(colours)})
 
 
 def _in_python(block: Block | Bars) -> Block | Bars:

@@ -272,10 +272,6 @@ def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterat
     lists = table.group_by(keys, use_threads=False).aggregate([(name, "list") for name in columns])
     lists = lists.sort_by([(name, "ascending") for name in keys])
     # Column by column, since what is known of all rows takes far more memory as Python's numbers.
-    medians = ([_median(values) for values in lists[f"{name}_list"].to_pylist()] for name in columns)
+    known = (([n for n in values if n is not None] for values in lists[f"{name}_list"].to_pylist()) for name in columns)
+    medians = ([float(statistics.median(values)) if values else None for values in rows] for rows in known)
     return zip(*(lists[name].to_pylist() for name in keys), *medians, strict=True)
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [one for one in values if one is not None]
-    return float(statistics.median(known)) if known else None

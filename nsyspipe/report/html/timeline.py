@@ -55,7 +55,6 @@ def timeline_data(timeline: pa.Table, steps: pa.Table, first: list[int], others:
     table = timeline.filter(pc.is_in(timeline["rank"], pa.array(kept, pa.int64())))
     names = table["name"].combine_chunks().dictionary_encode()
     table = table.set_column(table.column_names.index("name"), "name", names.indices)
-
     ranks = []
     for rank in kept:
         own, called = table.filter(pc.field("rank") == rank), {"compute": _UNTOLD} if rank in untold else {}
