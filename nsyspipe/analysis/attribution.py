@@ -9,12 +9,13 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import IntervalSet, Slices, is_sorted
 from nsyspipe.model.canonical import UNIFIED_KINDS
-from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.table import INT, Flags, Int64, narrowed
 
 NEVER = np.iinfo(np.int64).max  # the launch time of an operation without a launch: after all others
 UNKNOWN = np.iinfo(np.int64).min  # null in `ProcessOperations.kernel_column`; no id and no packed shape is that low
 
-_RARE_COLUMNS = ("device_id", "stream_id", "name_id", "grid", "block")  # what few ask for
+_NARROW = ("device_id", "stream_id", "name_id")
+_RARE_COLUMNS = (*_NARROW, "grid", "block")  # what few ask for
 # Correlation ids are looked up in a table by id, by their place where that table would be so many times longer than the rows.
 _SPARSE = 8
 
@@ -35,6 +36,7 @@ class ProcessOperations:
     copy_kind: Int64
     copy_bytes: Int64
     n_launched: int  # kernels with a launch
+    devices: tuple[int, ...]  # by number of operations, the device with most first (tie: the lowest)
     kernel_order: Int64 | None  # row of each kernel among the process's; None when they stand in order of launch
     kernel_rows: pa.Table  # columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`
 
@@ -43,7 +45,7 @@ class ProcessOperations:
         column = self.kernel_rows[name]
         if self.kernel_order is None:
             column = column.slice(first, None if last is None else last - first)
-        values = filled(column)
+        values = filled(column.cast(INT))
         return values if self.kernel_order is None else values[self.kernel_order[first:last]]
 
     @property
@@ -113,8 +115,10 @@ def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:
     return values
 
 
-def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
-    """Return the rows of each of some processes, in their ascending order: one pass over the table for all of them."""
+def by_process(table: pa.Table | None, processes: Sequence[int]) -> list[pa.Table]:
+    """Return the rows of each of some processes, in their ascending order: one pass over the table for all of them; None of None."""
+    if table is None:
+        return [None] * len(processes)
     owner = table["process_id"].to_numpy()
     if not is_sorted(owner):
         order = np.argsort(owner, kind="stable")
@@ -123,8 +127,24 @@ def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
     return [table.slice(first, last - first) for first, last in zip(*edges, strict=True)]
 
 
+def operations_by_process(kernels: pa.Table, copies: pa.Table, calls: pa.Table | None) -> dict[int, ProcessOperations]:
+    """Return the operations of each process that has any, in order of process id; `calls` as `launch_times` takes them."""
+    tables = kernels, copies, calls
+    processes = np.union1d(*(pc.unique(table["process_id"]).to_numpy() for table in tables[:2])).tolist()
+    found = {}
+    for process, *own, own_calls in zip(processes, *(by_process(table, processes) for table in tables), strict=True):
+        launches = launch_times(own_calls, *own)
+        found[process] = operations_of(own[0], launches[0], own[1], launches[1])
+    return found
+
+
 def operations_of(kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64) -> ProcessOperations:
     """Bring the operations of one process into order of launch; launch times as `launch_times` gives them."""
+    chunks = kernels["device_id"].chunks + copies["device_id"].chunks
+    devices = pc.value_counts(pa.chunked_array(chunks, pa.int64()).drop_null()).to_pylist()
+    rare = kernels.select(_RARE_COLUMNS)
+    for at, name in enumerate(_NARROW):
+        rare = rare.set_column(at, name, narrowed(rare[name]))
     order = None if is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
     columns = [kernels[name].to_numpy() for name in ("start_ns", "end_ns", "is_comm")]
     start, end, is_comm, launch = (values if order is None else values[order] for values in (*columns, kernel_launch))
@@ -134,5 +154,6 @@ def operations_of(kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, cop
         copy_start=copies["start_ns"].to_numpy()[copy_order], copy_end=copies["end_ns"].to_numpy()[copy_order],
         copy_launch=copy_launch[copy_order], copy_kind=filled(copies["copy_kind"], -1)[copy_order],
         copy_bytes=filled(copies["bytes"], 0)[copy_order], n_launched=int(np.searchsorted(launch, NEVER)),
-        kernel_order=order, kernel_rows=kernels.select(_RARE_COLUMNS),
+        devices=tuple(one["values"] for one in sorted(devices, key=lambda one: (-one["counts"], one["values"]))),
+        kernel_order=order, kernel_rows=rare,
     )  # fmt: skip

@@ -157,24 +157,29 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: 
     Launches are put on the device's clock, later than the host's by `offset_ns`, or by that of each kernel's own device.
     """
     starts = np.concatenate((operations.kernel_start, operations.copy_start))
-    ends = np.concatenate((operations.kernel_end, operations.copy_end))
     order = np.argsort(starts, kind="stable")  # nearly sorted, which makes this cheap
     starts = starts[order]
-    reached = np.maximum.accumulate(ends[order])
+    reached = np.concatenate((operations.kernel_end, operations.copy_end))[order]
+    np.maximum.accumulate(reached, out=reached)
     before = np.flatnonzero(starts[1:] > reached[:-1])
+    began, ended = reached[before], starts[1:][before]
+    del starts, reached  # each as long as the operations
     n_kernels, n, is_unified = operations.kernel_start.size, operations.n_launched, operations.is_unified
     ending = order[before + 1]
     if is_unified.any():
         place = np.flatnonzero(~np.append(np.zeros(n_kernels, np.bool_), is_unified)[order])
         later = np.searchsorted(place, before + 1)
         ending = np.where(later < place.size, order[np.append(place, 0)[later]], ending)
-    of_kernels = np.broadcast_to(offset_ns if of_kernels_ns is None else of_kernels_ns, n_kernels)
-    offset = np.append(of_kernels, np.full(operations.copy_start.size, offset_ns))[ending]
+    del order
     launch = np.append(operations.kernel_launch, operations.copy_launch)[ending]
-    launch = np.where(launch == NEVER, NEVER, launch + offset)
-    latencies = operations.kernel_start[:n] - operations.kernel_launch[:n] - of_kernels[:n]
+    offset: Int64 | int = offset_ns
+    if of_kernels_ns is not None:
+        offset = np.append(of_kernels_ns, np.full(operations.copy_start.size, offset_ns))[ending]
+    np.add(launch, offset, out=launch, where=launch != NEVER)
+    latencies = operations.kernel_start[:n] - operations.kernel_launch[:n]
+    latencies -= offset_ns if of_kernels_ns is None else of_kernels_ns[:n]
     latency = min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0
-    return Gaps(reached[before], starts[before + 1], launch, ending, latency)
+    return Gaps(began, ended, launch, ending, latency)
 
 
 def idle_causes(
@@ -192,12 +197,13 @@ def idle_causes(
     if idle_ns is None:
         return columns, {}
     known = gaps.launch != NEVER
-    starts, ends = gaps.starts[known], gaps.ends[known]
-    ready = np.clip(gaps.launch[known] + gaps.latency_ns, starts, ends)
+    starts, ends, launch = (own if known.all() else own[known] for own in (gaps.starts, gaps.ends, gaps.launch))
+    ready = launch + gaps.latency_ns
+    np.clip(ready, starts, ends, out=ready)
     late = nonempty(starts, ready)
     waiting = late.without(union_of(inputs.data, inputs.quiet))
     late_ns, waiting_ns = windows.covered(late), windows.covered(waiting)
-    dependency_ns = windows.covered(nonempty(ready, ends))
+    dependency_ns = windows.covered(IntervalSet(starts, ends)) - late_ns
     columns |= {
         "idle_input_ns": late_ns - waiting_ns, "idle_dependency_ns": dependency_ns,
         "idle_unknown_ns": idle_ns - late_ns - dependency_ns,

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
-from nsyspipe.analysis.intervals import counts_up_to, least_of, run_starts, union
-from nsyspipe.model.table import Flags, Float64, Int64
+from nsyspipe.analysis.intervals import BLOCK, counts_up_to, least_of, run_starts, union
+from nsyspipe.model.table import Flags, Float64, Int32, Int64
 
 ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # no rank leaves before all have arrived
 _ENOUGH = 3  # one bad correlation decides nothing
@@ -172,7 +172,7 @@ def _least(values: Int64) -> tuple[int | None, int]:
 
 
 def device_clocks(
-    operations: ProcessOperations, devices: tuple[int, ...], waits: pa.Table, calls: pa.Table | None
+    operations: ProcessOperations, waits: pa.Table, calls: pa.Table | None
 ) -> dict[int | None, DeviceClock]:
     """Compare the clocks of a process's devices with its host's; by device, None for a process that has none or one.
 
@@ -184,11 +184,11 @@ def device_clocks(
     times = operations.kernel_launch, operations.kernel_start, operations.kernel_end
     kernels = [*(column[:n_launched] for column in times), operations.kernel_column("stream_id", 0, n_launched)]
     copies = [column[launched] for column in (operations.copy_launch, operations.copy_start, operations.copy_end)]
-    if len(devices) <= 1:
+    if len(operations.devices) <= 1:
         return {None: _clock_of(kernels, copies, waits)}
     device = operations.kernel_column("device_id", 0, n_launched)
     clocks: dict[int | None, DeviceClock] = {}
-    for number in devices:  # of copies the device is not known
+    for number in operations.devices:  # of copies the device is not known
         of_device = [column[device == number] for column in kernels]
         clocks[number] = _clock_of(of_device, [_NOTHING] * 3, waits.filter(pc.equal(waits["device_id"], number)))
     return clocks
@@ -216,40 +216,54 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
 def _clock_of(kernels: Sequence[Int64], copies: Sequence[Int64], waits: pa.Table) -> DeviceClock:
     """Compare one device's clock by operations (launch, start, end, of kernels stream), and calls that waited for it."""
     begins = run_starts(kernels[0])  # of a launch that makes many, as a graph does, the first alone
-    lags = np.concatenate((np.minimum.reduceat(kernels[1], begins) - kernels[0][begins], copies[1] - copies[0]))
+    lags = np.minimum.reduceat(kernels[1], begins)
+    lags -= kernels[0][begins]
     blocking = waits.filter(pc.is_valid(waits["copy_end_ns"]))
     ends, returned = (blocking[name].to_numpy() for name in ("copy_end_ns", "end_ns"))
+    lags = np.concatenate((lags, copies[1] - copies[0]))
     return device_clock(lags, np.concatenate((_leads(kernels, copies, waits), ends - returned)))
 
 
 def _leads(kernels: Sequence[Int64], copies: Sequence[Int64], waits: pa.Table) -> Int64:
-    """Return end - return for the operations that a call waited for, each with the first such call."""
+    """Return the largest of end - return, as many as decide, for the operations that a call waited for, each with the first such call."""
     rows = waits.filter(pc.is_null(waits["copy_end_ns"])).sort_by("start_ns")
     if not rows.num_rows:
         return _NOTHING
     began, returned = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     is_whole = rows["is_whole"].to_numpy()
     waited_for = pc.fill_null(rows["stream_id"], UNKNOWN).to_numpy()
-    # Of copies the stream is not known: they are one more.
-    launch, end = np.concatenate((kernels[0], copies[0])), np.concatenate((kernels[2], copies[2]))
-    stream = np.concatenate((kernels[3], np.full(copies[0].size, UNKNOWN + 1)))
+    # Of kernels and copies stream, end, and the first call after the launch; copies, whose stream is not known, are one more.
+    streams = kernels[3], np.broadcast_to(UNKNOWN + 1, copies[0].size)
+    parts = zip(streams, (kernels, copies), strict=True)
+    columns = [(stream, own[2], counts_up_to(began, own[0]).astype(np.int32)) for stream, own in parts]
     most = np.full(began.size, NEVER)
-    for number in np.unique(stream):
-        own = stream == number
-        reached = np.concatenate(([NEVER], np.maximum.accumulate(end[own])))
-        before = np.searchsorted(launch[own], began, side="left")
-        lead = np.where(before > 0, reached[before] - returned, NEVER)
-        most = np.minimum(most, lead)
+    for number in {number for stream in streams for number in pc.unique(pa.array(stream)).to_pylist()}:
+        reached = np.full(began.size + 1, -NEVER)
+        for end, call in _of_stream(columns, number):
+            np.maximum.at(reached, call, end)
+        reached = np.maximum.accumulate(reached)[:-1]
+        most = np.minimum(most, np.where(reached == -NEVER, NEVER, reached - returned))
     is_known = waited_for != UNKNOWN
     most[is_whole | is_known] = NEVER  # it waited for all of them, or for one that is known
-    groups: list[tuple[Flags | slice, Flags]] = [(slice(None), is_whole | ~is_known)]
-    groups += [(stream == number, (waited_for == number) & ~is_whole) for number in np.unique(waited_for[is_known])]
-    leads = [_NOTHING]
-    for own, is_of_group in groups:
+    groups = [(None, is_whole | ~is_known)]
+    groups += [(number, (waited_for == number) & ~is_whole) for number in np.unique(waited_for[is_known])]
+    largest = _NOTHING
+    for number, is_of_group in groups:
         calls = np.append(np.flatnonzero(is_of_group), began.size)  # the last place is that of no call
-        call = calls[np.searchsorted(began[is_of_group], launch[own], side="right")]
-        is_awaited = call < began.size
-        call, lead = call[is_awaited], end[own][is_awaited]
-        lead -= returned[call]
-        leads.append(np.minimum(lead, most[call], out=lead))
-    return np.concatenate(leads)
+        following = calls[np.searchsorted(calls, np.arange(began.size + 1))]
+        for end, after in _of_stream(columns, number):
+            call = following[after]
+            is_awaited = call < began.size
+            call = call[is_awaited]
+            leads = np.append(largest, np.minimum(end[is_awaited] - returned[call], most[call]))
+            largest = np.partition(leads, -_ENOUGH)[-_ENOUGH:] if leads.size > _ENOUGH else leads
+    return largest
+
+
+def _of_stream(columns: Sequence[tuple[Int64, Int64, Int32]], number: int | None) -> Iterator[tuple[Int64, Int32]]:
+    """Yield the other two columns of those with some stream (None: any), so many rows at a time that little is made on the way."""
+    for stream, end, call in columns:
+        for at in range(0, stream.size, BLOCK):
+            rows = slice(at, at + BLOCK)
+            own = slice(None) if number is None else stream[rows] == number
+            yield end[rows][own], call[rows][own]

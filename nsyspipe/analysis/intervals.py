@@ -34,8 +34,8 @@ class IntervalSet:
         covered = np.zeros(np.shape(times), np.int64)
         if not len(self):
             return covered
-        for at in range(0, len(times), _BLOCK):
-            rows = slice(at, at + _BLOCK)
+        for at in range(0, len(times), BLOCK):
+            rows = slice(at, at + BLOCK)
             n_begun = counts_up_to(self.starts, times[rows])
             overshoot = np.maximum(self.ends[n_begun - 1] - times[rows], 0)
             # Before the first interval what is taken back is of the last one.
@@ -44,7 +44,9 @@ class IntervalSet:
 
     def lengths(self, starts: Int64, ends: Int64) -> Int64:
         """Return the covered length inside each window ``[starts, ends)``, ns."""
-        return self.covered_until(ends) - self.covered_until(starts)
+        covered = self.covered_until(ends)
+        covered -= self.covered_until(starts)
+        return covered
 
     def contains(self, times: Int64) -> Flags:
         """Return whether each time lies in an interval."""
@@ -94,7 +96,7 @@ class NarrowIntervals:
 
 _FOREVER, _SHORT = 2**62, 2**32
 _FEW = 1_000  # looked up at once
-_BLOCK = 131_072  # so many rows at a time keep what is made on the way small
+BLOCK = 131_072  # so many rows at a time keep what is made on the way small
 EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
 
 

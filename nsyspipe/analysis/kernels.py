@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.alignment import runs_of_codes
-from nsyspipe.analysis.attribution import UNKNOWN, ProcessOperations
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
 from nsyspipe.analysis.breakdown import Phases, started_in
-from nsyspipe.analysis.intervals import IntervalSet, least_of, places_in_runs, run_starts, sums_of
+from nsyspipe.analysis.intervals import BLOCK, IntervalSet, least_of, places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.steps import Windows
 from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.model import schema
@@ -116,14 +116,14 @@ def kernels_table(
     by_window, number, total = window_sums(operations.kernel_start, duration, row, keys.size, windows)
     longest = np.zeros(keys.size, np.int64)
     np.maximum.at(longest, row, duration)
-    compute = np.flatnonzero(~operations.is_comm)
-    covered = comm.lengths(operations.kernel_start[compute], operations.kernel_end[compute])
+    covered = comm.lengths(operations.kernel_start, operations.kernel_end)
+    covered[operations.is_comm] = 0
     slowed, slowed_ns, free_ns = _slowed(operations, comm)
     columns = {
         "phase": pa.array([*PHASES, None], pa.string()).take(pa.array(keys // len(labels))),
         "name": pa.array(labels, pa.string()).take(pa.array(keys % len(labels))),
         "n_kernels": number, "total_ns": total, "min_ns": least_of(row, duration, keys.size), "max_ns": longest,
-        "overlapped_ns": sums_of(row[compute], covered, keys.size),
+        "overlapped_ns": sums_of(row, covered, keys.size),
         "n_slowed": np.bincount(row[slowed], minlength=keys.size),
         "slowed_ns": sums_of(row[slowed], slowed_ns, keys.size), "free_ns": sums_of(row[slowed], free_ns, keys.size),
     }  # fmt: skip
@@ -264,16 +264,28 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     of_kernels = operations.kernel_start, operations.kernel_end, operations.kernel_launch
     of_copies = operations.copy_start, operations.copy_end, operations.copy_launch
     order = np.argsort(np.append(operations.kernel_start[compute], operations.copy_start), kind="stable")
-    start, end, launch = (np.append(own[compute], of)[order] for own, of in zip(of_kernels, of_copies, strict=True))
-    place, gap, free, beside = gaps_before(start, end, launch, comm)
-    is_kernel = order[place] < n_kernels
-    free, beside = free & is_kernel, beside & is_kernel
-    if min(np.count_nonzero(free), np.count_nonzero(beside)) < ENOUGH_GAPS:
+    columns = [np.append(own[compute], of) for own, of in zip(of_kernels, of_copies, strict=True)]
+    number, total, n_begun = np.zeros((3, len(windows)), np.int64)
+    free_gaps, n_beside, reached = [np.empty(0, np.int64)], 0, -NEVER
+    for at in range(0, order.size - 1, BLOCK):
+        rows = order[at : at + BLOCK + 1]
+        start, end, launch = (column[rows] for column in columns)
+        end[0] = max(end[0], reached)  # it stands for all before
+        reached = end[:-1].max()
+        place, gap, free, beside = gaps_before(start, end, launch, comm)
+        is_kernel = rows[place] < n_kernels
+        free_gaps.append(gap[free & is_kernel])
+        beside &= is_kernel
+        n_beside += int(np.count_nonzero(beside))
+        n_started, gap_ns = started_in(start[place[beside]], gap[beside], windows)
+        number += n_started
+        total += gap_ns
+        n_begun += windows.slices(start[1:][comm.contains(start[1:])]).counts
+    free_gap = np.concatenate(free_gaps)
+    if min(free_gap.size, n_beside) < ENOUGH_GAPS:
         return None
-    number, total = started_in(start[place[beside]], gap[beside], windows)
-    begun = start[1:][comm.contains(start[1:])]
-    late = np.where(number > 0, np.maximum(total / np.maximum(number, 1) - gap[free].mean(), 0.0), 0.0)
-    return np.rint(late * windows.slices(begun).counts).astype(np.int64)
+    late = np.where(number > 0, np.maximum(total / np.maximum(number, 1) - free_gap.mean(), 0.0), 0.0)
+    return np.rint(late * n_begun).astype(np.int64)
 
 
 class Compared(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Generic, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from nsyspipe.analysis.attribution import operations_by_process
 from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
@@ -84,10 +85,11 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         is_step = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()] == 0
         others, n_named = ranges.filter(pa.array(~is_step)), int(np.count_nonzero(is_step))
     codes = phase_codes(named, reading.phases)
-    events = list(process_events(capture))
+    operations = operations_by_process(capture.operations.kernels, capture.operations.copies, capture.calls.all)
     without = replace(capture.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty())
     capture = replace(capture, operations=without)  # which hold most of its memory
     release_memory()
+    events = list(process_events(capture, operations))
     steps: list[ProcessSteps] = []
     hosts = {} if events else host_families(ranges, families)
     if events:
@@ -97,6 +99,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     pairs = zip(events, steps, strict=True)
     between = [between_steps(one.ranges, codes, own.members, capture.calls.all) for one, own in pairs]
     capture = replace(capture, calls=replace(capture.calls, all=None))  # most of what is left
+    release_memory()
     shares = zip(events, steps, between, strict=True)
     digested = [digest_process(*share, capture, codes, is_one_window=family is None) for share in shares]
     longest = largest_families(others, named, _MOST_FAMILIES)

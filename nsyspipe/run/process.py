@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process, launch_times, operations_of
+from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
@@ -35,7 +35,6 @@ class ProcessEvents:
     process_id: int
     operations: ProcessOperations
     ranges: pa.Table  # `canonical.RANGES` of the process
-    devices: tuple[int, ...]  # operations by device, the device with most first (tie: the lowest)
     has_launches: bool
     blocking_calls: pa.Table | None  # `canonical.BLOCKING_CALLS` of the process; None when not recorded
     payloads: pa.Table  # `canonical.PAYLOADS` of the process
@@ -44,7 +43,7 @@ class ProcessEvents:
     @property
     def clock(self) -> DeviceClock:
         """The clock of the device with most operations."""
-        return self.clocks.get(self.devices[0] if len(self.devices) > 1 else None, AGREED)
+        return self.clocks.get(self.operations.devices[0] if len(self.operations.devices) > 1 else None, AGREED)
 
     @property
     def offsets_of_kernels_ns(self) -> Int64 | None:
@@ -59,23 +58,15 @@ class ProcessEvents:
         return of_kernels
 
 
-def process_events(capture: Capture) -> Iterator[ProcessEvents]:
-    """Yield the events of each process with device activity, in order of process id."""
-    of_device, calls = (capture.operations.kernels, capture.operations.copies), capture.calls
-    processes = np.union1d(*(pc.unique(table["process_id"]).to_numpy() for table in of_device)).tolist()
-    tables = *of_device, capture.ranges.table, capture.payloads.table, calls.blocking, calls.waits, calls.all
-    parts = ([None] * len(processes) if one is None else by_process(one, processes) for one in tables)
-    shares = zip(processes, *parts, strict=True)
-    for process_id, kernels, copies, ranges, payloads, blocking, waits, own_calls in shares:
-        chunks = kernels["device_id"].chunks + copies["device_id"].chunks
-        devices = pc.value_counts(pa.chunked_array(chunks, pa.int64()).drop_null())
-        counts = {row["values"]: row["counts"] for row in devices.to_pylist()}
-        used = tuple(sorted(counts, key=lambda device: (-counts[device], device)))
-        kernel_launch, copy_launch = launch_times(own_calls, kernels, copies)
-        operations = operations_of(kernels, kernel_launch, copies, copy_launch)
-        has_launches = operations.n_without_launch < max(operations.n_launchable, 1)
-        clocks = device_clocks(operations, used, waits, own_calls)
-        yield ProcessEvents(process_id, operations, ranges, used, has_launches, blocking, payloads, clocks)
+def process_events(capture: Capture, operations: Mapping[int, ProcessOperations]) -> Iterator[ProcessEvents]:
+    """Yield the events of each process whose operations `attribution.operations_by_process` has found, in that order."""
+    calls = capture.calls
+    tables = capture.ranges.table, capture.payloads.table, calls.blocking, calls.waits, calls.all
+    shares = zip(operations.items(), *(by_process(table, [*operations]) for table in tables), strict=True)
+    for (process_id, own), ranges, payloads, blocking, waits, own_calls in shares:
+        has_launches = own.n_without_launch < max(own.n_launchable, 1)
+        clocks = device_clocks(own, waits, own_calls)
+        yield ProcessEvents(process_id, own, ranges, has_launches, blocking, payloads, clocks)
 
 
 @dataclass(frozen=True)
@@ -156,8 +147,8 @@ def digest_process(
         events.process_id,
         tuple(steps.candidates),
         pa.table(member_columns(events.ranges, members) | launched),
-        device_id=events.devices[0] if events.devices else None,
-        device_ids=tuple(sorted(events.devices)),
+        device_id=operations.devices[0] if operations.devices else None,
+        device_ids=tuple(sorted(operations.devices)),
         n_kernels=operations.kernel_start.size if recorded.kernels else None,
         n_comm=int(np.count_nonzero(operations.is_comm)) if has_comm else None,
         n_dtod=int(np.count_nonzero(operations.copy_kind == DTOD_KIND)) if has_copies else None,

@@ -187,15 +187,15 @@ def called(thread):
     (OPS, [ALL], called(1), -5),
 ])  # fmt: skip
 def test_who_waited_for_what(ops, rows, calls, lead):
-    assert device_clocks(operations(*ops), (0,), waits(*rows), calls)[None].early_ns == lead
+    assert device_clocks(operations(*ops), waits(*rows), calls)[None].early_ns == lead
 
 
 def test_of_what_one_launch_started_the_first_counts():
     # Three nodes of one graph are one operation that says so: too few.
     nodes = [compute(start, start + 5, 10**6) for start in (100, 110, 120)]
-    assert device_clocks(operations(*nodes), (0,), waits(), None)[None].offset_ns == 0
+    assert device_clocks(operations(*nodes), waits(), None)[None].offset_ns == 0
     apart = [compute(start, start + 5, 10**6 + start) for start in (100, 110, 120)]
-    assert device_clocks(operations(*apart), (0,), waits(), None)[None].offset_ns == -(10**6) - 5 * US
+    assert device_clocks(operations(*apart), waits(), None)[None].offset_ns == -(10**6) - 5 * US
 
 
 def test_every_device_of_a_process_is_compared_and_its_launches_corrected_by_its_own_clock():
@@ -203,9 +203,9 @@ def test_every_device_of_a_process_is_compared_and_its_launches_corrected_by_its
         *(compute(start, start + 50, start - 10, device_id=0) for start in (1000, 3000, 5000)),
         *(compute(start, start + 50, start + 10**6, device_id=1) for start in (2000, 4000, 6000)),
     )
-    clocks = device_clocks(ops, (0, 1), waits(), None)
+    clocks = device_clocks(ops, waits(), None)
     assert {device: one.offset_ns for device, one in clocks.items()} == {0: 0, 1: -(10**6) - 5 * US}
-    events = ProcessEvents(1, ops, canonical.RANGES.empty(), (0, 1), True, None, canonical.PAYLOADS.empty(), clocks)
+    events = ProcessEvents(1, ops, canonical.RANGES.empty(), True, None, canonical.PAYLOADS.empty(), clocks)
     assert events.clock == clocks[0]
     launches = idle_gaps(ops, 0, events.offsets_of_kernels_ns).launch.tolist()
     # Each kernel of the second device 5 us before its start, as its clock is taken to say.
