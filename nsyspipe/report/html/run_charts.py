@@ -203,7 +203,7 @@ def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float |
     """Return by place in a step message bytes, bus bandwidth and the rank that came last, each null where it is not known."""
     facts: dict[str, list[float | None]] = {}
     columns = ["seq", "rank", "late_by_ns", "message_bytes", "busbw_bytes_per_s"]
-    for row in collectives.filter(pc.equal(collectives["step"], step)).select(columns).to_pylist():
+    for row in collectives.select(columns).filter(pc.equal(collectives["step"], step)).to_pylist():
         about = facts.setdefault(str(row["seq"]), [row["message_bytes"], row["busbw_bytes_per_s"], None])
         about[2] = row["rank"] if row["late_by_ns"] else about[2]
     return facts
@@ -271,8 +271,8 @@ def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterat
     """Return each group in order of its keys: these, and of each column the median of what is known."""
     lists = table.group_by(keys, use_threads=False).aggregate([(name, "list") for name in columns])
     lists = lists.sort_by([(name, "ascending") for name in keys])
-    # Column by column, since what is known of all rows takes far more memory as Python's numbers.
-    medians = ([_median(values) for values in lists[f"{name}_list"].to_pylist()] for name in columns)
+    # One by one, since what is known of all rows takes far more memory as Python's numbers.
+    medians = ([_median(values.as_py()) for values in lists[f"{name}_list"]] for name in columns)
     return zip(*(lists[name].to_pylist() for name in keys), *medians, strict=True)
 
 
