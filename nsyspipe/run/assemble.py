@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import CommOperations
+from nsyspipe.analysis.kernels import WindowSums
 from nsyspipe.analysis.steps import FEW_STEPS, Selection, select_steps, step_numbers
 from nsyspipe.analysis.summary import step_times, with_ratios
 from nsyspipe.model import schema
@@ -36,7 +37,10 @@ _DTOD = "exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns
 _GRAD_COPIES = "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies"
 # What a second reading needs of windows, and the table of collectives.
 _KEPT, _NOTHING = ("member", "start_ns", "end_ns", "is_complete", "graph_ns"), pa.table({})
-_MERGED: dict[str, Any] = {"phases": _NOTHING, "kernels": _NOTHING, "comm": CommOperations((), _NOTHING)}
+_MERGED: dict[str, Any] = {
+    "phases": _NOTHING, "kernels": _NOTHING, "comm": CommOperations((), _NOTHING),
+    "kernels_by_window": WindowSums(0, *(np.empty(0, np.int64),) * 5),  # type: ignore[arg-type]  # which has no sums
+}  # fmt: skip
 _SHOWN = 8
 # The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
 _IN_TURN, _MUCH_IN_TURN = 0.01, 0.05

@@ -1,7 +1,7 @@
 """The ranks of a run on one clock, their communication side by side, what matched collectives say of steps and ranks; and the tables of it."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +18,7 @@ from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.table import Flags, Float64, Int32, Int64, conform
-from nsyspipe.reader.tables import release_memory
+from nsyspipe.model.table import FLOAT, INT, Flags, Float64, Int32, Int64, conform
 from nsyspipe.run.gather import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
 
@@ -325,7 +324,8 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
         is_graph[own] = bool(rank.process.windows["graph_ns"].to_numpy().any())
     chosen, seq = np.flatnonzero(rows.in_step), places_in_steps(across)
     whole = chosen[np.lexsort((rows.rank[chosen], seq[chosen], rows.step[chosen]))]
-    parts = []
+    nulls, parts = _shared_nulls(whole.size), []
+    del chosen
     for at in range(0, whole.size, BLOCK):
         order = whole[at : at + BLOCK]
         columns = _columns(across, order, ranks, summary_steps) | {
@@ -338,25 +338,28 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
         seconds = pc.if_else(pc.equal(seconds, 0.0), None, seconds)  # nothing was transferred
         for name, n_bytes in {"algbw_bytes_per_s": "message_bytes", "busbw_bytes_per_s": "bus_bytes"}.items():
             columns[name] = pc.divide(pc.cast(columns[n_bytes], pa.float64(), safe=False), seconds)
-        parts.append(conform(pa.table(columns), schema.COLLECTIVES))
-        release_memory()
-    return _sharing_nulls(pa.concat_tables([schema.COLLECTIVES.empty(), *parts]))
+        parts.append(_sharing_nulls(conform(pa.table(columns), schema.COLLECTIVES), nulls))
+    return pa.concat_tables([schema.COLLECTIVES.empty(), *parts])
 
 
-def _sharing_nulls(table: pa.Table) -> pa.Table:
-    """Return a large table whose columns of nulls alone take no memory."""
-    for at, field in enumerate(table.schema if table.num_rows > BLOCK else ()):
-        if table[at].null_count == table.num_rows:
-            chunk = pa.nulls(BLOCK, field.type)
-            chunks = [chunk[: one.num_rows] for one in table.select([at]).to_batches(BLOCK)]
-            table = table.set_column(at, field, pa.chunked_array(chunks))
+def _shared_nulls(n_rows: int) -> dict[pa.DataType, pa.Array]:
+    """Return the nulls that the blocks of a large table share."""
+    return {kind: pa.nulls(BLOCK, kind) for kind in (INT, FLOAT)} if n_rows > BLOCK else {}
+
+
+def _sharing_nulls(table: pa.Table, nulls: Mapping[pa.DataType, pa.Array]) -> pa.Table:
+    """Return a table whose columns of nulls alone take no memory."""
+    for at, field in enumerate(table.schema):
+        if field.type in nulls and table[at].null_count == table.num_rows:
+            chunks = [nulls[field.type][: one.num_rows] for one in table.select([at]).to_batches(BLOCK)]
+            table = table.set_column(at, field, pa.chunked_array(chunks, field.type))
     return table
 
 
 def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
     """Return those columns of `collectives_table` that figures and rules need, of summary steps, sorted by (rank, start)."""
     order = np.flatnonzero(across.rows.in_step & np.isin(across.rows.step, summary_steps))
-    return _sharing_nulls(pa.table(_columns(across, order, ranks, summary_steps)))
+    return _sharing_nulls(pa.table(_columns(across, order, ranks, summary_steps)), _shared_nulls(order.size))
 
 
 def _columns(across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64) -> dict[str, Any]:
@@ -399,12 +402,13 @@ def places_in_steps(across: CrossRank) -> Int64:
     steps = n_matched = np.empty(0, np.int64)
     matched = np.flatnonzero(across.is_matched & rows.in_step)
     if known is not None:
-        collective = known.collective_id
-        order = matched[np.lexsort((collective[matched], known.column("first_start_ns", matched), rows.step[matched]))]
-        is_new = np.diff(collective[order], prepend=-1) != 0
-        count, begins = np.cumsum(is_new), run_starts(rows.step[order])
-        seq[order] = count - np.repeat(count[begins], np.diff(begins, append=order.size))
-        steps, n_matched = np.unique(rows.step[order[is_new]], return_counts=True)
+        collective = known.collective_id[matched]
+        numbers, first = np.unique(collective, return_index=True)
+        step, place = rows.step[matched[first]], np.zeros(known.first_start_ns.size, np.int64)
+        order = np.lexsort((known.first_start_ns[numbers], step))
+        place[numbers[order]] = places_in_runs(step[order])
+        seq[matched] = place[collective]
+        steps, n_matched = np.unique(step, return_counts=True)
     rest = np.flatnonzero(~across.is_matched & rows.in_step)
     order = rest[np.lexsort((rows.start_ns[rest], rows.rank[rest], rows.step[rest]))]
     owner = rows.step[order] * (int(rows.rank.max(initial=0)) + 1) + rows.rank[order]

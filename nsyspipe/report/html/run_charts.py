@@ -229,8 +229,8 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
         n_used = max(n_steps * _MOST_ROWS // n_rows, 1)
         used = [steps[at * n_steps // n_used] for at in range(n_used)]
         in_summary = pc.and_(in_summary, pc.is_in(collectives["step"], pa.array(used, pa.int64())))
-    table = collectives.select(_OF_MEDIANS).filter(in_summary)
-    rows, n_all = _rows(table) if table.num_rows else ([], 0)
+    rows, n_all = _rows(collectives.select(_OF_MEDIANS).filter(in_summary)) if n_rows else ([], 0)
+    table = collectives.select(["step", "rank", "is_matched"]).filter(in_summary)
     note = f"Medians over {f'{n_used} of' if n_used < n_steps else 'the'} {n_steps} steps of the figures"
     if n_used == n_steps <= 1:
         note = "The one step of the figures" if whole == "a step" else "All that was captured"
