@@ -120,7 +120,8 @@ class Waiting:
             return np.where(own == NOBODY, 0, np.maximum(self.ends[rows] - last, 0))
         value = getattr(self, name)[own]
         if name == "held_up_ns":
-            return value * (self.latest[own] == np.arange(self.starts.size)[rows])
+            operations = np.arange(self.starts.size)[rows] if isinstance(rows, slice) else rows
+            return value * (self.latest[own] == operations)
         return value * (starts == last) if name in ("late_by_ns", "is_late_significant") else value
 
 

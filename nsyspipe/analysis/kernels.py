@@ -41,7 +41,6 @@ _OF_KERNELS = (
     "n_in_summary", "in_summary_ns", "n_kernels", "total_ns", "overlapped_ns", "n_slowed", "slowed_ns", "free_ns",
 )  # fmt: skip
 _SUMMED = ("transfer_ns", "exposed_ns", *RATES.values())
-_OF_COLLECTIVES = [*dict.fromkeys(("collective", "message_bytes", "start_ns", "end_ns", "wait_ns", *_SUMMED))]
 _OF_TRAFFIC = [name for name in schema.COSTS.names if name in schema.TRAFFIC.names]
 
 
@@ -342,11 +341,13 @@ def _of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]:
 
 
 def _collectives(collectives: pa.Table, n_steps: int | None) -> Iterator[Row]:
-    chosen = collectives.select(_OF_COLLECTIVES).filter(collectives["in_summary"])
-    own = pc.subtract(chosen["end_ns"], chosen["start_ns"])
-    waited = pc.min_element_wise(chosen["wait_ns"], own, skip_nulls=False)
-    columns = {"total_ns": own, "waited_ns": waited} | {name: chosen[name] for name in _SUMMED}
-    kinds = {"name": chosen["collective"].cast(pa.string()), "size": chosen["message_bytes"]}
+    def chosen(name: str) -> pa.ChunkedArray:
+        return collectives[name].filter(collectives["in_summary"])
+
+    own = pc.subtract(chosen("end_ns"), chosen("start_ns"))
+    waited = pc.min_element_wise(chosen("wait_ns"), own, skip_nulls=False)
+    columns = {"total_ns": own, "waited_ns": waited} | {name: chosen(name) for name in _SUMMED}
+    kinds = {"name": chosen("collective").cast(pa.string()), "size": columns["message_bytes"]}
     for row in sums_by(pa.table(kinds | columns), [*kinds], [*columns]):
         exposed, transfer = row["exposed_ns"], row["transfer_ns"]
         yield {

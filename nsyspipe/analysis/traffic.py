@@ -90,8 +90,10 @@ def parallelism(traffic: pa.Table) -> list[str]:
 
 def bubble_ns_per_step(traffic: pa.Table, n_ranks: int) -> float | None:
     """Return how long a rank of the run waits between stages of a pipeline, in the mean; None where that is not known."""
-    bubbles = traffic.filter(pc.and_(pc.equal(traffic["role"], PIPELINE), pc.is_valid(traffic["rank"])))
-    total = pc.sum(bubbles["bubble_ns_per_step"], skip_nulls=False, min_count=0).as_py()
+    bubbles = traffic["bubble_ns_per_step"].filter(
+        pc.and_(pc.equal(traffic["role"], PIPELINE), pc.is_valid(traffic["rank"]))
+    )
+    total = pc.sum(bubbles, skip_nulls=False, min_count=0).as_py()
     return None if total is None else total / max(n_ranks, 1)
 
 
@@ -154,7 +156,7 @@ def mean_over_ranks(traffic: pa.Table, column: str, key: str) -> dict[str, float
 
     Each communicator counts as often as it has ranks.
     """
-    rows = traffic.filter(pc.is_valid(traffic["rank"])).select([*{"rank", column, key}]).to_pylist()
+    rows = traffic.select([*{"rank", column, key}]).filter(pc.is_valid(traffic["rank"])).to_pylist()
     if any(row[column] is None for row in rows):
         return None
     sums: dict[str, float] = defaultdict(float)

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.collectives import CommOperations
+from nsyspipe.analysis.kernels import WindowSums
 from nsyspipe.analysis.steps import FEW_STEPS, Selection, select_steps, step_numbers
 from nsyspipe.analysis.summary import step_times, with_ratios
 from nsyspipe.model import schema
@@ -33,6 +35,12 @@ _HIDDEN = (*_HIDDEN_OF_PHASES, "overlap_compute_ns", "overlap_backward_ns", "n_c
 # What copies inside CUDA graphs that were captured as a whole make unknown.
 _DTOD = "exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"
 _GRAD_COPIES = "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies"
+# What a second reading needs of windows, and the table of collectives.
+_KEPT, _NOTHING = ("member", "start_ns", "end_ns", "is_complete", "graph_ns"), pa.table({})
+_MERGED: dict[str, Any] = {
+    "phases": _NOTHING, "kernels": _NOTHING, "comm": CommOperations((), _NOTHING),
+    "kernels_by_window": WindowSums(0, *(np.empty(0, np.int64),) * 5),  # type: ignore[arg-type]  # which has no sums
+}  # fmt: skip
 _SHOWN = 8
 # The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
 _IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
@@ -54,6 +62,7 @@ class RunTables:
     selection: Selection
     world_size: int | None
     across: comm.CrossRank  # the ranks in the order of the table, on one clock, with their communication
+    gathered: Gathered  # less what is in these tables, as are its digests in `across`
     is_capture: bool  # whether the ranks have no steps: the one row of each is its capture
 
 
@@ -100,6 +109,12 @@ def merge(
     host_steps = (_host_steps(one, names[one.argument], is_numbered=source != "order") for one in numbered_hosts)
     told_size = told_world_size(digests, sidecars)
     is_more = told_size is not None and len(numbers) > told_size
+    kept = replace(gathered, digests=tuple(map(_without_merged, digests)))
+    processes = {(at, one.process_id): one for at, digest in enumerate(kept.digests) for one in digest.processes}
+    left = tuple(
+        replace(rank, report=kept.digests[rank.argument], process=processes[rank.argument, rank.process.process_id])
+        for rank in ranks
+    )
     return RunTables(
         ranks=ranks_table(across, source, names, sidecars, is_comm_in_graphs=may_hide),
         steps=steps,
@@ -123,9 +138,16 @@ def merge(
         ),
         selection=selection,
         world_size=size,
-        across=across,
+        across=replace(across, placed=left),
+        gathered=kept,
         is_capture=is_capture,
     )
+
+
+def _without_merged(digest: ReportDigest) -> ReportDigest:
+    """Return a digest without what is in the tables of the run, most of what it holds."""
+    own = (replace(one, windows=one.windows.select(_KEPT), **_MERGED) for one in digest.processes)
+    return replace(digest, processes=tuple(own))
 
 
 def _numbered(ranks: Sequence[Rank[P]], numbers: Sequence[int], *, is_capture: bool = False) -> list[Rank[P]]:

@@ -1,7 +1,7 @@
 """The ranks of a run on one clock, their communication side by side, what matched collectives say of steps and ranks; and the tables of it."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
-from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, run_starts, sums_of, union
+from nsyspipe.analysis.intervals import BLOCK, IntervalSet, places_in_runs, run_starts, sums_of, union
 from nsyspipe.analysis.operations import NO_SEQ
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.table import Flags, Float64, Int32, Int64
+from nsyspipe.model.table import FLOAT, INT, Flags, Float64, Int32, Int64, conform
 from nsyspipe.run.gather import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
 
@@ -315,37 +315,55 @@ def message_sizes(across: CrossRank, of: Int64) -> tuple[Int64, Float64, Flags]:
 
 
 def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
-    """Return `schema.COLLECTIVES` but for its texts, which are dictionaries."""
+    """Return `schema.COLLECTIVES`, made of so many rows at a time that little is made on the way."""
     rows = across.rows
     # The time of each beside no compute; not known on a rank whose graphs do not show what is in them.
     exposed, is_graph = rows.end_ns - rows.start_ns, np.zeros(len(rows), np.bool_)
     for rank, own in across.by_rank():
         exposed[own] -= rank.process.hidden.shifted(rank.shift_ns).lengths(rows.start_ns[own], rows.end_ns[own])
         is_graph[own] = bool(rank.process.windows["graph_ns"].to_numpy().any())
-    chosen = np.flatnonzero(rows.in_step)
-    seq = places_in_steps(across)
-    order = chosen[np.lexsort((rows.rank[chosen], seq[chosen], rows.step[chosen]))]
-    columns = _columns(across, order, ranks, summary_steps) | {
-        "seq": seq[order],
-        "algorithm": _words(rows.kind[order], [kind.algorithm for kind in rows.kinds]),
-        "exposed_ns": pa.array(exposed[order], mask=is_graph[order]),
-        **_waiting_columns(across, order, ("is_significant",)),
-    }
-    seconds = pc.divide(pc.cast(columns["transfer_ns"], pa.float64(), safe=False), 1e9)
-    seconds = pc.if_else(pc.equal(seconds, 0.0), None, seconds)  # nothing was transferred
-    for name, n_bytes in {"algbw_bytes_per_s": "message_bytes", "busbw_bytes_per_s": "bus_bytes"}.items():
-        columns[name] = pc.divide(pc.cast(columns[n_bytes], pa.float64(), safe=False), seconds)
-    return pa.table({name: columns[name] for name in schema.COLLECTIVES.names})
+    chosen, seq = np.flatnonzero(rows.in_step), places_in_steps(across)
+    whole = chosen[np.lexsort((rows.rank[chosen], seq[chosen], rows.step[chosen]))]
+    nulls, parts = _shared_nulls(whole.size), []
+    del chosen
+    for at in range(0, whole.size, BLOCK):
+        order = whole[at : at + BLOCK]
+        columns = _columns(across, order, ranks, summary_steps) | {
+            "seq": seq[order],
+            "algorithm": _words(rows.kind[order], [kind.algorithm for kind in rows.kinds]),
+            "exposed_ns": pa.array(exposed[order], mask=is_graph[order]),
+            **_waiting_columns(across, order, ("is_significant",)),
+        }
+        seconds = pc.divide(pc.cast(columns["transfer_ns"], pa.float64(), safe=False), 1e9)
+        seconds = pc.if_else(pc.equal(seconds, 0.0), None, seconds)  # nothing was transferred
+        for name, n_bytes in {"algbw_bytes_per_s": "message_bytes", "busbw_bytes_per_s": "bus_bytes"}.items():
+            columns[name] = pc.divide(pc.cast(columns[n_bytes], pa.float64(), safe=False), seconds)
+        parts.append(_sharing_nulls(conform(pa.table(columns), schema.COLLECTIVES), nulls))
+    return pa.concat_tables([schema.COLLECTIVES.empty(), *parts])
+
+
+def _shared_nulls(n_rows: int) -> dict[pa.DataType, pa.Array]:
+    """Return the nulls that the blocks of a large table share."""
+    return {kind: pa.nulls(BLOCK, kind) for kind in (INT, FLOAT)} if n_rows > BLOCK else {}
+
+
+def _sharing_nulls(table: pa.Table, nulls: Mapping[pa.DataType, pa.Array]) -> pa.Table:
+    """Return a table whose columns of nulls alone take no memory."""
+    for at, field in enumerate(table.schema):
+        if field.type in nulls and table[at].null_count == table.num_rows:
+            chunks = [nulls[field.type][: one.num_rows] for one in table.select([at]).to_batches(BLOCK)]
+            table = table.set_column(at, field, pa.chunked_array(chunks, field.type))
+    return table
 
 
 def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
     """Return those columns of `collectives_table` that figures and rules need, of summary steps, sorted by (rank, start)."""
     order = np.flatnonzero(across.rows.in_step & np.isin(across.rows.step, summary_steps))
-    return pa.table(_columns(across, order, ranks, summary_steps))
+    return _sharing_nulls(pa.table(_columns(across, order, ranks, summary_steps)), _shared_nulls(order.size))
 
 
 def _columns(across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64) -> dict[str, Any]:
-    rows = across.rows
+    rows, known = across.rows, across.waiting
     message, bus, is_sized = message_sizes(across, order)
     return {
         "step": rows.step[order],
@@ -356,7 +374,9 @@ def _columns(across: CrossRank, order: Int64, ranks: Sequence[int], summary_step
         "micro_batch": pa.array(rows.micro_batch[order], pa.int64(), mask=rows.micro_batch[order] == NONE),
         "start_ns": rows.start_ns[order],
         "end_ns": rows.end_ns[order],
-        "is_matched": across.is_matched[order],
+        "is_matched": np.zeros(order.size, np.bool_)
+        if known is None
+        else known.collective_id[order] != matching.NOBODY,
         "in_summary": np.isin(rows.step[order], summary_steps),
         **_waiting_columns(across, order, _NEEDED),
         "message_bytes": pa.array(message, mask=message == ABSENT),
@@ -371,7 +391,7 @@ def _words(codes: Int32, words: Sequence[str | None]) -> pa.DictionaryArray:
 def _waiting_columns(across: CrossRank, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
     if (known := across.waiting) is None:
         return {name: pa.nulls(order.size, pa.bool_() if name.startswith("is_") else pa.int64()) for name in names}
-    is_unknown = ~across.is_known[order]
+    is_unknown = (known.collective_id[order] == matching.NOBODY) | ~across.is_whole[across.rows.communicator[order]]
     return {name: pa.array(known.column(name, order), mask=is_unknown) for name in names}
 
 
@@ -382,12 +402,13 @@ def places_in_steps(across: CrossRank) -> Int64:
     steps = n_matched = np.empty(0, np.int64)
     matched = np.flatnonzero(across.is_matched & rows.in_step)
     if known is not None:
-        collective = known.collective_id
-        order = matched[np.lexsort((collective[matched], known.column("first_start_ns", matched), rows.step[matched]))]
-        is_new = np.diff(collective[order], prepend=-1) != 0
-        count, begins = np.cumsum(is_new), run_starts(rows.step[order])
-        seq[order] = count - np.repeat(count[begins], np.diff(begins, append=order.size))
-        steps, n_matched = np.unique(rows.step[order[is_new]], return_counts=True)
+        collective = known.collective_id[matched]
+        numbers, first = np.unique(collective, return_index=True)
+        step, place = rows.step[matched[first]], np.zeros(known.first_start_ns.size, np.int64)
+        order = np.lexsort((known.first_start_ns[numbers], step))
+        place[numbers[order]] = places_in_runs(step[order])
+        seq[matched] = place[collective]
+        steps, n_matched = np.unique(step, return_counts=True)
     rest = np.flatnonzero(~across.is_matched & rows.in_step)
     order = rest[np.lexsort((rows.start_ns[rest], rows.rank[rest], rows.step[rest]))]
     owner = rows.step[order] * (int(rows.rank.max(initial=0)) + 1) + rows.rank[order]

@@ -96,11 +96,12 @@ def run_operations(
     """
     if steps is not None:
         steps = check_steps(tables.steps, steps)
-    seqs = places_in_steps(tables.across)
+    seqs, rows = places_in_steps(tables.across), tables.across.rows
     of_reports: dict[int, list[tuple[Rank[ProcessDigest], RankSteps]]] = {}
     for rank, own in tables.across.by_rank():
         if ranks is None or rank.number in ranks:
-            of_reports.setdefault(rank.argument, []).append((rank, _rank_steps(rank, seqs[own], steps)))
+            times = rows.start_ns[own], rows.end_ns[own]
+            of_reports.setdefault(rank.argument, []).append((rank, _rank_steps(rank, times, seqs[own], steps)))
     return _in_order([_task(of_report, reading) for of_report in of_reports.values()], jobs, executor)
 
 
@@ -153,12 +154,14 @@ def _takes_work(executor: Executor) -> bool:
     return True
 
 
-def _rank_steps(rank: Rank[ProcessDigest], seqs: Int64, steps: tuple[int, int] | None) -> RankSteps:
-    """Return what the first reading says of a rank; `seqs`: the place in its step of each communication operation."""
+def _rank_steps(
+    rank: Rank[ProcessDigest], times: tuple[Int64, Int64], seqs: Int64, steps: tuple[int, int] | None
+) -> RankSteps:
+    """Return what the first reading says of a rank; of each communication operation aligned `times`, and its place in its step."""
     process, family = rank.process, rank.report.family
     windows = Windows(*(process.windows[name].to_numpy() for name in ("member", "start_ns", "end_ns", "is_complete")))
     starts, ends = (process.members[name].to_numpy() for name in ("start_ns", "end_ns"))
-    comm_starts, comm_ends = (process.comm.table[name].to_numpy() for name in ("start_ns", "end_ns"))
+    comm_starts, comm_ends = (column - rank.shift_ns for column in times)
     span = None if steps is None else _hull(windows.starts, windows.ends, _between(rank.steps[windows.member], steps))
     if span is not None:
         rows = overlapping_rows(comm_starts, comm_ends, span)

@@ -24,7 +24,6 @@ from nsyspipe.model import schema
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
-from nsyspipe.model.table import conform
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
@@ -94,6 +93,7 @@ class ReportRun(Run):
     def _tables(self) -> RunTables:
         there = self.chosen.there if self.chosen else frozenset()
         tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, there)
+        vars(self)["_gathered"] = tables.gathered  # thousands of digests take more memory than what is made of them
         if self.chosen and tables.ranks.num_rows:
             self.chosen.check(tables.ranks["rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
         return tables
@@ -159,7 +159,7 @@ class ReportRun(Run):
         figures, is_capture = (merged.steps, merged.collectives), merged.is_capture
         of_collectives = merged.across, merged.ranks["rank"].to_pylist(), merged.selection.steps
         makers: dict[str, Callable[[], pa.Table]] = {
-            "collectives": lambda: conform(collectives_table(*of_collectives), schema.COLLECTIVES),
+            "collectives": lambda: collectives_table(*of_collectives),
             "summary": lambda: summary(*figures, is_capture=is_capture),
             "rank_summary": lambda: rank_summary(*figures, merged.ranks, is_capture=is_capture),
             "phase_summary": lambda: phase_summary(self._summary_phases),

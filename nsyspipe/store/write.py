@@ -95,12 +95,13 @@ def save(
     check_store(run, store)
     # The timeline first: workers read for it while the rest is made here.
     names = dict.fromkeys(["timeline", *(name for name in RUN_TABLES if name in DATASET)])
-    tables = {name: run.table(name) for name in names} | {"metrics": _metrics(run)}
+    tables = {name: run.table(name) for name in names}
     tables["problems"] = schema.PROBLEMS.from_rows(run.problem_rows)  # in the words of the commands
     with staged_run(store, run_id) as staged:
         files: dict[str, str] = {}
         for name, table in tables.items():
             files |= _write(staged, name, table)
+        files |= _write(staged, "metrics", _metrics(run))
         if events:
             for n_done, (rank, *found) in enumerate(run.operations(), start=1):
                 for name, table in zip(EVENT_TABLES, found, strict=True):

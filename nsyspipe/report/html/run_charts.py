@@ -203,7 +203,7 @@ def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float |
     """Return by place in a step message bytes, bus bandwidth and the rank that came last, each null where it is not known."""
     facts: dict[str, list[float | None]] = {}
     columns = ["seq", "rank", "late_by_ns", "message_bytes", "busbw_bytes_per_s"]
-    for row in collectives.filter(pc.equal(collectives["step"], step)).select(columns).to_pylist():
+    for row in collectives.select(columns).filter(pc.equal(collectives["step"], step)).to_pylist():
         about = facts.setdefault(str(row["seq"]), [row["message_bytes"], row["busbw_bytes_per_s"], None])
         about[2] = row["rank"] if row["late_by_ns"] else about[2]
     return facts
@@ -229,8 +229,8 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
         n_used = max(n_steps * _MOST_ROWS // n_rows, 1)
         used = [steps[at * n_steps // n_used] for at in range(n_used)]
         in_summary = pc.and_(in_summary, pc.is_in(collectives["step"], pa.array(used, pa.int64())))
-    table = collectives.select(_OF_MEDIANS).filter(in_summary)
-    rows, n_all = _rows(table) if table.num_rows else ([], 0)
+    rows, n_all = _rows(collectives.select(_OF_MEDIANS).filter(in_summary)) if n_rows else ([], 0)
+    table = collectives.select(["step", "rank", "is_matched"]).filter(in_summary)
     note = f"Medians over {f'{n_used} of' if n_used < n_steps else 'the'} {n_steps} steps of the figures"
     if n_used == n_steps <= 1:
         note = "The one step of the figures" if whole == "a step" else "All that was captured"
@@ -271,7 +271,7 @@ def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterat
     """Return each group in order of its keys: these, and of each column the median of what is known."""
     lists = table.group_by(keys, use_threads=False).aggregate([(name, "list") for name in columns])
     lists = lists.sort_by([(name, "ascending") for name in keys])
-    # Column by column, since what is known of all rows takes far more memory as Python's numbers.
-    known = (([n for n in values if n is not None] for values in lists[f"{name}_list"].to_pylist()) for name in columns)
+    # One by one, since what is known of all rows takes far more memory as Python's numbers.
+    known = (([n for n in values.as_py() if n is not None] for values in lists[f"{name}_list"]) for name in columns)
     medians = ([float(statistics.median(values)) if values else None for values in rows] for rows in known)
     return zip(*(lists[name].to_pylist() for name in keys), *medians, strict=True)
