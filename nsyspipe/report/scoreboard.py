@@ -72,7 +72,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
     has_kinds, others = len(board.kinds) > 1, _of_other_work(board)
     judged = sorted({row["peer_statistic"] for row in rows if row["peer_statistic"]}, reverse=True) or [MEDIAN]
     fields = [
-        _run_field(rows),
+        _run_field(board.table.to_pylist()),
         *([] if has_kinds else [Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)]),
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),

@@ -197,9 +197,7 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
     values = {figure.column: [value_of(row, figure) for row in rows] for figure in FOLLOWED}
     hints = {hint: at for at, hint in enumerate(dict.fromkeys(run["hint"] for run in runs))}
     return {
-        "figures": [
-            {"name": one.column, "title": one.label, "kind": one.unit, "better": one.better} for one in FOLLOWED
-        ],
+        "figures": [{"name": one.column, "title": one.label, "kind": one.unit} for one in FOLLOWED],
         "groups": groups,
         "series": [{"group": groups.index(group), "label": label} for group, label in series],
         "facets": [{name: facet[name] for name in ("name", "codes")} for facet in choices],

@@ -43,7 +43,7 @@ _CODE = re.compile(
 # Between the words of a name.
 _BREAKS = re.compile(r"(?<=[A-Za-z0-9)\]][_./])(?=[A-Za-z]{2})|(?<=::)|(?<=[a-z])(?=[A-Z])")
 _MOST_SHOWN = 2000  # longer than any sentence of ours
-_UNBROKEN, _LONG_CODE = 9, 36  # letters; what is shorter fits a phone
+_UNBROKEN, _WHOLE, _LONG_CODE = 9, 27, 36  # letters; what is shorter fits a phone
 PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)  # categories of the palette, and words
 
 
@@ -133,10 +133,15 @@ def _told(text: str) -> str:
     return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", cut(text, _MOST_SHOWN))
 
 
-def _name(text: str) -> Markup:
-    """Return a text with names in it, of which long ones break where their words end."""
-    words = (_BREAKS.split(word) if len(word) > _UNBROKEN else [word] for word in _told(text).split(" "))
-    return Markup(" ").join(Markup("<wbr>").join(word) for word in words)
+def _name(text: str, unbroken: int = _UNBROKEN) -> Markup:
+    """Return a text with names in it, of which those longer than `unbroken` break where their words end."""
+    return Markup(" ").join(_broken(word, unbroken) for word in _told(text).split(" "))
+
+
+def _broken(word: str, unbroken: int) -> Markup:
+    if "-" in word[1:] and len(word) <= _WHOLE:  # browsers break at hyphens
+        return Markup('<span class="whole">{}</span>').format(word)
+    return Markup("<wbr>").join(_BREAKS.split(word) if len(word) > unbroken else [word])
 
 
 def _code(text: str) -> Markup:

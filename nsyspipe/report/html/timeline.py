@@ -22,7 +22,7 @@ _LEGEND = (
     ("compute", "compute", "compute"), (_UNTOLD, _UNTOLD, "kernels: which of them communicate is not known"), ("hidden", "hidden", "communication beside compute"),
     ("exposed", "exposed", "exposed communication"), ("wait", "waiting", "waiting in it"), ("transfer", "transfer", "transfer"),
     ("memory", "copies", "copies"), ("launch", "launch", "launched, not yet started"),
-    ("phase", "backward", "phases, as the device ran them"),
+    ("phase", "backward", "phases of the step, as the device ran them"),
 )  # fmt: skip
 # Heading, lane, and the column of `steps` that is null where the lane was not recorded.
 _BUSY = (

@@ -70,7 +70,8 @@ nsyspipe.builders.sizes = (data, palette) => {
       min: ({ min }) => 10 ** Math.floor(Math.log10(min)), max: ({ max }) => 10 ** Math.ceil(Math.log10(max)),
       axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, margin: 10, alignMinLabel: "left", alignMaxLabel: "right",
         formatter: (bytes) => nsyspipe.bytes(bytes).replace(".00", "") } },
-    yAxis: nsyspipe.valueAxis(palette, { axisLabel: { color: palette.ink3, fontSize: 12, formatter: (speed) => `${nsyspipe.tick(speed / 1e9)} GB/s` } }),
+    // Above the highest point there is room for the whole of it.
+    yAxis: nsyspipe.valueAxis(palette, { boundaryGap: [0, "6%"], axisLabel: { color: palette.ink3, fontSize: 12, formatter: (speed) => `${nsyspipe.tick(speed / 1e9)} GB/s` } }),
     series: kinds.map((kind, index) => ({
       name: kind,
       type: "scatter",

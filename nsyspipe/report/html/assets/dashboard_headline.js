@@ -15,7 +15,7 @@ nsyspipe.headline = (() => {
   const sentence = (...parts) => fill(element("p"), parts);
 
   const changeMark = (found) => {
-    const mark = element("span", `change ${found.tone}`);
+    const mark = element("span", `change ${found.tone ?? "same"}`);
     if (found.difference !== 0) {
       const arrow = element("span", "arrow", found.difference < 0 ? "\u25bc" : "\u25b2");
       arrow.setAttribute("aria-hidden", "true");

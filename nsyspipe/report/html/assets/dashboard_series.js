@@ -60,7 +60,7 @@
     made.append(element("b", "", words.figure(MAIN, latest)));
     const levels = nsyspipe.levels.of(of);
     if (levels.length > 1) {
-      const found = words.relative(MAIN, levels.at(-1).height, levels.at(-2).height);
+      const found = words.ofLevels(levels.at(-1).height, levels.at(-2).height);
       made.append(nsyspipe.headline.changeMark(found), element("span", "since", `since ${words.moment(levels.at(-1).runs[0])}`));
     } else if (levels.length) made.append(element("span", "change", "no lasting change"));
     else {

@@ -6,7 +6,6 @@ nsyspipe.words = (() => {
   const figures = new Map(data.figures.map((figure) => [figure.name, figure]));
   // Less than this is not called better or worse.
   const SMALL_CHANGE = 0.02;
-  const SMALL_POINTS = 0.01;
   const DAY_MS = 86_400_000;
 
   const write = {
@@ -28,31 +27,28 @@ nsyspipe.words = (() => {
     return `${nsyspipe.percent(size, size < 0.095 ? 1 : 0)} ${ratio < 0 ? "less" : "more"}`;
   };
 
-  const tone = (difference, small, better) => {
-    if (Math.abs(difference) < small || better === "neither") return "same";
-    return (difference > 0) === (better === "higher") ? "better" : "worse";
-  };
-
   /**
-   * A figure of a run against that of another: relative for times and rates, in points for shares.
-   * @returns {{text: string, tone: string, difference: number}|null} null where one of them is not recorded
+   * A figure of a run against that of another: relative for times and rates, in points for shares. Two runs are no
+   * verdict, so it is called neither better nor worse.
+   * @returns {{text: string, difference: number}|null} null where one of them is not recorded
    */
   const against = (name, run, other) => {
     const [ours, theirs] = [value(name, run), other === null ? null : value(name, other)];
     if (ours === null || theirs === null) return null;
-    const { kind, better } = figures.get(name);
-    if (kind === "ratio") {
+    if (figures.get(name).kind === "ratio") {
       const points = ours - theirs;
       const size = Math.abs(100 * points).toFixed(1);
       const text = size === "0.0" ? "the same" : `${size} points ${points < 0 ? "less" : "more"}`;
-      return { text, difference: points, tone: tone(points, SMALL_POINTS, better) };
+      return { text, difference: points };
     }
-    return theirs === 0 ? null : relative(name, ours, theirs);
+    return theirs === 0 ? null : { text: change(ours / theirs - 1), difference: ours / theirs - 1 };
   };
 
-  const relative = (name, ours, theirs) => {
-    const ratio = ours / theirs - 1;
-    return { text: change(ratio), difference: ratio, tone: tone(ratio, SMALL_CHANGE, figures.get(name).better) };
+  /** A level of step time against the one before it. */
+  const ofLevels = (ours, theirs) => {
+    const difference = ours / theirs - 1;
+    const tone = difference < 0 ? "better" : "worse";
+    return { text: change(difference), difference, tone: Math.abs(difference) < SMALL_CHANGE ? "same" : tone };
   };
 
   const group = (run) => data.groups[data.series[data.runs.series[run]].group];
@@ -90,5 +86,5 @@ nsyspipe.words = (() => {
 
   const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
-  return { figure, change, against, relative, group, isOneLabel, name, day, moment, when, finding, plural, figures };
+  return { figure, change, against, ofLevels, group, isOneLabel, name, day, moment, when, finding, plural, figures };
 })();

@@ -3,7 +3,7 @@
  */
 (() => {
   const TITLE = 24;
-  const { layout, writeLabels, TOP } = nsyspipe.timeline;
+  const { layout, writeLabels, TOP, MARGIN } = nsyspipe.timeline;
   let titles = [];
 
   /** Make room above every rank for its title. */
@@ -15,7 +15,7 @@
     const rows = found.rows.map((row) => ({ ...row, top: row.top + shift(placeOf.get(row.rank)) }));
     // The title says which rank it is.
     const labels = found.labels.map((label, at) => ({ ...label, rank: "", top: label.top + shift(Math.floor(at / lanes)) }));
-    titles = data.titles.map((text, at) => ({ text, top: found.labels[at * lanes].top + TITLE * at }));
+    titles = data.titles.map((text, at) => ({ text, top: found.labels[at * lanes].top - MARGIN + TITLE * at }));
     return { rows, labels, height: found.height + shift(data.ranks.length - 1) };
   };
 
@@ -25,7 +25,7 @@
     for (const { text, top } of titles) {
       const line = nsyspipe.element("div", "side-title", text);
       line.style.top = `${TOP + top}px`;
-      line.style.height = `${TITLE - 4}px`;
+      line.style.height = `${TITLE}px`;
       line.style.width = `${area.clientWidth}px`;
       box.append(line);
     }

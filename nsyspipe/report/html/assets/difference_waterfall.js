@@ -52,7 +52,7 @@ nsyspipe.builders.waterfall = (() => {
           type: "text",
           style: {
             text, x: Math.max(from, to) + 6, y: middle, verticalAlign: "middle",
-            backgroundColor: palette.page, padding: [1, 2],
+            ...nsyspipe.plate(palette),
             fill: isWhole(bar) ? palette.ink : palette.ink2,
             font: `${isWhole(bar) ? 600 : 400} 12px ${nsyspipe.FONT}`,
           },

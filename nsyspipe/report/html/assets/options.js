@@ -24,6 +24,9 @@ nsyspipe.frame = (palette) => ({
   },
 });
 
+/** Behind words through which no line of the axes is to run: as high as leaves the line well apart from them. */
+nsyspipe.plate = (palette) => ({ backgroundColor: palette.page, padding: [5, 3] });
+
 /** A value axis with few, quiet lines. */
 nsyspipe.valueAxis = (palette, more = {}) => ({
   type: "value",

@@ -9,9 +9,6 @@ nsyspipe.builders.scoreboard = (() => {
   const BOTTOM = 28;
   const times = (ratio) => (ratio === null ? nsyspipe.absent : `${ratio.toFixed(3)}x`);
 
-  /** Words through which no line of the axes runs. */
-  const aboveLines = (palette) => ({ backgroundColor: palette.page, padding: [1, 2] });
-
   /** The kinds, over the whole width; names of runs keep to their column. */
   const headings = (rows, palette, grid, width) => rows.flatMap(({ heading }, at) => (heading ? [{
     type: "text",
@@ -38,7 +35,7 @@ nsyspipe.builders.scoreboard = (() => {
         position: "right",
         color: palette.ink2,
         fontSize: 12,
-        ...aboveLines(palette),
+        ...nsyspipe.plate(palette),
         formatter: ({ dataIndex }) => (rows[dataIndex].wall === null ? "no figures" : nsyspipe.ms(rows[dataIndex].wall)),
       },
     });
@@ -75,7 +72,7 @@ nsyspipe.builders.scoreboard = (() => {
               y,
               verticalAlign: "middle",
               fill: palette.ink2,
-              ...aboveLines(palette),
+              ...nsyspipe.plate(palette),
               font: `${row.is_best ? 650 : 400} 12px ${nsyspipe.FONT}`,
             },
           },

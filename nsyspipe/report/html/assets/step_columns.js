@@ -5,9 +5,7 @@
 nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
   const [LEFT, RIGHT] = [62, 14];
   const isZoomed = figure.hasAttribute("data-zoom");
-  const words = Math.max(...data.mark.map((mark) => mark.length));
-  // Wide columns leave room to write why one is not in the figures.
-  const hasMarks = words > 0 && (width - LEFT - RIGHT) / data.step.length > 6.5 * words;
+  const hasMarks = data.mark.some((mark) => mark);
   const stack = (name, values, style) => ({
     name,
     type: "bar",
@@ -18,7 +16,7 @@ nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
     data: values.map((value, at) => ({ value, itemStyle: style(at) })),
   });
   const parts = nsyspipe.PARTS.map(([name]) => stack(name, data.parts[name].map((ns) => ns ?? 0),
-    (at) => ({ color: palette[name], opacity: data.mark[at] ? 0.45 : 1 })));
+    (at) => ({ color: palette[name], opacity: data.mark[at] && name !== "idle" ? 0.45 : 1 })));
   const rest = data.wall_ns.map((ns, at) => nsyspipe.PARTS.reduce((left, [name]) => left - (data.parts[name][at] ?? 0), ns));
   const unknown = stack("idle", rest.map((ns) => ns || null),
     () => ({ color: "transparent", borderColor: palette.ink3, borderType: "dashed" }));
@@ -39,12 +37,27 @@ nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
     itemStyle: { color: palette.ink }, lineStyle: { color: palette.ink, width: 1.5 },
     data: data.median_wall_ns.map((ns, at) => ({ value: data.mark[at] ? null : ns, symbolSize: isLone(at) ? [24, 1.5] : 0 })),
   };
+  // Neighbours that are not in the figures for one reason: their first and last column, and the reason.
+  const spans = [];
+  data.mark.forEach((mark, at) => {
+    if (mark && mark === data.mark[at - 1]) spans.at(-1)[1] = at;
+    else if (mark) spans.push([at, at, mark]);
+  });
   const shade = {
     name: "shade", type: "custom", silent: true, z: 0,
-    data: data.mark.flatMap((mark, at) => (mark ? [[at, 0]] : [])),
-    renderItem: ({ coordSys: { y, height } }, api) => {
-      const [middle, wide] = [api.coord([api.value(0), 0])[0], api.size([1, 0])[0]];
-      return { type: "rect", shape: { x: middle - wide / 2, y, width: wide, height }, style: { fill: palette.line, opacity: 0.7 } };
+    data: spans.map(([first, last]) => [first, last]),
+    renderItem: ({ coordSys: { x, y, width: room, height }, dataIndex: at }, api) => {
+      const wide = api.size([1, 0])[0];
+      const [left, right] = spans[at].slice(0, 2).map((column, end) => Math.min(Math.max(api.coord([column, 0])[0] + (end - 0.5) * wide, x), x + room));
+      if (right <= left) return null;
+      const rect = { type: "rect", shape: { x: left, y, width: right - left, height }, style: { fill: palette.line, opacity: 0.5 } };
+      // Below the numbers of steps, up to half of the way to the next reason.
+      const text = { text: spans[at][2], font: `12px ${nsyspipe.FONT}`, fill: palette.ink2, align: "center", y: y + height + 23 };
+      const half = echarts.format.getTextRect(text.text, text.font).width / 2;
+      const beside = (span, end, nothing) => (span ? api.coord([span[end], 0])[0] : nothing);
+      const middle = Math.min(Math.max((left + right) / 2, half), width - half);
+      const fits = middle - half > (beside(spans[at - 1], 1, -Infinity) + left) / 2 && middle + half < (beside(spans[at + 1], 0, Infinity) + right) / 2;
+      return { type: "group", children: [rect, ...(fits ? [{ type: "text", style: { ...text, x: middle } }] : [])] };
     },
   };
 
@@ -74,9 +87,7 @@ nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
       axisLabel: {
         color: palette.ink2,
         fontSize: 12,
-        lineHeight: 15,
         showMaxLabel: true,
-        formatter: (step, at) => (hasMarks && data.mark[at] ? `${step}\n${data.mark[at]}` : step),
       },
     }),
     yAxis: nsyspipe.valueAxis(palette, {

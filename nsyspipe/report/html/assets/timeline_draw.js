@@ -27,13 +27,23 @@ nsyspipe.timeline.series = (() => {
   };
 
   const LEAST_NAME = 46;
+  const FEWEST = 7; // letters that still tell a name
+  const font = `11px ${nsyspipe.FONT}`;
+  const widthOf = (text) => echarts.format.getTextRect(text, font).width;
 
-  /** A name for a bar that has room for some of it: what is written into it, cut where it ends. */
-  const written = (name, width, fill) => (width < LEAST_NAME || !name ? {} : {
-    textConfig: { position: "insideLeft", distance: 4 },
-    // Its outline keeps it apart from the other colour of a bar that is exposed in part.
-    textContent: { style: { text: name, width: width - 8, overflow: "truncate", ellipsis: "\u2026", fill: nsyspipe.inkOn(fill), stroke: fill, lineWidth: 3, font: `11px ${nsyspipe.FONT}` } },
-  });
+  /** A name for a bar that has room for it, or for some letters: cut where the bar ends. On stripes it is whole, on a plate. */
+  const written = (name, width, fill, isMixed) => {
+    if (width < LEAST_NAME || !name) return {};
+    const least = name.length > FEWEST && !isMixed ? `${name.slice(0, FEWEST)}\u2026` : name;
+    if (widthOf(least) > (isMixed ? width / 2 : width - 8)) return {};
+    return {
+      textConfig: { position: "insideLeft", distance: isMixed ? 0 : 4 },
+      textContent: { style: {
+        text: name, fill: nsyspipe.inkOn(fill), font,
+        ...(isMixed ? { backgroundColor: fill, padding: [1, 4] } : { width: width - 8, overflow: "truncate", ellipsis: "\u2026" }),
+      } },
+    };
+  };
 
   const custom = (name, data, fill, { isTrue, nameOf, emphasis = { style: { opacity: 0.82 } }, ...more } = {}) => ({
     name,
@@ -49,7 +59,7 @@ nsyspipe.timeline.series = (() => {
       const box = shape(params, api, isTrue);
       if (!box) return null;
       if (nameOf && box.width > 8) box.width -= 2; // where one kernel ends and the next begins
-      const label = nameOf && box.width >= LEAST_NAME ? written(nameOf(api.value(4), api.value(5)), box.width, fill) : {};
+      const label = nameOf ? written(nameOf(api.value(4), api.value(5)), box.width, fill) : {};
       return { type: "rect", shape: box, style: { fill }, emphasis, ...label };
     },
     ...more,
@@ -88,7 +98,7 @@ nsyspipe.timeline.series = (() => {
           style: { fill },
           textConfig: { position: "insideLeft", distance: from - box.x + 5 },
           textContent: {
-            style: { text: room > 6.2 * name.length + 8 ? name : "", fill: nsyspipe.inkOn(fill), font: `11px ${nsyspipe.FONT}` },
+            style: { text: room > 6.2 * name.length + 8 ? name : "", fill: nsyspipe.inkOn(fill), font },
           },
         };
       },
@@ -112,7 +122,7 @@ nsyspipe.timeline.series = (() => {
 
   /** Where the slowest rank is longest without compute: what a shorter step has to shorten. */
   const stretch = (data, rows, palette) => {
-    const own = rows.flatMap(({ rank, lane, top, height }, at) => (lane === "window" && rank.rank === data.stretch?.rank
+    const own = rows.flatMap(({ rank, lane, top, height }, at) => (lane === "stretch" && rank.rank === data.stretch?.rank
       ? [[data.stretch.start, data.stretch.end, top, height, at, 0]] : []));
     return custom("stretch", own, null, {
       silent: true,
@@ -149,11 +159,12 @@ nsyspipe.timeline.series = (() => {
         z: 5, silent: true,
         renderItem: (params, api) => {
           const box = shape(params, api);
-          if (!box || box.width < LEAST_NAME) return null;
+          if (!box) return null;
           const bars = rows[api.value(4)].rank.lanes.comm;
-          const fill = bars.exposed?.[api.value(5)] * 2 > bars.length[api.value(5)] ? palette.exposed : palette.hidden;
+          const share = (bars.exposed?.[api.value(5)] ?? 0) / bars.length[api.value(5)];
+          const fill = share > 0.5 ? palette.exposed : palette.hidden;
           const half = hasWait ? { ...box, height: Math.round(box.height * 0.6) } : box;
-          return { type: "rect", shape: half, style: { fill: "none" }, ...written(nameOf("comm")(api.value(4), api.value(5)), box.width, fill) };
+          return { type: "rect", shape: half, style: { fill: "none" }, ...written(nameOf("comm")(api.value(4), api.value(5)), box.width, fill, share > 0.01 && share < 0.99) };
         },
       }),
       custom("memory", items(rows, "memory"), palette.copies, { z: 2 }),

@@ -12,7 +12,8 @@ nsyspipe.timeline = (() => {
   ];
   const LANE_GAP = 3;
   const RANK_GAP = 16;
-  const TOP = 6;
+  const TOP = 2;
+  const MARGIN = 4; // of a rank's window around its lanes
   const BOTTOM = 30;
   const NARROW = 520;
 
@@ -22,7 +23,7 @@ nsyspipe.timeline = (() => {
     const used = LANES.filter(([lane]) => data.ranks.some((one) => one.lanes[lane]));
     const rows = [];
     const labels = [];
-    let top = 0;
+    let top = MARGIN;
     for (const one of ranks) {
       const begin = top;
       used.forEach(([lane, words, height], at) => {
@@ -30,7 +31,11 @@ nsyspipe.timeline = (() => {
         labels.push({ rank: at ? "" : `rank ${one.rank}`, words, top, height });
         top += height + LANE_GAP;
       });
-      rows.push({ rank: one, lane: "window", top: begin - 4, height: top - begin + 5 });
+      const end = top - LANE_GAP + MARGIN;
+      rows.push({ rank: one, lane: "window", top: begin - MARGIN, height: end - begin + MARGIN });
+      // Below the phases, whose names its sides would run through.
+      const below = used[0]?.[0] === "phase" ? begin + used[0][2] + 1 : begin - MARGIN;
+      rows.push({ rank: one, lane: "stretch", top: below, height: end - below });
       top += RANK_GAP;
     }
     return { rows, labels, height: top - RANK_GAP + LANE_GAP };
@@ -53,5 +58,5 @@ nsyspipe.timeline = (() => {
     area.append(box);
   };
 
-  return { layout, leftOf, writeLabels, TOP, BOTTOM, builders: {} };
+  return { layout, leftOf, writeLabels, TOP, MARGIN, BOTTOM, builders: {} };
 })();
