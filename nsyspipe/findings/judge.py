@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from nsyspipe import findings
 from nsyspipe.analysis.steps import FEW_STEPS
-from nsyspipe.findings.model import Evidence, NotJudged, Rules
+from nsyspipe.findings.model import Evidence, Finding, NotJudged, Rules
 from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem, problem
 
@@ -52,6 +52,7 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         return schema.FINDINGS.empty(), said if evidence.n_ranks else []
     rows: list[dict[str, Any]] = []
     n_steps = evidence.summary["n_summary_steps"]
+    is_part = bool(evidence.traffic["calls_per_step"].null_count)
     unanswered: dict[NotJudged, list[str]] = {}  # each reason once, with all the rules that it keeps from being judged
     for rule, columns in RULES.items():
         name, answer = rule.__name__.replace("_", "-"), rule(evidence)
@@ -59,6 +60,8 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         if answer is None and unknown:  # its silence rests on figures that are not known
             reason = f"{' and '.join(unknown)} not known on every rank"
             answer = NotJudged(reason, "see the problems about what was not recorded")
+        if isinstance(answer, Finding) and name in LESSEN_EXPOSURE and is_part:  # its bound would be too low
+            answer = NotJudged("not all of their communication is in the steps", "see the problems about steps")
         if isinstance(answer, NotJudged):
             unanswered.setdefault(answer, []).append(name)
         elif answer is not None:

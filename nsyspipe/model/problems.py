@@ -12,6 +12,7 @@ _MENDS = {  # what mends several of them
     "WITH_BLOBS": "export again with nsys 2025.3 or newer: --include-blobs=true",
     "EXPORT_ALL": "export again without --tables: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep",
     "MORE_STEPS": MORE_STEPS,
+    "WHOLE_STEP": "--step of a range that holds the whole step, or leave --step out",
     "GRAPH_NODES": "capture with nsys profile --cuda-graph-trace=node",
 }
 
@@ -44,6 +45,9 @@ _KINDS = """
         or {n} steps that repeat only together -> if it is several: --steps N, about how many were captured; or <ANNOTATE>
     steps-cover-part (warning): the steps by repetition hold {percent} % of this rank's launches: what is outside of them is in no figure of a step
         -> <ANNOTATE>
+    launches-between-steps (warning): {percent} % of this rank's launches lie between its step ranges, in none: they count in the step before -> <WHOLE_STEP>
+    comm-between-steps (warning): {n_comm} communication operations and {percent} % of all launches of this rank lie between its step ranges, in none: they
+        count in the step before, but waiting, message bytes, gradient copies and what backward hides are null, and tables of collectives lack them -> <WHOLE_STEP>
     steps-not-aligned (warning): which steps of different ranks are one cannot be told: figures across ranks, waiting among them, are null -> <ANNOTATE>
     no-complete-step (warning): no step is complete on every rank: figures rest on cut-off steps, nothing is skipped -> <MORE_STEPS>
     capture-start-in-figures (info): the figures include the step in which the capture began, which ranks reach at different times: waiting and

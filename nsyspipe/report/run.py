@@ -43,10 +43,10 @@ _CAUSES = {
     "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
     **dict.fromkeys(("comm_share", "exposed_comm_share", "overlap_ratio"), _NO_COMM),
     "backward_overlap_ratio": (
-        "comm-in-graphs", "no-comm-kernels", "no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels",
+        "comm-in-graphs", "no-comm-kernels", "no-backward", "comm-between-steps", "no-steps", "no-nvtx", "no-launches", "no-kernels",
     ),
     "wait_share": (
-        "different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM,
+        "comm-between-steps", "different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM,
         "ranks-missing", "ranks-not-captured", "ranks-not-read",
     ),
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),

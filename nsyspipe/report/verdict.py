@@ -73,6 +73,7 @@ def _with_comm(
     hidden, where = summary["backward_overlap_ratio"], "backward"
     if hidden is None:
         why = "what backward launched was not recorded" if "no-launches" in codes else "backward was not marked"
+        why = "step ranges leave out communication" if "comm-between-steps" in codes else why
         why = why if of_what == "step time" else "there are no steps to look for backward in"
         hidden, where = summary["overlap_ratio"], f"compute ({why})"
     elif (summary["overlap_ratio"] or 0.0) > hidden + _OTHER_COMPUTE:

@@ -99,11 +99,14 @@ def merge(
     is_unnamed = not is_graph.any() and _lacks_comm(ranks, size)
     hidden = np.ones(is_graph.size, np.bool_) if is_unnamed else is_graph & may_hide
     windows = _without(_without(windows, _HIDDEN, hidden), (*_DTOD, *_GRAD_COPIES), is_graph)
+    is_part = np.full(is_graph.size, across.has_comm_between)
+    windows = _without(windows, ("overlap_backward_ns", *_GRAD_COPIES), is_part)
     step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
     selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip_first)
     steps = _steps(windows, across, selection)
     collectives = comm.collective_figures(across, numbers_in_order, selection.steps)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
+    is_whole = bool(across.is_whole.all()) and not across.has_comm_between
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
     numbered_hosts = _numbered(hosts, numbers)
     host_steps = (_host_steps(one, names[one.argument], is_numbered=source != "order") for one in numbered_hosts)
@@ -121,7 +124,7 @@ def merge(
         phases=_without_comm_of_phases(phases, windows, hidden),
         collectives=collectives,
         stragglers=comm.stragglers_table(
-            collectives, steps, numbers_in_order, is_capture=is_capture, is_whole=bool(across.is_whole.all())
+            collectives, steps, numbers_in_order, is_capture=is_capture, is_whole=is_whole
         ),
         kernels=_joined((_kernels(rank, selection) for rank in ranks), schema.KERNEL_COSTS),
         idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(ranks, steps, selection),
@@ -219,7 +222,7 @@ def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> p
     # What a rank waits for may be inside another's graphs.
     is_known &= ~np.isin(step, step[pc.is_null(windows["comm_ns"]).to_numpy()])
     n_bytes, is_sized = comm.step_bytes(across, place, step)
-    has_comm = pc.is_valid(windows["comm_ns"])
+    has_comm = pc.and_(pc.is_valid(windows["comm_ns"]), not across.has_comm_between)
     columns = {name: windows[name] for name in windows.column_names}
     columns["wait_ns"] = pc.if_else(has_comm, pa.array(waits, mask=~is_known), None)
     columns["exposed_wait_ns"] = pc.if_else(has_comm, pa.array(exposed_waits, mask=~is_known), None)

@@ -194,6 +194,11 @@ class CrossRank:
         return union(begun[until > begun], until[until > begun])
 
     @property
+    def has_comm_between(self) -> bool:
+        """Whether ranks communicate between their steps so much that what is known of collectives in them is a part."""
+        return any(one.code == "comm-between-steps" for rank in self.placed for one in rank.report.problems)
+
+    @property
     def is_matched(self) -> Flags:
         """Which operations are matched, among the ranks that are here."""
         return np.zeros(len(self.rows), np.bool_) if self.waiting is None else self.waiting.is_matched

@@ -49,6 +49,8 @@ def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa
 
     n_steps = pc.if_else(is_capture, None, pc.cast(table["n_steps"], pa.float64()))
     per_step = {f"{name}_per_step": divided(name, n_steps) for name in _PER_STEP}
+    if across.has_comm_between:
+        per_step |= {f"{name}_per_step": pa.nulls(len(table), pa.float64()) for name in ("calls", "bytes", "wait_ns")}
     is_staged, wait = pc.equal(role, PIPELINE), per_step["wait_ns_per_step"]
     seconds = pc.divide(pc.cast(table["sized_ns"], pa.float64()), 1e9)
     columns = per_step | {

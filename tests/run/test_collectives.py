@@ -4,7 +4,7 @@ import pytest
 
 from tests.build import across
 from tests.build.across import CLOCK, GATHER, collectives, every_step, load, reports, stragglers, waits
-from tests.build.tools import one_report, problem_of, shift
+from tests.build.tools import codes, one_report, problem_of, shift
 
 said = across.said_of_clocks_and_matching
 
@@ -75,15 +75,18 @@ def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_wa
     assert (row["severity"], row["message"].partition(";")[0][-10:]) == ("warning", "arrives: 1")
 
 
-def test_an_operation_launched_in_no_step_is_unmatched_without_a_word(tmp_path):
-    # Launched at 950, between two steps; it runs inside the window, and counts as its communication.
-    builders = every_step(reports(2), 300, 340, end=400)
+@pytest.mark.parametrize(("n", "is_much"), [(3, False), (1, True)])
+def test_an_operation_launched_in_no_step_is_unmatched_without_a_word_where_it_is_a_small_part(tmp_path, n, is_much):
+    # Launched at 950, between two steps, 1 of 13 or of 5; it runs inside the window, and counts as its communication.
+    builders = reports(2)
+    for at in (300, 420, 540)[:n]:
+        every_step(builders, at, at + 40, end=at + 100)
     every_step(builders, 960, 970, end=990, steps=(1,), launch=950)
     run = load(builders, tmp_path)
-    assert collectives(run, "start_ns", "is_matched") == [(1300, True), (1340, True)]
-    assert waits(run) == [[40] * 4, [0] * 4]
-    assert [row["n_collectives"] for row in run.steps().to_pylist()] == [1, 2, 1, 1] * 2
-    assert said(run) == []
+    assert [is_matched for (is_matched,) in collectives(run, "is_matched")] == [True] * 2 * n
+    assert waits(run) == ([[None] * 4] * 2 if is_much else [[40 * n] * 4, [0] * 4])
+    assert [row["n_collectives"] for row in run.steps().to_pylist()] == [n, n + 1, n, n] * 2
+    assert (said(run), "comm-between-steps" in codes(run)) == ([], is_much)
 
 
 def test_a_collective_that_only_some_ranks_make_is_unmatched_without_nccls_names(tmp_path):

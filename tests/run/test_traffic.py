@@ -1,5 +1,7 @@
 """What each communicator carries and costs, for a grid of ranks; and such a run on four nodes whose clocks are seconds apart."""
 
+import itertools
+
 import pytest
 
 import nsyspipe
@@ -79,6 +81,33 @@ def test_tensor_and_data_groups_of_a_grid_are_kept_apart(tmp_path):
         assert data["algbw_bytes_per_s"] == pytest.approx(4 * MIB / 60e-9)
     of_all = rows_of(run, None)[0]
     assert (of_all["comm_ns_per_step"], of_all["wait_ns_per_step"]) == (70, 10)  # means of 80 and 60, of 20 and 0
+
+
+@pytest.mark.parametrize(("step", "n_more", "n_comm", "percent"), [
+    ("^step", 1, 0, None),  # kernels that each step launches behind its range: 4 of 54
+    ("^step", 3, 0, "19 %"),  # 12 of 62
+    ("^backward$", 0, 8, "35 %"),  # 4 of each step but the first: 16 of 46
+    ("^step [024]$", 0, 10, "40 %"),  # all 10 of steps 1 and 3, of 50
+])  # fmt: skip
+def test_what_ranges_of_parts_of_steps_leave_out_is_said_and_what_that_hides_is_null(
+    tmp_path, step, n_more, n_comm, percent
+):
+    builders = [grid_rank(rank) for rank in range(4)]
+    for builder, at, number in itertools.product(builders, range(0, 5000, 1000), range(n_more)):
+        builder.kernel(at + 700 + number, at + 701 + number, launch=at + 950 + number)
+    run = run_of(tmp_path, *builders, step=step)
+    code = "comm-between-steps" if n_comm else "launches-between-steps"
+    assert [one for one in codes(run) if "-between-" in one] == [code] * (percent is not None)
+    if percent:
+        (message,) = {row["message"] for row in run.problem_rows if row["code"] == code}
+        assert (percent in message, message.startswith(f"{n_comm} comm")) == (True, n_comm > 0)
+    (figures,), (tensor, *_) = run.summary().to_pylist(), rows_of(run, None)
+    assert figures["collectives_per_step"] == (10 if "024" in step else 5)
+    known = [figures[name] for name in ("message_bytes_per_step", "wait_share", "backward_overlap_ratio")]
+    known += [tensor[f"{name}_per_step"] for name in ("calls", "bytes", "wait_ns")]
+    # In the mean of ranks 10 of 1000 are waited, and 40 of 130 hidden.
+    assert known == ([None] * 6 if n_comm else [8 * MIB, 0.01, pytest.approx(40 / 130), 4, 4 * MIB, 10])
+    assert (None in run.stragglers()["lateness_ns"].to_pylist()) == (n_comm > 0)
 
 
 def test_without_payloads_a_communicator_is_a_stream_and_all_ranks(tmp_path):
