@@ -169,7 +169,7 @@ class RunDifference(ShownInNotebooks):
 
     @property
     def is_comparable(self) -> bool:
-        """Whether nothing blocks: equal world size, GPU model, and no rank missing on one side only."""
+        """Whether nothing blocks: equal world size, GPU model, ranks per batch and work, and no rank missing on one side only."""
         return not any(self.comparability["blocks"].to_pylist())
 
     @property
