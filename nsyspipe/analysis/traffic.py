@@ -163,9 +163,9 @@ def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, boo
     Others, as those that share experts, process a batch each. More may share one where such a size is not known, or where
     it is not known what any communicator serves, or one that may carry parts of a model.
     """
-    groups, rows = dimensions(traffic, world_size), traffic.filter(pc.is_null(traffic["rank"]))
+    groups = dimensions(traffic, world_size)
     sizes = [one.size for one in groups if not {TENSOR, PIPELINE}.isdisjoint(one.roles)]
-    others = rows.filter(pc.equal(rows["role"], OTHER))
+    others = traffic.filter(pc.and_(pc.is_null(traffic["rank"]), pc.equal(traffic["role"], OTHER)))
     is_small = pc.less_equal(others["bytes_per_step"], pc.multiply(others["calls_per_step"], float(SMALL_BYTES)))
     is_known = (bool(groups) or world_size == 1) and {None, False}.isdisjoint([*sizes, *is_small.to_pylist()])
     return math.prod(size or 2 for size in sizes), is_known

@@ -57,7 +57,7 @@ _PROBLEM = """
     fix       text?  what mends it
 """
 
-PROBLEMS_OF_SIDES = table(f"""
+SIDE_PROBLEMS = table(f"""
     difference_problems by side: The problems of the runs, as each says them.
 
     side      text   baseline or candidate
@@ -66,7 +66,7 @@ PROBLEMS_OF_SIDES = table(f"""
 {_PROBLEM}
 """)
 
-PROBLEMS_OF_RUNS = table(f"""
+RUN_PROBLEMS = table(f"""
     scoreboard_problems by label: The problems of the runs, as each says them.
 
     label     text   the run

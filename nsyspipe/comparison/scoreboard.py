@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, Check, check_comparable
+from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_comparable
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
@@ -171,8 +171,8 @@ class Scoreboard(ShownInNotebooks):
 
     @property
     def problems(self) -> pa.Table:
-        """`PROBLEMS_OF_RUNS`: the problems of each run's captures, and one of each without figures."""
-        return PROBLEMS_OF_RUNS.from_rows(problems_in_python(self.problem_rows))
+        """`RUN_PROBLEMS`: the problems of each run's captures, and one of each without figures."""
+        return RUN_PROBLEMS.from_rows(problems_in_python(self.problem_rows))
 
     @property
     def problem_rows(self) -> list[dict[str, Any]]:

@@ -275,10 +275,7 @@ def doubts(board: Scoreboard) -> list[str]:
         *unlike,
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
         *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items() if labels),
-        *(
-            f"{what}: {against} {value}; {_listed(others)}{fate}"
-            for (what, against, value, fate), others in differ.items()
-        ),
+        *(f"{what}: {against} {value}; {_listed(own)}{fate}" for (what, against, value, fate), own in differ.items()),
     ]
 
 

@@ -4,19 +4,7 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.analysis import traffic as module
-from nsyspipe.analysis.traffic import (
-    DATA,
-    EXPERT,
-    OTHER,
-    PIPELINE,
-    SHARDED,
-    TENSOR,
-    CommUse,
-    Dimension,
-    dimensions,
-    ranks_per_batch,
-    roles,
-)
+from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, SHARDED, TENSOR, CommUse, Dimension, roles
 from nsyspipe.model import schema
 from nsyspipe.report.costs import traffic_text
 
@@ -147,13 +135,13 @@ _DATA = [(DATA, "all_reduce", ranks, 4) for ranks in ("0,2,4,6", "1,3,5,7")]
 )  # fmt: skip
 def test_groups_of_ranks_and_what_is_said_of_them(communicators, expected, said):
     table = traffic(*communicators, exposed={TENSOR: 30})
-    assert dimensions(table, 8) == [Dimension(names, size) for names, size in expected]
+    assert module.dimensions(table, 8) == [Dimension(names, size) for names, size in expected]
     assert traffic_text(table, 8, 8) == (said and f"parallelism: {said}")
 
 
 def test_streams_are_no_communicators_whose_size_could_be_told():
     table = traffic((TENSOR, "all_reduce", "0,1,2,3", 4), (DATA, "all_reduce", "0,1,2,3", 4), name="all_reduce/{}")
-    assert dimensions(table, 4) == [Dimension((TENSOR,), None), Dimension((DATA,), None)]
+    assert module.dimensions(table, 4) == [Dimension((TENSOR,), None), Dimension((DATA,), None)]
     assert traffic_text(table, 4, 4) == "parallelism: tensor, data: 50 % of exposed communication is tensor's"
     # Where all ranks of the job meet in the only kind that there is, they are its group.
     table = traffic((DATA, "all_reduce", "0,1,2,3", 4), name="all_reduce/{}")
@@ -173,8 +161,8 @@ def test_streams_are_no_communicators_whose_size_could_be_told():
     ([(OTHER, "all_reduce", "0,1", 2)], {"n_bytes": 8}, (1, False)),
 ])  # fmt: skip
 def test_ranks_that_share_a_batch(communicators, options, expected):
-    assert ranks_per_batch(traffic(*communicators, **options), 8) == expected
-    assert ranks_per_batch(traffic(), 1) == (1, True)
+    assert module.ranks_per_batch(traffic(*communicators, **options), 8) == expected
+    assert module.ranks_per_batch(traffic(), 1) == (1, True)
 
 
 def test_a_mean_over_ranks_counts_each_rank_once():
