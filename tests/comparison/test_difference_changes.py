@@ -241,10 +241,10 @@ def test_one_program_stays_comparable_and_programs_part(before, after, is_other)
     ("data", "sharded expert", None), ("tensor", "pipeline", None), ("tensor other", "tensor other", None),
 ])  # fmt: skip
 def test_runs_whose_ranks_share_batches_part_from_others(run, made, before, after, expected):
-    own = {"communicator": "0x1", "n_ranks": 2, "ranks": "0,1", "collective": "all_reduce"}
-    pairs = (run, before), (made(*[[(1900, 100, 40, 60)] * 3] * 2), after)
-    rows = [(one, [own | {"role": role} for role in roles.split()]) for one, roles in pairs]
-    runs = [Changed(one, traffic=partial(schema.TRAFFIC.from_rows, of_run)) for one, of_run in rows]
+    own, runs = {"communicator": "0x1", "n_ranks": 2, "ranks": "0,1", "collective": "all_reduce"}, []
+    for one, roles in ((run, before), (made(*[[(1900, 100, 40, 60)] * 3] * 2), after)):
+        rows = [own | {"role": role} for role in roles.split()]
+        runs.append(Changed(one, traffic=partial(schema.TRAFFIC.from_rows, rows)))
     sides, is_parted = [Side("a", runs[:1]), Side("b", runs[1:])], expected is not None and expected[0]
     assert checks(*runs).get("shared-batch") == expected
     assert diff(*sides).is_comparable != is_parted
