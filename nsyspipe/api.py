@@ -194,7 +194,7 @@ def diff(
         ``"regression"`` or ``"any-change"`` of these metrics: what `RunDifference.gate` fails on. It passes where that is
         excluded, not where nobody can tell; None asks for no gate.
     force
-        Give verdicts although world size, GPU model or ranks differ.
+        Give verdicts although world size, GPU model, ranks, ranks per batch or the work of a step differ.
 
     Returns
     -------
@@ -250,8 +250,8 @@ def compare(
 
     speed-up = mean step time of the first run / mean step time of this one, over summary steps, with an interval at
     `confidence`; it compares steps/s, whatever a step processes. The verdict is that of `nsyspipe.diff` on step_time
-    against the first: ``inconclusive`` with too few steps, and where world size, GPU model, ranks or the work of a step
-    differ. Such runs are also measured against their ``peer``, the first of their own kind.
+    against the first: ``inconclusive`` with too few steps, and where world size, GPU model, ranks, ranks per batch or the
+    work of a step differ. Such runs are also measured against their ``peer``, the first of their own kind.
 
     Parameters
     ----------

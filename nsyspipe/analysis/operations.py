@@ -133,7 +133,7 @@ class RankSteps:
     seqs: Int64
 
 
-def events_table(
+def event_table(
     path: str, rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges], members: Members
 ) -> pa.Table:
     """Return `schema.EVENTS` of what is asked for; a `DamagedReportError` if the communication is not what was first read."""

@@ -1,5 +1,6 @@
 """What kind of parallelism a communicator serves: gradients, shards of parameters, layers, stages, experts."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import least_of, sums_of
+from nsyspipe.model.names import listed
 
 ROLES = DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER = "data", "sharded", "tensor", "pipeline", "expert", "other"
 
@@ -124,11 +126,15 @@ class Dimension:
     size: int | None  # of a group; None where communicators are not NCCL's own, or groups differ
     groups: tuple[tuple[int, ...], ...] = field(default=(), compare=False)  # their ranks, the lowest first
 
+    def __str__(self) -> str:
+        return listed(self.roles) + ("" if self.size is None else f" {self.size}")
 
-def dimensions(traffic: pa.Table) -> list[Dimension]:
+
+def dimensions(traffic: pa.Table, world_size: int | None) -> list[Dimension]:
     """Return how ranks are grouped, of `schema.TRAFFIC`, the innermost first.
 
-    Communicators of a role that share ranks are one group: the pairs of neighbouring stages are one pipeline.
+    Communicators of a role that share ranks are one group: the pairs of neighbouring stages are one pipeline. If all ranks
+    of the job are the only one that there is, they are a group whatever NCCL calls it.
     """
     rows = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
     found: dict[object, tuple[int | None, list[str], tuple[tuple[int, ...], ...]]] = {}
@@ -148,7 +154,23 @@ def dimensions(traffic: pa.Table) -> list[Dimension]:
         key = frozenset(groups) if widths == {size} else role
         ordered = tuple(sorted(tuple(sorted(group)) for group in groups))
         found.setdefault(key, (size, [], ordered))[1].append(role)
-    return [Dimension(tuple(names), size, groups) for size, names, groups in found.values()]
+    of_all = [(tuple(range(world_size)),)] if world_size else []
+    whole = world_size if [groups for _, _, groups in found.values()] == of_all else None
+    return [Dimension(tuple(names), size or whole, groups) for size, names, groups in found.values()]
+
+
+def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, bool]:
+    """Return how many ranks share a batch, and whether no more do: the sizes of tensor and pipeline dimensions, multiplied.
+
+    Others, as those that share experts, process a batch each. More may share one where such a size is not known, or where
+    it is not known what any communicator serves, or one that may carry parts of a model.
+    """
+    groups = dimensions(traffic, world_size)
+    sizes = [one.size for one in groups if not {TENSOR, PIPELINE}.isdisjoint(one.roles)]
+    others = traffic.filter(pc.and_(pc.is_null(traffic["rank"]), pc.equal(traffic["role"], OTHER)))
+    is_small = pc.less_equal(others["bytes_per_step"], pc.multiply(others["calls_per_step"], float(SMALL_BYTES)))
+    is_known = (bool(groups) or world_size == 1) and {None, False}.isdisjoint([*sizes, *is_small.to_pylist()])
+    return math.prod(size or 2 for size in sizes), is_known
 
 
 def mean_over_ranks(traffic: pa.Table, column: str, key: str) -> dict[str, float] | None:

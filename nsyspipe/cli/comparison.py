@@ -159,9 +159,9 @@ def compare(
 ) -> None:
     """Which of these runs is best? Speed-up over the first with its interval, and what the steps' time goes to.
 
-    Runs that differ from the first in world size, GPU model, ranks or the work of a step are parted from it, and
-    measured against the first of their own kind: a step of more ranks does more work. Thresholds (min-effect,
-    confidence) may stand in the file that diff reads them from.
+    Runs that differ from the first in world size, GPU model, ranks, ranks per batch or the work of a step are parted
+    from it, and measured against the first of their own kind: a step of more ranks does more work, unless they share a
+    batch. Thresholds (min-effect, confidence) may stand in the file that diff reads them from.
 
     \b
     Examples:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import SIDES, mean_of
+from nsyspipe.analysis.traffic import dimensions, ranks_per_batch
+from nsyspipe.comparison.changes import SIDES, has_whole_graphs, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.names import few, is_matrix_product
@@ -56,7 +57,7 @@ _PROBLEM = """
     fix       text?  what mends it
 """
 
-PROBLEMS_OF_SIDES = table(f"""
+SIDE_PROBLEMS = table(f"""
     difference_problems by side: The problems of the runs, as each says them.
 
     side      text   baseline or candidate
@@ -65,7 +66,7 @@ PROBLEMS_OF_SIDES = table(f"""
 {_PROBLEM}
 """)
 
-PROBLEMS_OF_RUNS = table(f"""
+RUN_PROBLEMS = table(f"""
     scoreboard_problems by label: The problems of the runs, as each says them.
 
     label     text   the run
@@ -83,7 +84,7 @@ _FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of
 _LAUNCHES_ALIKE, _LEAST_LAUNCHES = 0.8, 1.0  # of all, matrix products as one
 _PRODUCTS, _COMPUTE = "matrix products", METRICS["compute"].column
 _UNLIKE, _OTHER_NUMBER = 1.25, 1.1  # captures of one configuration differ by less, in step time and collectives
-OTHER_WORK, UNKNOWN_WORK, UNLIKE = "other-work", "unknown-work", "unlike-captures"
+OTHER_WORK, UNKNOWN_WORK, UNLIKE, SHARED_BATCH = "other-work", "unknown-work", "unlike-captures", "shared-batch"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
 
@@ -219,12 +220,25 @@ def _other_work(sides: Sides) -> Iterator[Check]:
         yield _check(OTHER_WORK, "the work of a step", texts, after=after, blocks=True)
 
 
+def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
+    """Tell of ranks of which more share a batch than on the other side, or may: as many ranks process fewer batches."""
+    numbers = {number for side in sides for number in side.work.per_batch.values()}
+    if len(numbers) > 1 and (most := max(n for n, _ in numbers)) > 1:
+        words, is_other = (
+            [" | ".join(side.work.per_batch) for side in sides],
+            any(n < most for n, is_all in numbers if is_all),
+        )
+        after = "; ranks of tensor and pipeline parallelism share a batch"
+        yield _check(SHARED_BATCH, "ranks per batch", words, blocks=is_other, after=after)
+
+
 class Work(NamedTuple):
     """What a step of one rank computes, mean over captures: what tells programs apart, whatever their steps are called."""
 
     busy_ns: float | None  # None where a capture has a step of which it is not known, or none
     kernels: dict[str, float]  # time of each that is no communication, ns
     launches: dict[str, float]  # how often each runs, matrix products as one; empty where a capture does not tell
+    per_batch: dict[str, tuple[int, bool]]  # `ranks_per_batch` of each capture, by what is said of it
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Work:
@@ -239,7 +253,7 @@ class Work(NamedTuple):
             kernels[name] += ns
             if is_counted and n:
                 launches[_PRODUCTS if is_matrix_product(name) else name] += n / steps
-        return cls(compute, {name: ns for name, ns in kernels.items() if ns > 0}, launches)
+        return cls(compute, {name: ns for name, ns in kernels.items() if ns > 0}, launches, dict(map(_per_batch, runs)))
 
     @property
     def n(self) -> float:
@@ -271,6 +285,14 @@ class Work(NamedTuple):
             return longer >= _FAR_APART_OF_SAME or min(longer, more) >= _MORE_OF_SAME
         alike = sum(min(n, other.launches.get(name, 0.0)) for name, n in self.launches.items())
         return longer >= FAR_APART or alike < _LAUNCHES_ALIKE * max(self.n, other.n, _LEAST_LAUNCHES)
+
+
+def _per_batch(run: Run) -> tuple[str, tuple[int, bool]]:
+    of_run = run.traffic(), run.header.world_size
+    (n, is_all), degrees = ranks_per_batch(*of_run), ", ".join(map(str, dimensions(*of_run)))
+    is_all &= not has_whole_graphs(run)
+    number = f"{n}{'' if is_all else ' or more'}" if is_all or n > 1 else "not known"
+    return f"{number} ({degrees})" if degrees else number, (n, is_all)
 
 
 def _unlike_captures(sides: Sides) -> Iterator[Check]:
@@ -346,6 +368,7 @@ _TESTS: tuple[Test, ...] = (
         "mixed-runs", "reports that may be of different runs", lambda run: ", ".join(sorted(MIXED_RUNS & {row["code"] for row in run.problem_rows})) or _NONE,
         blocks=lambda _: True, fine=_NONE,
     ),
+    _ranks_per_batch,
     _other_work,
     _alike(
         "steps-from", "source of the steps", lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),

@@ -12,14 +12,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import SIDES, StepTable, kernel_changes, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import (
-    COMPARABILITY,
-    PROBLEMS_OF_SIDES,
-    UNLIKE,
-    Work,
-    check_comparable,
-    check_order,
-)
+from nsyspipe.comparison.comparability import COMPARABILITY, SIDE_PROBLEMS, UNLIKE, Work, check_comparable, check_order
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings, check_can_fail
 from nsyspipe.comparison.metrics import INCONCLUSIVE, Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
 from nsyspipe.comparison.surroundings import Cause, cause_of, surroundings
@@ -169,7 +162,7 @@ class RunDifference(ShownInNotebooks):
 
     @property
     def is_comparable(self) -> bool:
-        """Whether nothing blocks: equal world size, GPU model, and no rank missing on one side only."""
+        """Whether nothing blocks: equal world size, GPU model, ranks per batch and work, and no rank missing on one side only."""
         return not any(self.comparability["blocks"].to_pylist())
 
     @property
@@ -249,8 +242,8 @@ class RunDifference(ShownInNotebooks):
 
     @property
     def problems(self) -> pa.Table:
-        """`PROBLEMS_OF_SIDES`: the problems of each side's captures."""
-        return PROBLEMS_OF_SIDES.from_rows(problems_in_python(self.problem_rows))
+        """`SIDE_PROBLEMS`: the problems of each side's captures."""
+        return SIDE_PROBLEMS.from_rows(problems_in_python(self.problem_rows))
 
     @property
     def problem_rows(self) -> list[dict[str, Any]]:

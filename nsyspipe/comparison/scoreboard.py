@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, Check, check_comparable
+from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_comparable
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
@@ -36,13 +36,13 @@ SCOREBOARD = table(f"""
     n_summary_steps         count      steps the figures rest on, of all captures
 {_FIGURES}
     throughput_steps_per_s  1/s?       1 / mean step time; of several captures of the mean of their means
-    rank_steps_per_s        1/s?       throughput x ranks: samples/s over the batch of a rank
+    rank_steps_per_s        1/s?       throughput x ranks: samples/s over the batch of a rank, where none share one
     speedup                 ratio?     mean step time of the first / mean step time of this run: in steps/s
     speedup_low             ratio?     lower end of its interval; null with too few steps
     speedup_high            ratio?     upper end of it
     verdict                 text       of step time against the first: reference, improvement, regression, no change or inconclusive
     why                     text?      why it is inconclusive
-    peer                    text       the first run of its kind, which can be compared with each other: the same world size, GPU model and ranks, and steps of the same work, if that is known
+    peer                    text       the first run of its kind, which can be compared with each other: the same world size, GPU model, ranks and ranks per batch, and steps of the same work, if that is known
     peer_speedup            ratio?     mean step time of the peer / mean step time of this run: in steps/s
     peer_speedup_low        ratio?     lower end of its interval; null with too few steps
     peer_speedup_high       ratio?     upper end of it
@@ -171,8 +171,8 @@ class Scoreboard(ShownInNotebooks):
 
     @property
     def problems(self) -> pa.Table:
-        """`PROBLEMS_OF_RUNS`: the problems of each run's captures, and one of each without figures."""
-        return PROBLEMS_OF_RUNS.from_rows(problems_in_python(self.problem_rows))
+        """`RUN_PROBLEMS`: the problems of each run's captures, and one of each without figures."""
+        return RUN_PROBLEMS.from_rows(problems_in_python(self.problem_rows))
 
     @property
     def problem_rows(self) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from nsyspipe.analysis.traffic import dimensions
 from nsyspipe.comparison.changes import SIDES, StepTable, has_whole_graphs, mean_of, mean_step_time
 from nsyspipe.comparison.comparability import n_steps
 from nsyspipe.comparison.metrics import per_step
@@ -52,7 +53,7 @@ _CAUSES = {
     "compute": set[str](), "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
     "exposed_memory": {"copies"}, "idle": {"CUDA graphs", "trace"},
 }  # fmt: skip
-_OF_ANY = {"torch", "CUDA", "driver", "commit", COMMAND, "hosts"}
+_OF_ANY = {"parallelism", "torch", "CUDA", "driver", "commit", COMMAND, "hosts"}
 Change = tuple[str, str | None, float | str | None, float | str | None]  # what, unit of numbers, before, after
 
 
@@ -163,7 +164,9 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
     nccl = run.nccl or NcclFacts(None, {}, None)
     transports = filter(None, run.links()["transport"].unique().to_pylist())
     is_dirty = " with changes" if capture.git_is_dirty else ""
+    groups = dimensions(run.traffic(), header.world_size)
     found: dict[str, dict[str, Any]] = {
+        "collectives": {"parallelism": None if None in [one.size for one in groups] else ", ".join(map(str, groups))},
         "stragglers": {STRAGGLER: _straggler(table)},
         "link": {
             "slowest link": run.link and run.link.slowest and run.link.slowest.kind,

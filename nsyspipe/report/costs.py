@@ -13,7 +13,7 @@ import pyarrow as pa
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TABLES, TRAFFIC
 from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
 from nsyspipe.model.figures import RATES
-from nsyspipe.model.names import few, listed, printable, ranges
+from nsyspipe.model.names import few, printable, ranges
 from nsyspipe.report.blocks import Field, Table, barred, of, table_of
 from nsyspipe.report.files import head_of
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
@@ -132,15 +132,13 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
     None where there is none or nobody knows what it serves, and of gradients alone where all ranks' reports do not say how
     many share them.
     """
-    if not (groups := dimensions(traffic)):
+    if not (groups := dimensions(traffic, world_size)):
         return None
     degrees = []
     for one in groups:
         ranks = [few(ranges(group), _SHOWN_GROUPS, ",") for group in one.groups]
-        of_which = f" (ranks {few(ranks, _SHOWN_GROUPS, '; ')})" if len(ranks) > 1 else ""
-        degrees.append(listed(one.roles) + ("" if one.size is None else f" {one.size}{of_which}"))
-    if len(groups) == 1 and groups[0].size is None and groups[0].groups == (tuple(range(world_size or 0)),):
-        degrees = [f"{degrees[0]} {world_size}"]  # all ranks of the job, whatever NCCL calls that
+        of_which = f" (ranks {few(ranks, _SHOWN_GROUPS, '; ')})" if one.size and len(ranks) > 1 else ""
+        degrees.append(f"{one}{of_which}")
     is_part = world_size not in (None, n_ranks)
     if not is_part and not is_more_than_data(traffic) and degrees[0] in {DATA, f"{DATA} 1"}:
         return None

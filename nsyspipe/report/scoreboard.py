@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nsyspipe.comparison.comparability import OTHER_WORK, UNKNOWN_WORK, UNLIKE
+from nsyspipe.comparison.comparability import OTHER_WORK, SHARED_BATCH, UNKNOWN_WORK, UNLIKE
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.comparison.statistics import MEDIAN
@@ -39,7 +39,11 @@ _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
 _LIKE = "steps like "
-_TOLD = {OTHER_WORK, UNKNOWN_WORK, UNLIKE}  # what parts runs that no heading tells apart
+_TOLD = {SHARED_BATCH, OTHER_WORK, UNKNOWN_WORK, UNLIKE}  # what parts runs that no heading tells apart
+_APART = {
+    SHARED_BATCH: "; not ranked together: ranks of tensor and pipeline parallelism share a batch",
+    OTHER_WORK: "; not ranked together (--force does: right where torch.compile alone made the kernels others)",
+}
 _RUNS = "nsyspipe-compare"  # the meta element of a page
 _ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
 _SHORT = 12  # letters of a label
@@ -99,7 +103,7 @@ def _run_field(rows: Sequence[Row], heading: str = "run") -> Field:
 def _of_other_work(board: Scoreboard) -> set[str]:
     """Return the runs whose steps do other work than those of the first, unless all are judged by force."""
     checks = () if board.rules.is_forced else board.checks.to_pylist()
-    return {row["label"] for row in checks if row["check"] == OTHER_WORK}
+    return {row["label"] for row in checks if row["blocks"] and row["check"] in {OTHER_WORK, SHARED_BATCH}}
 
 
 def _figures(rows: Sequence[Row], sort: str | None) -> Table:
@@ -142,7 +146,8 @@ def headlines(board: Scoreboard) -> list[str]:
         whole = [*([f"{differ} {_listed(facts)}"] if facts else []), *whole]
         why = "; ".join(whole) or "which of them are alike is not known"
         return [f"No two of {len(board.sides)} runs can be compared: {why}."]
-    unknown = [row for row in board.checks.to_pylist() if row["check"] == UNKNOWN_WORK]
+    is_open = {UNKNOWN_WORK: (True, False), SHARED_BATCH: (False,)}
+    unknown = [row for row in board.checks.to_pylist() if row["blocks"] in is_open.get(row["check"], ())]
     unseen = {row[side] for row in unknown for side in ("label", "against")}
     lines = []
     for one in several:
@@ -264,15 +269,13 @@ def doubts(board: Scoreboard) -> list[str]:
         is_parting = row["blocks"] and row["check"] not in _TOLD and len(board.kinds) > 1  # the headings say it
         if not is_told and not is_parting:
             what = row["message"].partition(": ")[0]
-            differ[row["check"], what, row["against"], row["reference_value"]].append(f"{row['label']} {row['value']}")
+            fate = _APART.get(row["check"], "") * (row["blocks"] and not board.rules.is_forced)
+            differ[what, row["against"], row["reference_value"], fate].append(f"{row['label']} {row['value']}")
     return [
         *unlike,
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
         *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items() if labels),
-        *(
-            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does: right where torch.compile alone made the kernels others)' * (check == OTHER_WORK and not board.rules.is_forced)}"
-            for (check, what, against, value), others in differ.items()
-        ),
+        *(f"{what}: {against} {value}; {_listed(own)}{fate}" for (what, against, value, fate), own in differ.items()),
     ]
 
 

@@ -12,13 +12,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.attribution import NEVER, by_process, launch_times
 from nsyspipe.analysis.intervals import outermost
-from nsyspipe.analysis.operations import (
-    RankSteps,
-    device_operations,
-    events_table,
-    overlapping_rows,
-    phase_ranges_table,
-)
+from nsyspipe.analysis.operations import RankSteps, device_operations, event_table, overlapping_rows, phase_ranges_table
 from nsyspipe.analysis.phases import phase_codes, phase_ranges
 from nsyspipe.analysis.steps import Members, TextFamilies, Windows, check_steps
 from nsyspipe.model.options import Reading
@@ -62,7 +56,7 @@ def report_operations(task: ReportTask) -> list[Result]:
         phases = phase_ranges(ranges, codes, members)
         if rank.backward is not None:
             phases["backward"] = rank.backward
-        events = events_table(task.path, rank, operations, phases, members)
+        events = event_table(task.path, rank, operations, phases, members)
         results.append((rank.rank, events, phase_ranges_table(rank, operations, phases)))
     return results
 

@@ -4,18 +4,7 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.analysis import traffic as module
-from nsyspipe.analysis.traffic import (
-    DATA,
-    EXPERT,
-    OTHER,
-    PIPELINE,
-    SHARDED,
-    TENSOR,
-    CommUse,
-    Dimension,
-    dimensions,
-    roles,
-)
+from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, SHARDED, TENSOR, CommUse, Dimension, roles
 from nsyspipe.model import schema
 from nsyspipe.report.costs import traffic_text
 
@@ -88,13 +77,13 @@ def test_the_bubble_is_a_mean_over_all_ranks(bubbles, expected):
     assert module.bubble_ns_per_step(schema.TRAFFIC.from_rows(rows), 3) == expected
 
 
-def traffic(*comms, name="0x{}", exposed=None):
+def traffic(*comms, name="0x{}", exposed=None, n_bytes=None):
     """Return the table of communicators by role, collective, ranks and size; each rank's exposed time is that of its role."""
     rows = []
     for at, (role, collective, ranks, n_ranks) in enumerate(comms):
         one = {
             "communicator": name.format(at), "role": role, "collective": collective, "n_ranks": n_ranks, "ranks": ranks,
-            "exposed_ns_per_step": (exposed or {}).get(role, 10), "bubble_ns_per_step": 7 if role == PIPELINE else None,
+            "calls_per_step": 2, "bytes_per_step": n_bytes, "exposed_ns_per_step": (exposed or {}).get(role, 10), "bubble_ns_per_step": 7 if role == PIPELINE else None,
         }  # fmt: skip
         rows += [one | {"rank": rank} for rank in (None, *map(int, ranks.split(",")))]
     return schema.TRAFFIC.from_rows(rows)
@@ -146,18 +135,34 @@ _DATA = [(DATA, "all_reduce", ranks, 4) for ranks in ("0,2,4,6", "1,3,5,7")]
 )  # fmt: skip
 def test_groups_of_ranks_and_what_is_said_of_them(communicators, expected, said):
     table = traffic(*communicators, exposed={TENSOR: 30})
-    assert dimensions(table) == [Dimension(names, size) for names, size in expected]
+    assert module.dimensions(table, 8) == [Dimension(names, size) for names, size in expected]
     assert traffic_text(table, 8, 8) == (said and f"parallelism: {said}")
 
 
 def test_streams_are_no_communicators_whose_size_could_be_told():
     table = traffic((TENSOR, "all_reduce", "0,1,2,3", 4), (DATA, "all_reduce", "0,1,2,3", 4), name="all_reduce/{}")
-    assert dimensions(table) == [Dimension((TENSOR,), None), Dimension((DATA,), None)]
+    assert module.dimensions(table, 4) == [Dimension((TENSOR,), None), Dimension((DATA,), None)]
     assert traffic_text(table, 4, 4) == "parallelism: tensor, data: 50 % of exposed communication is tensor's"
     # Where all ranks of the job meet in the only kind that there is, they are its group.
     table = traffic((DATA, "all_reduce", "0,1,2,3", 4), name="all_reduce/{}")
     unknown = "parallelism: data (of how many ranks is not known from 4 of 8)"
     assert [traffic_text(table, 4, size) for size in (4, 8, None)] == ["parallelism: data 4", unknown, None]
+
+
+@pytest.mark.parametrize(("communicators", "options", "expected"), [
+    # Four pairs of ranks and two pipelines of four: 2 x 4.
+    ([*_TENSOR, *((PIPELINE, "send_recv", ranks, 4) for ranks in ("0,2,4,6", "1,3,5,7"))], {}, (8, True)),
+    # At least two share one where streams serve two roles; of one role all ranks do.
+    ([(TENSOR, "all_reduce", "0,1", 2), (DATA, "all_reduce", "0,1", 2)], {"name": "stream {}"}, (2, False)),
+    ([(TENSOR, "all_reduce", "0,1,2,3,4,5,6,7", 8)], {"name": "stream {}"}, (8, True)),
+    # Two calls of 64 KiB at most carry no part of a model.
+    ([(OTHER, "all_reduce", "0,1", 2), *_DATA], {"n_bytes": 131_072}, (1, True)),
+    ([(OTHER, "all_reduce", "0,1", 2), *_DATA], {"n_bytes": 131_073}, (1, False)),
+    ([(OTHER, "all_reduce", "0,1", 2)], {"n_bytes": 8}, (1, False)),
+])  # fmt: skip
+def test_ranks_that_share_a_batch(communicators, options, expected):
+    assert module.ranks_per_batch(traffic(*communicators, **options), 8) == expected
+    assert module.ranks_per_batch(traffic(), 1) == (1, True)
 
 
 def test_a_mean_over_ranks_counts_each_rank_once():

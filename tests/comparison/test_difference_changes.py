@@ -1,6 +1,7 @@
 """What changed around the step time, and what makes two runs not comparable, or their comparison doubtful."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from nsyspipe.comparison.changes import StepTable
 from nsyspipe.comparison.comparability import Work, check_comparable, check_order
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.surroundings import _is_alike, surroundings
+from nsyspipe.model import schema
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.report.difference import cause_text
 from tests.build.nccl_layouts import NCCL_2_21
@@ -156,23 +158,10 @@ def test_captures_of_a_side_stand_side_by_side_in_words_and_as_means_in_numbers(
     assert changes([run, few], run)["copies", "DtoD copies per step"] == (0.5, 1, 0.5)
 
 
-def test_means_that_look_the_same_are_no_change(made):
-    def copies(*sizes):
-        def with_copies(builder):
-            for step, size in enumerate(sizes):
-                at = 1600 + 1160 * step
-                builder.copy(at + 500, at + 510, n_bytes=size, launch=at - 5)
-
-        return made([(1000, 100, 0, 60)] * 3, edit=with_copies)
-
-    before = copies(7968, 7968, 7968)
-    # 1 byte in 7968 is 0.0001, 9 are more than a thousandth.
-    assert changes(before, copies(7968, 7968, 7971)) == {}
-    assert changes(before, copies(7977, 7977, 7977)) == {("copies", "DtoD bytes per step"): (7968, 7977, 9)}
-
-
 @pytest.mark.parametrize(("unit", "one", "other", "is_alike"), [
     ("count", 5000.0, 5001.0, False), ("count", 5000.25, 5000.5, True), ("bytes", 0.0, 0.0, True), ("bytes", 0.0, 1.0, False),
+    # 1 byte in 7968 is 0.0001, 9 are more than a thousandth.
+    ("bytes", 7968.0, 7969.0, True), ("bytes", 7968.0, 7977.0, False),
     ("ns", 4.0, 9.0, True), ("ns", 4.0, 11.0, False),
 ])  # fmt: skip
 def test_one_more_of_many_is_a_change(unit, one, other, is_alike):
@@ -240,8 +229,36 @@ def test_one_program_stays_comparable_and_programs_part(before, after, is_other)
         products = sum(n for name, (_, n) in kernels.items() if name.startswith(("gemm", "conv")))
         launches = {name: n for name, (_, n) in kernels.items() if not name.startswith(("gemm", "conv"))}
         times = {name: ns for name, (ns, _) in kernels.items()}
-        works.append(Work(sum(times.values()), times, {"matrix products": products, **launches}))
+        works.append(Work(sum(times.values()), times, {"matrix products": products, **launches}, {}))
     assert (works[0].is_other(works[1]), works[1].is_other(works[0])) == (is_other, is_other)
+
+
+# What two ranks' communicator serves, on either side; null sizes of what serves nobody knows what may be of a model.
+@pytest.mark.parametrize(("before", "after", "expected"), [
+    ("data", "tensor", (True, "1 (data 2)", "2 (tensor 2)")), ("pipeline", "sharded", (True, "2 (pipeline 2)", "1 (sharded 2)")),
+    ("expert data", "tensor other", (True, "1 (expert and data 2)", "2 or more (tensor 2)")),
+    ("data other", "tensor", (False, "not known (data 2)", "2 (tensor 2)")), ("data", "other", None),
+    ("data", "sharded expert", None), ("tensor", "pipeline", None), ("tensor other", "tensor other", None),
+])  # fmt: skip
+def test_runs_whose_ranks_share_batches_part_from_others(run, made, before, after, expected):
+    own, runs = {"communicator": "0x1", "n_ranks": 2, "ranks": "0,1", "collective": "all_reduce"}, []
+    for one, roles in ((run, before), (made(*[[(1900, 100, 40, 60)] * 3] * 2), after)):
+        rows = [own | {"role": role} for role in roles.split()]
+        runs.append(Changed(one, traffic=partial(schema.TRAFFIC.from_rows, rows)))
+    sides, is_parted = [Side("a", runs[:1]), Side("b", runs[1:])], expected is not None and expected[0]
+    assert checks(*runs).get("shared-batch") == expected
+    assert diff(*sides).is_comparable != is_parted
+    assert len(compare(sides).kinds) == 1 + is_parted
+    assert diff(*sides, force=True).metrics["why"][0].as_py() != "not comparable: ranks per batch"
+
+
+@pytest.mark.parametrize(("name", "is_parted", "parallelism"), [
+    ("2gpu-tp", True, "tensor 2"), ("2gpu-pp", True, "pipeline 2"), ("2gpu-moe", False, "expert and data 2"), ("2gpu-fsdp2", False, "sharded 2"),
+])  # fmt: skip
+def test_real_runs_of_tensor_and_pipeline_parallelism_part_from_ddp(runs, name, is_parted, parallelism):
+    pair = runs("2gpu-gpt-b25"), runs(name)
+    assert ("shared-batch" in checks(*pair)) == is_parted
+    assert changes(*pair)["collectives", "parallelism"] == ("data 2", parallelism)
 
 
 def ms_steps(compute, comm=10, copies=4, idle=6):

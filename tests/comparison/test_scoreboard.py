@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.api import compare, diff
-from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS
+from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, check_sort, sorted_rows
 from nsyspipe.errors import OptionError
@@ -180,7 +180,7 @@ def test_a_run_without_steps_is_a_row_of_nulls_with_a_problem(runs, without_gpu,
 
 def test_tables_have_their_declared_schemas_with_docs(runs, without_gpu):
     board = compare([runs["slow"], without_gpu])
-    schemas = {"table": SCOREBOARD, "checks": CHECKS_OF_RUNS, "problems": PROBLEMS_OF_RUNS}
+    schemas = {"table": SCOREBOARD, "checks": CHECKS_OF_RUNS, "problems": RUN_PROBLEMS}
     for table, schema in ((getattr(board, name), schema) for name, schema in schemas.items()):
         assert table.schema.equals(schema.arrow, check_metadata=True)
         assert all(column.doc and column.unit for column in schema.columns)
