@@ -47,11 +47,6 @@ class DeviceTime:
         return covered.without(self.compute).without(self.comm)
 
 
-def exposed_comm(comm: IntervalSet, compute: IntervalSet) -> IntervalSet:
-    r"""Return ``M \ C``: the times of communication that no compute hides."""
-    return comm.without(compute)
-
-
 def device_time(operations: ProcessOperations, windows: Windows) -> DeviceTime:
     """Merge the operations of one rank by category."""
     comm = operations.is_comm
@@ -220,8 +215,7 @@ def idle_causes(
 
 def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int) -> list[Int64]:
     """Return for each phase the idle time of each window whose gaps an operation of that phase (negative: of none) ends."""
-    intervals = IntervalSet(gaps.starts, gaps.ends)
-    return [windows.covered(intervals[phase == code]) for code in range(n_phases)]
+    return [windows.covered(IntervalSet(gaps.starts, gaps.ends)[phase == code]) for code in range(n_phases)]
 
 
 def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[IntervalSet, Int64]:
@@ -231,8 +225,7 @@ def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[
     if not len(blocking) or not len(waiting):
         return EMPTY, EMPTY.starts
     # Each part of the waiting time lies in one late stretch, and belongs to whatever began that.
-    owner = np.searchsorted(late.starts, waiting.starts, side="right") - 1
-    began = late.starts[owner]
+    began = late.starts[np.searchsorted(late.starts, waiting.starts, side="right") - 1]
     whole = blocking.contains(began)
     rest = waiting[~whole].intersect(blocking)
     parts = (waiting.starts, rest.starts), (waiting.ends, rest.ends), (began, rest.starts)
@@ -246,8 +239,7 @@ def _by_call(blocked: IntervalSet, since: Int64, calls: pa.Table, windows: Windo
     if not len(blocked) or not len(windows):
         return {}
     ends = calls["end_ns"].to_numpy()
-    reached = np.maximum.accumulate(ends)
-    is_longest = ends > np.append(ends[:1] - 1, reached[:-1])
+    is_longest = ends > np.append(ends[:1] - 1, np.maximum.accumulate(ends)[:-1])
     longest_so_far = np.maximum.accumulate(np.where(is_longest, np.arange(ends.size), 0))
     call = longest_so_far[np.searchsorted(calls["start_ns"].to_numpy(), since, side="right") - 1]
     names = calls["call"].take(pa.array(call)).combine_chunks().dictionary_encode()

@@ -126,8 +126,7 @@ def _fitted(places: Int64, reports: Int64, medians: Int64, n_reports: int) -> tu
 def floor_median(ordered: Int64) -> Int64:
     """Return the median along the last axis of sorted values; of an even number the mean, floored."""
     low, high = ordered[..., (ordered.shape[-1] - 1) // 2], ordered[..., ordered.shape[-1] // 2]
-    median: Int64 = low + (high - low) // 2
-    return median
+    return low + (high - low) // 2
 
 
 @dataclass(frozen=True)

@@ -322,8 +322,7 @@ def named_link(word: str) -> NamedLink | None:
     >>> named_link("A100").name, named_link("roce-100").nominal_bytes_per_s
     ('nvlink3', 12500000000.0)
     """
-    lowered = word.lower()
-    return next((one for one in NAMED_LINKS if lowered in (one.name, *one.gpus)), None)
+    return next((one for one in NAMED_LINKS if word.lower() in (one.name, *one.gpus)), None)
 
 
 def nominal_speed(names: Sequence[str | None], path: str = "NV") -> Speed | None:
@@ -337,8 +336,7 @@ def nominal_speed(names: Sequence[str | None], path: str = "NV") -> Speed | None
         gpu, word = next(((gpu, match[0]) for gpu, match in matches if match), (_NO_GPU, ""))
         if path.startswith("NV") and gpu.nvlink:
             n_links, rate = int(path[2:] or gpu.n_links), gpu.bytes_per_link_s
-            source = f"NVLink {gpu.nvlink}, {n_links} x {rate / _GB:g} GB/s ({word})"
-            speeds.append(Speed(n_links * rate, source))
+            speeds.append(Speed(n_links * rate, f"NVLink {gpu.nvlink}, {n_links} x {rate / _GB:g} GB/s ({word})"))
         elif gpu.pcie and not path.startswith("NV"):
             speeds.append(Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({word})"))
     return min(speeds) if speeds and len(speeds) == len(names) else None

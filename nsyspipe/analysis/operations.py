@@ -198,7 +198,6 @@ def phase_ranges_table(rank: RankSteps, operations: DeviceOperations, phases: Ma
 
 
 def _words(codes: Int64, words: Sequence[str]) -> pa.Array:
-    """Return the word of each code; null for negative ones."""
     return pa.array(words, pa.string()).take(pa.array(codes, mask=codes < 0))
 
 

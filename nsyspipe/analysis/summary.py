@@ -141,7 +141,6 @@ def sums_by(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[
 
 
 def _sum(column: pa.ChunkedArray) -> float | None:
-    """Sum a column exactly; null if any part is, or without rows."""
     return pc.sum(column, skip_nulls=False, min_count=1).as_py()  # type: ignore[no-any-return]
 
 

@@ -215,7 +215,6 @@ def _catching_ends() -> contextlib.AbstractContextManager[None]:
 
 
 def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
-    """Raise if what nsys wrote is no whole export, or the report changed while it was read."""
     try:
         check_file(made)
     except InputError as error:

@@ -143,7 +143,6 @@ def display_names(paths: Sequence[str | Path]) -> list[str]:
 
 
 def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
-    """Return the files that the arguments name; of a directory those with these suffixes."""
     expanded: list[Path] = []
     for argument in map(str, arguments):
         if not argument:

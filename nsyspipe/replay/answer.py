@@ -289,7 +289,6 @@ def whatif(
 
 
 def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
-    """Return the fields of a `Scenario` that the replay tells."""
     refused = why_refused(opened, knobs)
     if isinstance(opened, str) or refused is not None:
         return {"refused": refused and in_python(refused), "refused_in_options": refused}

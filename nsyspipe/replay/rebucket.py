@@ -107,8 +107,7 @@ def sent_once(program: Program, burst: Int64) -> Program:
 def with_prefetch(program: Program, is_prefetched: Flags) -> Program:
     """Return the program where each of these collectives may begin when the one of them before it in its step may."""
     ready = np.flatnonzero((program.kind == READY) & is_prefetched[np.where(program.kind == READY, program.which, 0)])
-    step = program.step[program.which[ready]]
-    follows = np.flatnonzero(np.diff(step) == 0) + 1
+    follows = np.flatnonzero(np.diff(program.step[program.which[ready]]) == 0) + 1
     key, places = np.arange(program.kind.size, dtype=np.float64), program.places.copy()
     key[ready[follows]] = ready[follows - 1] + 0.5
     places[:, ready[follows]] = program.places[:, ready[follows - 1]]
@@ -148,8 +147,7 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
     work = program.free_work(slowing)
     at_edges = np.flatnonzero(program.kind == WINDOW)
     candidates = np.flatnonzero(trusted)
-    lengths = np.diff(work[at_edges], axis=0)[:, candidates]
-    order = np.argsort(lengths, axis=1, kind="stable")
+    order = np.argsort(np.diff(work[at_edges], axis=0)[:, candidates], axis=1, kind="stable")
     chosen = candidates[order[:, (candidates.size - 1) // 2]]
     # What leads up to a marker belongs to the step that the marker before it is in.
     step = np.searchsorted(at_edges, np.arange(1, program.kind.size)) - 1

@@ -187,10 +187,8 @@ class Replay(Facts):
         return cast("Float64", np.maximum(alone + after / (1 + after) * total, total))
 
     def _per_step(self, program: Program, each: Float64) -> Float64:
-        """Return the sums over the collectives of each step that counts."""
         windows = self.captured.windows
-        sums = np.bincount(program.step, weights=each, minlength=windows.steps.size).astype(np.float64)
-        return sums[windows.counts]
+        return np.bincount(program.step, weights=each, minlength=windows.steps.size).astype(np.float64)[windows.counts]
 
     def _without_transfer(self, program: Program, before: Sequence[Slowing]) -> Float64:
         program = replace(program, transfer_ns=np.zeros_like(program.transfer_ns))
@@ -255,10 +253,8 @@ def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield "for this rank alone: what it waits for the others stays as it is"
     elif n_missing := replay.world_size - n_ranks:
         are = "rank is" if n_missing == 1 else "ranks are"
-        yield (
-            f"{n_missing} {are} missing: a step is taken to be as long as that of the {n_ranks} of "
-            f"{replay.world_size} that are there, and they wait for no other"
-        )
+        there = f"the {n_ranks} of {replay.world_size} that are there"
+        yield f"{n_missing} {are} missing: a step is taken to be as long as that of {there}, and they wait for no other"
     if (given := replay.given_bytes) is not None:
         # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
         element = replay.element_bytes
@@ -323,13 +319,11 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     rare = ", more than is usual" if percents[0] > 100 * MOST_USUAL else ""
     within = f"{min(percents):.0f} to {max(percents):.0f} %"
     alone = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
-    measured = f": kernels {alone:.1f} %, as comm-slows-compute has them, and the gaps before them"
-    kernels = measured if found.is_measured else ""
-    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){kernels}"
+    measured = f": kernels {alone:.1f} %, as comm-slows-compute has them, and the gaps before them" * found.is_measured
+    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){measured}"
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:
-    """Raise if a user's bytes contradict NCCL's payload, the copies, or what the links can carry."""
     if given is None:
         return
     option = f"--gradient-bytes {given:,.0f}"
@@ -350,8 +344,7 @@ def _uses(run: Run, timelines: Sequence[RankTimeline], role_of: _Roles) -> tuple
     table = run.collectives().filter(pc.field("rank") == run.ranks["rank"][0])
     names = ("step", "seq", "message_bytes", "datatype", "comm_id", "collective")
     rows = {(step, seq): more for step, seq, *more in zip(*(table[name].to_pylist() for name in names), strict=True)}
-    unknown = [None, None, "/", ""]
-    found = [rows.get(key, unknown) for key in zip(first.step.tolist(), first.seq.tolist(), strict=True)]
+    found = [rows.get(key, [None, None, "/", ""]) for key in zip(first.step.tolist(), first.seq.tolist(), strict=True)]
     n_bytes, datatypes, comm_ids, calls = (list(column) for column in zip(*found, strict=True))
     role = np.array([role_of.get(key, OTHER) for key in zip(comm_ids, calls, strict=True)], object)
     # Without NCCL's ids a communicator is named collective/order.
