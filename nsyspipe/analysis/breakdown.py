@@ -92,7 +92,6 @@ def started_in(starts: Int64, values: Int64, windows: Windows) -> tuple[Int64, I
 
 
 def _copies(operations: ProcessOperations, chosen: Flags, windows: Windows) -> tuple[IntervalSet, Int64, Int64]:
-    """Return the union of some copies, and the number and bytes of those that start in each window."""
     starts = operations.copy_start[chosen]
     return union(starts, operations.copy_end[chosen]), *started_in(starts, operations.copy_bytes[chosen], windows)
 

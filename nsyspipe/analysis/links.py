@@ -23,8 +23,6 @@ _PATH_WORDS = {
     "PIX": "one PCIe bridge", "PXB": "several PCIe bridges", "PHB": "a PCIe host bridge, usually the CPU",
     "NODE": "the PCIe host bridges of a NUMA node", "SYS": "the link between NUMA nodes",
 }  # fmt: skip
-_SHOWN = 2
-_ASK_TOPOLOGY = "nvidia-smi topo -m tells whether over NVLink or PCIe"
 # What data sheets promise of NVLink and PCIe by GPU model, per second and direction (half of what they call total): an
 # upper bound, since packets have headers.
 _GB = 1e9
@@ -218,14 +216,14 @@ def slowest(links: pa.Table) -> SlowestLink | None:
 def _text(kind: str, row: Mapping[str, Any]) -> str:
     """Say what a link crosses, ``SHM through host memory, although the GPUs are connected by NV18``."""
     path, words = row["path"] or "", (row["transport"] or "").split(", ")
-    transport = few(words, _SHOWN)  # a network has one per card
+    transport = few(words, 2)  # a network has one per card
     by_path = f"the GPUs are connected by {path}" if path else ""
     although = f", although {by_path}" if path.startswith("NV") else ""
     match kind:
         case "nvlink":
             return f"NVLink ({transport}{f' over {path}' if although else ''})"
         case "p2p":
-            return f"direct access to GPU memory ({transport}); {_ASK_TOPOLOGY}"
+            return f"direct access to GPU memory ({transport}); nvidia-smi topo -m tells whether over NVLink or PCIe"
         case "p2p_pcie":
             return f"direct access over PCIe ({transport}, {path}: across {_PATH_WORDS[path]})"
         case "shm":

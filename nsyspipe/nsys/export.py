@@ -142,7 +142,6 @@ def _export_all(
     pairs: Sequence[tuple[Path, Path]], jobs: int | None, on_progress: Callable[[int, int], None],
     elsewhere: tuple[Executor, Callable[[], bool]] | None, **options: Any,  # noqa: ANN401 - of `_export`
 ) -> list[Exported | NsyspipeError]:  # fmt: skip
-    """Export reports, each to its file, several at once; all are ended when we are asked to end."""
     stopped = Event()
     on_progress(0, len(pairs))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

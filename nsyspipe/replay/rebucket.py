@@ -17,8 +17,6 @@ _SAME_SIZE, _SAME_NUMBER = 0.15, 0.06  # what sizes by the transfers are off by,
 _LONGER_BESIDE = 0.02  # of collectives beside work, over host memory and NVLink: between 0 and 6 %
 _LONGEST_BLOCK_NS = 250_000.0  # a block of a kernel seldom runs longer
 _NOT_PER_COLLECTIVE = {"kind", "which", "passes", "places", "begin_ns"}
-# Casting, scaling and casting back reads and writes 16 bytes per element, copying 8: half of it before the collective.
-_CASTS_IN_COPIES = 2.0
 
 
 def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float) -> Program:
@@ -160,8 +158,7 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
         begin_ns=program.begin_ns[:1],
         passes=np.append(True, program.passes[1:][at, ranks])[:, np.newaxis],
         places=np.pad(np.cumsum(pieces, axis=1), ((0, 0), (1, 0)))[..., np.newaxis],
-        lag_ns=np.take_along_axis(program.lag_ns, of_collective, axis=1),
-        transfer_ns=np.take_along_axis(program.transfer_ns, of_collective, axis=1),
+        **{key: np.take_along_axis(getattr(program, key), of_collective, axis=1) for key in ("lag_ns", "transfer_ns")},
         group=program.group[:, :1],
     )
 
@@ -170,7 +167,8 @@ def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
     """Return the program with casts to 16 bits, and how long each collective's cast back takes; copying a step's takes `copies_ns`."""
     own = program.transfer_ns.mean(axis=1) * program.is_gradient
     in_step = np.maximum(np.bincount(program.step, weights=own), 1.0)
-    each = own / in_step[program.step] * copies_ns * _CASTS_IN_COPIES / 2
+    # Casting, scaling and casting back reads and writes 16 bytes per element, copying 8: half of it before the collective.
+    each = own / in_step[program.step] * copies_ns
     ready = program.kind == READY  # the cast stands before its own collective, and before all that follows
     added = np.where(ready, each[np.where(ready, program.which, 0)], 0.0)
     places = program.places.copy()

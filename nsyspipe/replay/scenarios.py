@@ -27,7 +27,6 @@ from nsyspipe.run.run import Run
 
 # Of bandwidths: as a user measured; as other sizes and work beside change them.
 _GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.06
-_SKEWS = (-0.25, 0.25)
 _NOISE = 0.005  # two captures of one program differ by this much (seen: 0.2 to 0.5 %)
 # What any replay may be off by: on pairs of captures that differ by one change 0.7 % in the middle.
 _MODEL_WITHIN = 0.02
@@ -93,7 +92,7 @@ class Replay(Facts):
             base = without_copies(base, is_last_kept=not knobs.no_grad_copy)
         programs = [base.program]
         if knobs.bucket_mb is not None:
-            others = () if self.is_exact else map(self.gradients_with, _SKEWS)
+            others = () if self.is_exact else map(self.gradients_with, (-0.25, 0.25))
             programs = [with_buckets(base, one, knobs.bucket_mb) for one in (self.gradients, *others)]
         if knobs.no_sync:
             programs = [sent_once(one, base.burst) for one in programs]
@@ -130,7 +129,6 @@ class Replay(Facts):
         return why_refused(self, Knobs(no_wait=True)) is None
 
     def _waited(self, program: Program, knobs: Knobs) -> Program:
-        """Return the program, balanced where nobody is waited for: as the ranks that do not lack launches."""
         trusted = self.starved_shares <= limits.LARGEST_STARVED_SHARE
         return balanced(program, trusted, self._before) if knobs.no_wait else program
 
