@@ -125,8 +125,7 @@ def _in_runs(operations: ProcessOperations) -> Flags:
     chosen = np.flatnonzero(is_dtod & (launch != NEVER))
     own = launch[chosen]
     others = operations.kernel_launch[: operations.n_launched], launch[~is_dtod]
-    first = run_starts(np.sum([np.searchsorted(one, own) for one in others], axis=0))
-    lengths = np.diff(first, append=own.size)
+    lengths = np.diff(run_starts(np.sum([np.searchsorted(one, own) for one in others], axis=0)), append=own.size)
     in_runs = np.zeros(launch.size, np.bool_)
     in_runs[chosen[np.repeat(lengths >= _SHORTEST_RUN, lengths)]] = True
     return in_runs

@@ -200,8 +200,7 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     around = [(_NOTHING,) * 3]  # start, end and thread of the calls that were running at any of these times
     for batch in calls.select(["start_ns", "end_ns", "thread_id"]).to_batches():
         start, end, of_thread = (column.to_numpy() for column in batch.columns)
-        after = counts_up_to(times, start)
-        running = np.flatnonzero(np.append(times, NEVER)[after] < end)
+        running = np.flatnonzero(np.append(times, NEVER)[counts_up_to(times, start)] < end)
         around.append((start[running], end[running], of_thread[running]))
     starts, ends, of_call = (np.concatenate(column) for column in zip(*around, strict=True))
     is_undisturbed = np.ones(began.size, np.bool_)

@@ -23,8 +23,7 @@ _PATH_WORDS = {
     "PIX": "one PCIe bridge", "PXB": "several PCIe bridges", "PHB": "a PCIe host bridge, usually the CPU",
     "NODE": "the PCIe host bridges of a NUMA node", "SYS": "the link between NUMA nodes",
 }  # fmt: skip
-# What data sheets promise of NVLink and PCIe by GPU model, per second and direction (half of what they call total): an
-# upper bound, since packets have headers.
+# What data sheets promise per second and direction (half of what they call total) is an upper bound: packets have headers.
 _GB = 1e9
 # PCI Express Base Specification: GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits.
 _PCIE_X16 = {generation: rate * 16 * 128 / 130 / 8 for generation, rate in ((3, 8e9), (4, 16e9), (5, 32e9))}
@@ -118,7 +117,6 @@ class _Seats:
     gpus: Mapping[int, int]  # index among the GPUs of the host, by rank in ascending order
 
     def are_together(self, pair: Pair) -> bool:
-        """Tell whether two ranks are on one host."""
         return self.hosts.get(pair[0]) == self.hosts.get(pair[1])
 
     def path(self, pair: Pair) -> str | None:
@@ -145,8 +143,7 @@ def _row(comm_id: str | None, pair: Pair, said: Said, seats: _Seats) -> Row:
     words, n_channels = said
     kinds = {classify_transport(word) for word in words}
     # Only a network, or NVLink between hosts, leaves the host.
-    is_inside = bool(kinds & {"p2p", "shm"}) or seats.are_together(pair)
-    path = seats.path(pair) if is_inside else None
+    path = seats.path(pair) if kinds & {"p2p", "shm"} or seats.are_together(pair) else None
     if "p2p" in kinds and path:
         kinds = kinds - {"p2p"} | {"nvlink" if path.startswith("NV") else "p2p_pcie"}
     kind = max(kinds, key=LINK_KINDS.index, default="unknown")

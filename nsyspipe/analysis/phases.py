@@ -115,8 +115,7 @@ def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Ta
     free = gaps.without(union(starts[own], ends[own])).without(in_calls)
     gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
     order = np.lexsort((free.starts, free.starts - free.ends, gap))
-    longest = order[np.flatnonzero(np.diff(gap[order], prepend=-1))]
-    return Inputs(data, free[longest])
+    return Inputs(data, free[order[np.flatnonzero(np.diff(gap[order], prepend=-1))]])  # of each gap the longest
 
 
 def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]]) -> Int64:

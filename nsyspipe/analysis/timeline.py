@@ -67,8 +67,7 @@ def _clipped(starts: Int64, ends: Int64, window: tuple[int, int]) -> tuple[Int64
     order = np.lexsort((-ends, starts))
     begin, finish = np.maximum(starts[order], window[0]), np.minimum(ends[order], window[1])
     kept = finish > begin
-    reached = np.maximum.accumulate(np.append(window[0], finish[kept]))[:-1]
-    return order[kept], begin[kept], finish[kept], reached
+    return order[kept], begin[kept], finish[kept], np.maximum.accumulate(np.append(window[0], finish[kept]))[:-1]
 
 
 def joined(pieces: Pieces, max_bars: int) -> Bars:

@@ -159,7 +159,6 @@ _NAMES = {
 }
 VARIABLES = {name: values for values, names in _NAMES.items() for name in names.split()}
 
-# What says how ranks are linked.
 _OF_LINKS = "P2P_DISABLE P2P_LEVEL P2P_DIRECT_DISABLE SHM_DISABLE IB_DISABLE IB_HCA NET NET_PLUGIN NET_GDR_LEVEL"
 OF_LINKS = tuple(f"NCCL_{name}" for name in (*_OF_LINKS.split(), "SOCKET_IFNAME", "CROSS_NIC"))
 

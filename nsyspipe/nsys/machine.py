@@ -22,6 +22,7 @@ ANALYZE, CONVERT, CAPTURE = "analyze", "convert", "capture"
 _BOTH = f"{CONVERT}, {CAPTURE}"
 # What a probe found: its status, what it says, and what would mend it.
 _Found: TypeAlias = tuple[str, str, str | None]
+_WOULD_TELL = "missing", "nsys would tell", GET_NSYS
 _LONGEST_NAME, _MOST_PARANOID = 64, 2
 _LITTLE_SPACE_BYTES = 5_000_000_000
 _SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
@@ -92,11 +93,7 @@ def check_machine(
         ("disk_space", "writing reports", _disk_space(free)),
         ("nsys", _BOTH, _nsys(nsys, version, answer)),
         ("importer", _BOTH, _importer(nsys, root) if nsys else ("missing", "comes with nsys", GET_NSYS)),
-        (
-            "trace_values",
-            "choosing --trace",
-            _trace_values(patience, nsys) if nsys else ("missing", "nsys would tell", GET_NSYS),
-        ),
+        ("trace_values", "choosing --trace", _trace_values(patience, nsys) if nsys else _WOULD_TELL),
         ("cpu_sampling", "CPU samples (not needed)", _cpu_sampling(patience, nsys, root)),
         ("cuda_driver", CAPTURE, _driver(patience, root)),
         ("topology", "naming slow links", _topology(patience, search_path)),

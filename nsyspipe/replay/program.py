@@ -345,8 +345,7 @@ def _joins(rank: RankTimeline, burst: Int64) -> tuple[Int64, Int64, Flags]:
     )
     last_launch = np.full(int(burst.max(initial=-1)) + 1, NEVER)
     np.maximum.at(last_launch, burst, comm.launch)
-    after_all = np.searchsorted(launch, last_launch[burst], side="right")
-    join = np.where(stood_still, at, np.maximum(after_all, begun))
+    join = np.where(stood_still, at, np.maximum(np.searchsorted(launch, last_launch[burst], side="right"), begun))
     join = np.where(comm.is_inline, np.searchsorted(rank.start, comm.start), join)
     return join, after_own, stood_still & ~comm.is_inline
 

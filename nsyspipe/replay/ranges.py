@@ -238,12 +238,11 @@ class Facts:
 
     @cached_property
     def _copies(self) -> list[GradientCopies]:
-        """The copies from buckets to gradients of each step, on the lowest rank."""
         return [gradient_copies(self.captured, one, 0) for one in self.captured.steps]
 
     @cached_property
     def copies_ns(self) -> float:
-        """Time of these copies per step, the median."""
+        """Time of the copies from buckets to gradients per step, the median; of the lowest rank."""
         first = self.captured.timelines[0]
         return float(np.median([(first.end - first.start)[one.rows].sum() for one in self._copies]))
 

@@ -66,11 +66,10 @@ def _collectives(program: Program, chosen: Int64, sizes: Float64, total: float, 
     transfer, overhead_ns = program.transfer_ns[chosen].mean(axis=1), OVERHEADS_NS[1]
     per_byte = max(float(transfer.sum() - np.minimum(overhead_ns, transfer / 2).sum()), 0.0) / total
     shape = (sizes.size, program.n_ranks)
-    lag = np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0)
     is_alone = chosen.size == 1  # the captured lags and transfers of several buckets hold what work beside them does
     return {
         **{name: np.full(sizes.size, getattr(program, name)[chosen[0]]) for name in ("step", "chain", "role")},
-        "lag_ns": np.broadcast_to(lag, shape),
+        "lag_ns": np.broadcast_to(np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0), shape),
         "transfer_ns": np.broadcast_to((overhead_ns + sizes * per_byte)[:, np.newaxis], shape),
         "n_bytes": sizes,
         "group": np.broadcast_to(program.group[chosen[0]], shape),

@@ -62,7 +62,6 @@ class Replay(Facts):
 
     @cached_property
     def _identity(self) -> Float64:
-        """Step times replayed with nothing changed."""
         edges = simulate(self.captured.program, [Setting(self._before, self._before)])
         return cast("Float64", self.captured.windows.step_times(edges)[0])
 
