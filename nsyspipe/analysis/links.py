@@ -131,7 +131,6 @@ class _Seats:
 def _gpus(
     members: Sequence[CommMember], local_ranks: Mapping[int, int | None], hosts: Mapping[int, str | None]
 ) -> dict[int, int]:
-    """Return the index of each rank's GPU among those of its host, as logged, else its local rank."""
     logged = [(member.rank, gpu) for member in members for gpu in (member.cuda_device, member.nvml_device)]
     gpus = {rank: gpu for rank, gpu in (*local_ranks.items(), *logged) if gpu is not None}
     # Two ranks on one GPU: then the index counts what each process sees, not the host's GPUs.

@@ -236,7 +236,6 @@ def exported_reports(
 
 
 def _make_private(folder: Path) -> None:
-    """Make the directory of all entries; one that is there is refused if others could put entries in."""
     fix = f"{_DIRECTORY}=DIR, or nsyspipe convert -o DIR"
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

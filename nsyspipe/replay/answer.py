@@ -263,14 +263,14 @@ def whatif(
     promised = nvlink_promise(run.header.gpu_names)
     advised = {rule: change for rule in bounds if (change := advised_change(rule, promised))}
     links = {f"link-{change.link}": change for change in advised.values() if change.link}
-    questions = {"custom": asked} if asked.given else _MENU | fitting | links
+    questions = {"custom": asked} if asked else _MENU | fitting | links
     scenarios = []
     for key, knobs in questions.items():
         finding = finding_of(knobs, bounds, promised)
         is_advised = finding not in {EXPOSURE, *conditional} and advised.get(finding) == knobs
         told: dict[str, Any] = {"finding": finding, "finding_saving_ns": bounds.get(finding), "is_advised": is_advised}
         scenarios.append(Scenario(key, knobs.label, knobs.given, **told, **_answer(opened, knobs)))
-    if not asked.given:
+    if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
     summary = run.summary().to_pylist()[0]
     problems, n_steps = run.problem_rows, summary["n_summary_steps"]

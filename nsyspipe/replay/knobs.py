@@ -86,6 +86,9 @@ class Knobs:
             fix = "MiB, as bucket_cap_mb takes them, not bytes: --bucket-mb 25"
             raise OptionError(f"--bucket-mb {self.bucket_mb:.0f}", "is more than a GPU holds", fix=fix)
 
+    def __bool__(self) -> bool:
+        return bool(self.given)
+
     @property
     def given(self) -> dict[str, float | str | bool]:
         """What is changed, by name."""

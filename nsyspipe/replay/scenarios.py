@@ -152,7 +152,6 @@ class Replay(Facts):
         return windows.step_times(edges) + (windows.step_times() - self._identity)
 
     def _transfers(self, program: Program, knobs: Knobs) -> list[Float64]:
-        """Return the transfers: likeliest, shortest, longest."""
         is_rebucketed = knobs.bucket_mb is not None and program.step.size != self.captured.program.step.size
         changed = is_rebucketed or knobs.gradient_dtype is not None
         within = _MOVED_WITHIN if changed else 0.0
@@ -171,7 +170,7 @@ class Replay(Facts):
             moved = moved + fixed * np.maximum(1 - 1 / ratio, 0.0)
         moved = moved * ratio * half[:, np.newaxis]
         scales = (1.0, likely), (1 / (1 + within), least), (1 / (1 - within), most)
-        return [moved * scale + fixed * overhead / likely for scale, overhead in scales]
+        return [moved * scale + fixed * overhead / likely for scale, overhead in scales]  # likeliest, shortest, longest
 
     def _hidden(self, program: Program, settings: Sequence[Setting], unpack: Float64 | None) -> Float64:
         """Return step times when all of the transfers are beside the work, which they still slow."""
