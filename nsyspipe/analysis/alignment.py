@@ -75,5 +75,4 @@ def runs_of_codes(codes: Int64, length: int) -> Int64:
     for shift in range(length):
         mixed = mixed * np.uint64(1_000_003) + following[shift : shift + codes.size]
         mixed ^= mixed >> np.uint64(31)
-    numbers: Int64 = np.unique(mixed, return_inverse=True)[1].astype(np.int64)
-    return numbers
+    return np.unique(mixed, return_inverse=True)[1].astype(np.int64)

@@ -15,7 +15,6 @@ NEVER = np.iinfo(np.int64).max  # the launch time of an operation without a laun
 UNKNOWN = np.iinfo(np.int64).min  # null in `ProcessOperations.kernel_column`; no id and no packed shape is that low
 
 _NARROW = ("device_id", "stream_id", "name_id")
-_RARE_COLUMNS = (*_NARROW, "grid", "block")  # what few ask for
 # Correlation ids are looked up in a table by id, by their place where that table would be so many times longer than the rows.
 _SPARSE = 8
 
@@ -142,7 +141,7 @@ def operations_of(kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, cop
     """Bring the operations of one process into order of launch; launch times as `launch_times` gives them."""
     chunks = kernels["device_id"].chunks + copies["device_id"].chunks
     devices = pc.value_counts(pa.chunked_array(chunks, pa.int64()).drop_null()).to_pylist()
-    rare = kernels.select(_RARE_COLUMNS)
+    rare = kernels.select([*_NARROW, "grid", "block"])
     for at, name in enumerate(_NARROW):
         rare = rare.set_column(at, name, narrowed(rare[name]))
     order = None if is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")

@@ -47,11 +47,6 @@ class DeviceTime:
         return covered.without(self.compute).without(self.comm)
 
 
-def exposed_comm(comm: IntervalSet, compute: IntervalSet) -> IntervalSet:
-    r"""Return ``M \ C``: the times of communication that no compute hides."""
-    return comm.without(compute)
-
-
 def device_time(operations: ProcessOperations, windows: Windows) -> DeviceTime:
     """Merge the operations of one rank by category."""
     comm = operations.is_comm
@@ -97,7 +92,6 @@ def started_in(starts: Int64, values: Int64, windows: Windows) -> tuple[Int64, I
 
 
 def _copies(operations: ProcessOperations, chosen: Flags, windows: Windows) -> tuple[IntervalSet, Int64, Int64]:
-    """Return the union of some copies, and the number and bytes of those that start in each window."""
     starts = operations.copy_start[chosen]
     return union(starts, operations.copy_end[chosen]), *started_in(starts, operations.copy_bytes[chosen], windows)
 
@@ -131,8 +125,7 @@ def _in_runs(operations: ProcessOperations) -> Flags:
     chosen = np.flatnonzero(is_dtod & (launch != NEVER))
     own = launch[chosen]
     others = operations.kernel_launch[: operations.n_launched], launch[~is_dtod]
-    first = run_starts(np.sum([np.searchsorted(one, own) for one in others], axis=0))
-    lengths = np.diff(first, append=own.size)
+    lengths = np.diff(run_starts(np.sum([np.searchsorted(one, own) for one in others], axis=0)), append=own.size)
     in_runs = np.zeros(launch.size, np.bool_)
     in_runs[chosen[np.repeat(lengths >= _SHORTEST_RUN, lengths)]] = True
     return in_runs
@@ -220,8 +213,7 @@ def idle_causes(
 
 def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int) -> list[Int64]:
     """Return for each phase the idle time of each window whose gaps an operation of that phase (negative: of none) ends."""
-    intervals = IntervalSet(gaps.starts, gaps.ends)
-    return [windows.covered(intervals[phase == code]) for code in range(n_phases)]
+    return [windows.covered(IntervalSet(gaps.starts, gaps.ends)[phase == code]) for code in range(n_phases)]
 
 
 def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[IntervalSet, Int64]:
@@ -231,8 +223,7 @@ def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[
     if not len(blocking) or not len(waiting):
         return EMPTY, EMPTY.starts
     # Each part of the waiting time lies in one late stretch, and belongs to whatever began that.
-    owner = np.searchsorted(late.starts, waiting.starts, side="right") - 1
-    began = late.starts[owner]
+    began = late.starts[np.searchsorted(late.starts, waiting.starts, side="right") - 1]
     whole = blocking.contains(began)
     rest = waiting[~whole].intersect(blocking)
     parts = (waiting.starts, rest.starts), (waiting.ends, rest.ends), (began, rest.starts)
@@ -246,8 +237,7 @@ def _by_call(blocked: IntervalSet, since: Int64, calls: pa.Table, windows: Windo
     if not len(blocked) or not len(windows):
         return {}
     ends = calls["end_ns"].to_numpy()
-    reached = np.maximum.accumulate(ends)
-    is_longest = ends > np.append(ends[:1] - 1, reached[:-1])
+    is_longest = ends > np.append(ends[:1] - 1, np.maximum.accumulate(ends)[:-1])
     longest_so_far = np.maximum.accumulate(np.where(is_longest, np.arange(ends.size), 0))
     call = longest_so_far[np.searchsorted(calls["start_ns"].to_numpy(), since, side="right") - 1]
     names = calls["call"].take(pa.array(call)).combine_chunks().dictionary_encode()

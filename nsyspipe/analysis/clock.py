@@ -126,8 +126,7 @@ def _fitted(places: Int64, reports: Int64, medians: Int64, n_reports: int) -> tu
 def floor_median(ordered: Int64) -> Int64:
     """Return the median along the last axis of sorted values; of an even number the mean, floored."""
     low, high = ordered[..., (ordered.shape[-1] - 1) // 2], ordered[..., ordered.shape[-1] // 2]
-    median: Int64 = low + (high - low) // 2
-    return median
+    return low + (high - low) // 2
 
 
 @dataclass(frozen=True)
@@ -201,8 +200,7 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     around = [(_NOTHING,) * 3]  # start, end and thread of the calls that were running at any of these times
     for batch in calls.select(["start_ns", "end_ns", "thread_id"]).to_batches():
         start, end, of_thread = (column.to_numpy() for column in batch.columns)
-        after = counts_up_to(times, start)
-        running = np.flatnonzero(np.append(times, NEVER)[after] < end)
+        running = np.flatnonzero(np.append(times, NEVER)[counts_up_to(times, start)] < end)
         around.append((start[running], end[running], of_thread[running]))
     starts, ends, of_call = (np.concatenate(column) for column in zip(*around, strict=True))
     is_undisturbed = np.ones(began.size, np.bool_)

@@ -56,10 +56,8 @@ def match(group: Int64, rank: Int64 | Int32, n_required: Int64) -> list[Int64]:
     cell_group = key[cell_first] // n_ranks
     group_first = run_starts(cell_group)
     n_cells = np.diff(group_first, append=cell_group.size)
-    fewest = np.minimum.reduceat(cell_count, group_first)
-    most = np.maximum.reduceat(cell_count, group_first)
-    required = n_required[cell_group[group_first]]
-    is_matched = (fewest == most) & (n_cells == required) & (n_cells > 1)
+    fewest, most = (of.reduceat(cell_count, group_first) for of in (np.minimum, np.maximum))
+    is_matched = (fewest == most) & (n_cells == n_required[cell_group[group_first]]) & (n_cells > 1)
     matched = []
     for size in np.unique(n_cells[is_matched]).tolist():
         own = np.flatnonzero(is_matched & (n_cells == size))
@@ -319,8 +317,7 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> pa.Tab
     block get nothing, like those without a launch or before any payload.
 
     Sends and receives meet in one kernel: what is sent counts, and what is received only where that communicator sends
-    nothing in the block. A kernel whose launch is unknown may own any payload, so in a process that has one, nothing
-    counts as fused.
+    nothing in the block. A kernel whose launch is unknown may own any payload: in its process nothing counts as fused.
 
     `payloads` is `canonical.PAYLOADS` of the process; `launches` is `NEVER` where unknown; `kinds` as of `kernel_kinds`.
     """

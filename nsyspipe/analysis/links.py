@@ -23,10 +23,7 @@ _PATH_WORDS = {
     "PIX": "one PCIe bridge", "PXB": "several PCIe bridges", "PHB": "a PCIe host bridge, usually the CPU",
     "NODE": "the PCIe host bridges of a NUMA node", "SYS": "the link between NUMA nodes",
 }  # fmt: skip
-_SHOWN = 2
-_ASK_TOPOLOGY = "nvidia-smi topo -m tells whether over NVLink or PCIe"
-# What data sheets promise of NVLink and PCIe by GPU model, per second and direction (half of what they call total): an
-# upper bound, since packets have headers.
+# What data sheets promise per second and direction (half of what they call total) is an upper bound: packets have headers.
 _GB = 1e9
 # PCI Express Base Specification: GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits.
 _PCIE_X16 = {generation: rate * 16 * 128 / 130 / 8 for generation, rate in ((3, 8e9), (4, 16e9), (5, 32e9))}
@@ -120,7 +117,6 @@ class _Seats:
     gpus: Mapping[int, int]  # index among the GPUs of the host, by rank in ascending order
 
     def are_together(self, pair: Pair) -> bool:
-        """Tell whether two ranks are on one host."""
         return self.hosts.get(pair[0]) == self.hosts.get(pair[1])
 
     def path(self, pair: Pair) -> str | None:
@@ -135,7 +131,6 @@ class _Seats:
 def _gpus(
     members: Sequence[CommMember], local_ranks: Mapping[int, int | None], hosts: Mapping[int, str | None]
 ) -> dict[int, int]:
-    """Return the index of each rank's GPU among those of its host, as logged, else its local rank."""
     logged = [(member.rank, gpu) for member in members for gpu in (member.cuda_device, member.nvml_device)]
     gpus = {rank: gpu for rank, gpu in (*local_ranks.items(), *logged) if gpu is not None}
     # Two ranks on one GPU: then the index counts what each process sees, not the host's GPUs.
@@ -147,8 +142,7 @@ def _row(comm_id: str | None, pair: Pair, said: Said, seats: _Seats) -> Row:
     words, n_channels = said
     kinds = {classify_transport(word) for word in words}
     # Only a network, or NVLink between hosts, leaves the host.
-    is_inside = bool(kinds & {"p2p", "shm"}) or seats.are_together(pair)
-    path = seats.path(pair) if is_inside else None
+    path = seats.path(pair) if kinds & {"p2p", "shm"} or seats.are_together(pair) else None
     if "p2p" in kinds and path:
         kinds = kinds - {"p2p"} | {"nvlink" if path.startswith("NV") else "p2p_pcie"}
     kind = max(kinds, key=LINK_KINDS.index, default="unknown")
@@ -218,14 +212,14 @@ def slowest(links: pa.Table) -> SlowestLink | None:
 def _text(kind: str, row: Mapping[str, Any]) -> str:
     """Say what a link crosses, ``SHM through host memory, although the GPUs are connected by NV18``."""
     path, words = row["path"] or "", (row["transport"] or "").split(", ")
-    transport = few(words, _SHOWN)  # a network has one per card
+    transport = few(words, 2)  # a network has one per card
     by_path = f"the GPUs are connected by {path}" if path else ""
     although = f", although {by_path}" if path.startswith("NV") else ""
     match kind:
         case "nvlink":
             return f"NVLink ({transport}{f' over {path}' if although else ''})"
         case "p2p":
-            return f"direct access to GPU memory ({transport}); {_ASK_TOPOLOGY}"
+            return f"direct access to GPU memory ({transport}); nvidia-smi topo -m tells whether over NVLink or PCIe"
         case "p2p_pcie":
             return f"direct access over PCIe ({transport}, {path}: across {_PATH_WORDS[path]})"
         case "shm":
@@ -322,8 +316,7 @@ def named_link(word: str) -> NamedLink | None:
     >>> named_link("A100").name, named_link("roce-100").nominal_bytes_per_s
     ('nvlink3', 12500000000.0)
     """
-    lowered = word.lower()
-    return next((one for one in NAMED_LINKS if lowered in (one.name, *one.gpus)), None)
+    return next((one for one in NAMED_LINKS if word.lower() in (one.name, *one.gpus)), None)
 
 
 def nominal_speed(names: Sequence[str | None], path: str = "NV") -> Speed | None:
@@ -337,8 +330,7 @@ def nominal_speed(names: Sequence[str | None], path: str = "NV") -> Speed | None
         gpu, word = next(((gpu, match[0]) for gpu, match in matches if match), (_NO_GPU, ""))
         if path.startswith("NV") and gpu.nvlink:
             n_links, rate = int(path[2:] or gpu.n_links), gpu.bytes_per_link_s
-            source = f"NVLink {gpu.nvlink}, {n_links} x {rate / _GB:g} GB/s ({word})"
-            speeds.append(Speed(n_links * rate, source))
+            speeds.append(Speed(n_links * rate, f"NVLink {gpu.nvlink}, {n_links} x {rate / _GB:g} GB/s ({word})"))
         elif gpu.pcie and not path.startswith("NV"):
             speeds.append(Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({word})"))
     return min(speeds) if speeds and len(speeds) == len(names) else None

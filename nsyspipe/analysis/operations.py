@@ -21,7 +21,6 @@ from nsyspipe.model.table import Flags, Int64
 
 CATEGORIES = ("comm", "compute", "memory")  # in order of the alphabet
 COMM, _COMPUTE, _MEMORY = range(3)
-_NO_COLLECTIVE = -1
 
 # nsys's kinds of memcpy; 11 to 14 are those of unified memory.
 _COPY_NAMES = {
@@ -29,7 +28,6 @@ _COPY_NAMES = {
     7: "memcpy DtoA", 8: "memcpy DtoD", 9: "memcpy HtoH", 10: "memcpy PtoP", 11: "memcpy unified HtoD",
     12: "memcpy unified DtoH", 13: "memcpy unified DtoD", 14: "memcpy unified",
 }  # fmt: skip
-_COPY, _MEMSET = "memcpy", "memset"
 NO_SEQ = -1
 _STEP_ITSELF = -1
 
@@ -91,13 +89,13 @@ def device_operations(
 
     n_kernels, n_memory = kernels.num_rows, memcpys.num_rows + memsets.num_rows
     name_ids, is_comm = filled(kernels["name_id"]), kernels["is_comm"].to_numpy()
-    collective = np.full(n_kernels + n_memory, _NO_COLLECTIVE)
+    collective = np.full(n_kernels + n_memory, -1)
     ids, index = np.unique(name_ids[is_comm], return_inverse=True)
     codes = [COLLECTIVES.index(collective_of(texts.get(one, ""))) for one in ids.tolist()]
     collective[np.flatnonzero(is_comm)] = np.array(codes, np.int64)[index]
     labels, label = kernel_labels(name_ids, texts)
     kinds, kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
-    words = [*labels, *(_COPY_NAMES.get(one, _COPY) for one in kinds.tolist()), _MEMSET]
+    words = [*labels, *(_COPY_NAMES.get(one, "memcpy") for one in kinds.tolist()), "memset"]
     names = sorted(set(words))
     place = np.array([names.index(word) for word in words], np.int64)
     return DeviceOperations(
@@ -198,7 +196,6 @@ def phase_ranges_table(rank: RankSteps, operations: DeviceOperations, phases: Ma
 
 
 def _words(codes: Int64, words: Sequence[str]) -> pa.Array:
-    """Return the word of each code; null for negative ones."""
     return pa.array(words, pa.string()).take(pa.array(codes, mask=codes < 0))
 
 

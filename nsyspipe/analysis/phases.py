@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations
-from nsyspipe.analysis.breakdown import DeviceTime, exposed_comm
+from nsyspipe.analysis.breakdown import DeviceTime
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, holders, nonempty, sums_of, union, union_of
 from nsyspipe.analysis.steps import Members, TextFamilies
 from nsyspipe.model.canonical import DTOD_KIND
@@ -32,8 +32,7 @@ def with_copies_behind(ranges: PhaseRanges, operations: ProcessOperations) -> Ph
     copies = operations.copy_launch
     copies = np.sort(copies[(operations.copy_kind == DTOD_KIND) & (copies != NEVER)])
     number = np.searchsorted(copies, launches[np.searchsorted(launches, ranges.ends)])
-    last_end = np.append(-NEVER, copies + 1)[number]
-    return replace(ranges, ends=np.maximum(ranges.ends, last_end))
+    return replace(ranges, ends=np.maximum(ranges.ends, np.append(-NEVER, copies + 1)[number]))
 
 
 def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64, Int64]:
@@ -69,7 +68,7 @@ def phase_costs(
     measured = {
         "compute_ns": windows.covered(compute), "comm_ns": windows.covered(comm),
         "device_ns": windows.covered(union_of(compute, comm, memory)),
-        "exposed_comm_ns": windows.covered(exposed_comm(comm, device.compute)), "idle_ns": idle_ns,
+        "exposed_comm_ns": windows.covered(comm.without(device.compute)), "idle_ns": idle_ns,
     }  # fmt: skip
     n_launched = operations.kernels_launched_in(pieces.starts, pieces.ends).counts
     costs: dict[str, Int64 | None] = {
@@ -116,8 +115,7 @@ def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Ta
     free = gaps.without(union(starts[own], ends[own])).without(in_calls)
     gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
     order = np.lexsort((free.starts, free.starts - free.ends, gap))
-    longest = order[np.flatnonzero(np.diff(gap[order], prepend=-1))]
-    return Inputs(data, free[longest])
+    return Inputs(data, free[order[np.flatnonzero(np.diff(gap[order], prepend=-1))]])  # of each gap the longest
 
 
 def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]]) -> Int64:

@@ -95,8 +95,6 @@ def aligned_numbers(ranks: Sequence[tuple[CommOperations, pa.Table, int]]) -> tu
 
 @dataclass(frozen=True)
 class _Comm:
-    """Communication operations of one rank inside its units."""
-
     member: Int64
     end_ns: Int64  # aligned time
     place: Int64  # a number for each (collective, stream, place among those of the unit)

@@ -141,7 +141,6 @@ def _before_forward(is_main: Flags, is_product: Flags) -> Flags | None:
 
 
 def _threads_of(times: Int64, calls: pa.Table | None) -> Int64:
-    """Return the thread whose call began at each time."""
     if calls is None or not calls.num_rows:
         return np.zeros(times.size, np.int64)
     starts = calls["start_ns"].to_numpy()

@@ -155,7 +155,6 @@ def _holders(one: Candidate, own: IntervalSet, measured: Sequence[tuple[Candidat
 
 
 def _lie_in(inner: IntervalSet, outer: IntervalSet) -> bool:
-    """Tell whether each of some disjoint spans lies in one of others."""
     at = np.searchsorted(outer.starts, inner.starts, side="right") - 1
     return bool(((at >= 0) & (inner.ends <= outer.ends[np.maximum(at, 0)])).all())
 
@@ -216,7 +215,6 @@ def members_of(ranges: pa.Table, families: TextFamilies, candidate: Candidate) -
 
 
 def _columns(ranges: pa.Table, families: TextFamilies) -> tuple[Int64, Int64, Int64, Int64]:
-    """Return family, thread, start and end of each range."""
     family = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()]
     if not families.is_named:
         family = np.where(ranges["is_library"].to_numpy(), _NOT_IN_FAMILY, family)

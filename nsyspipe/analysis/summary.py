@@ -19,7 +19,6 @@ from nsyspipe.model.names import PHASES
 from nsyspipe.model.table import Flags, Float64, Int64
 
 _NS_PER_S = 1e9
-_NOTHING = np.empty(0, np.int64)
 _Sums = Mapping[str, float | None]
 _SUMMED = tuple(dict.fromkeys([*MEANS.values(), *(name for pair in RATIOS.values() for name in pair)]))
 _TRANSFERRED = ("transfer_ns", *dict.fromkeys(RATES.values()))
@@ -98,7 +97,7 @@ def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_
     numbers, walls = chosen["rank"].to_numpy()[begins].tolist(), np.split(chosen["wall_ns"].to_numpy(), begins[1:])
     wall_of, rows = dict(zip(numbers, walls, strict=False)), []
     for rank in ranks["rank"].to_pylist():
-        wall = wall_of.get(rank, _NOTHING)
+        wall = wall_of.get(rank, np.empty(0, np.int64))
         n_steps = None if is_capture else wall.size
         step_time = float(np.median(wall)) if n_steps else None
         figures = _figures(sums.get(rank, _NO_SUMS), n_steps) | _rates(of_collectives.get(rank, _NO_SUMS))
@@ -141,7 +140,6 @@ def sums_by(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[
 
 
 def _sum(column: pa.ChunkedArray) -> float | None:
-    """Sum a column exactly; null if any part is, or without rows."""
     return pc.sum(column, skip_nulls=False, min_count=1).as_py()  # type: ignore[no-any-return]
 
 

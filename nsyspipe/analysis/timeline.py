@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, run_starts, sums_of, union
 from nsyspipe.analysis.operations import NO_SEQ
@@ -68,8 +67,7 @@ def _clipped(starts: Int64, ends: Int64, window: tuple[int, int]) -> tuple[Int64
     order = np.lexsort((-ends, starts))
     begin, finish = np.maximum(starts[order], window[0]), np.minimum(ends[order], window[1])
     kept = finish > begin
-    reached = np.maximum.accumulate(np.append(window[0], finish[kept]))[:-1]
-    return order[kept], begin[kept], finish[kept], reached
+    return order[kept], begin[kept], finish[kept], np.maximum.accumulate(np.append(window[0], finish[kept]))[:-1]
 
 
 def joined(pieces: Pieces, max_bars: int) -> Bars:
@@ -142,10 +140,9 @@ def comm_lanes(
     waits = painted_pieces(starts, until, codes, waiting["seq"].to_numpy(), window)
     # All communication between start and end of a bar is its own: bars of comm do not overlap.
     bars, times = joined(comm, max_bars), union(comm.starts, comm.ends)
-    bars["exposed_ns"] = exposed_comm(times, compute).lengths(bars["start_ns"], bars["end_ns"])
+    bars["exposed_ns"] = times.without(compute).lengths(bars["start_ns"], bars["end_ns"])
     if is_wait_known:
-        waited = union(waits.starts, waits.ends).intersect(times)
-        bars["wait_ns"] = waited.lengths(bars["start_ns"], bars["end_ns"])
+        bars["wait_ns"] = union(waits.starts, waits.ends).intersect(times).lengths(bars["start_ns"], bars["end_ns"])
     exposed = joined(pieces_outside(comm, compute), max_bars)
     return {"comm": (bars, names), "exposed": (exposed, names), "wait": (joined(waits, max_bars), wait_names)}
 

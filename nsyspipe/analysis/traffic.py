@@ -18,7 +18,6 @@ ROLES = DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER = "data", "sharded", "ten
 _LEAST_IN_FORWARD = 0.2
 _SURELY_IN_FORWARD = 0.3  # below this share, what counts or averages may be what stands in forward, unless sizes tell
 SMALL_BYTES = 64 * 1024  # what counts, clips or averages: the loss, a norm, whether a gradient overflowed
-_SIDES = ("all_gather", "reduce_scatter")
 _NESTING = (TENSOR, EXPERT, PIPELINE, SHARDED, DATA)  # from the innermost, which NCCL serves best, to the outermost
 
 
@@ -73,7 +72,7 @@ def _role(use: CommUse, same_ranks: Sequence[CommUse]) -> str:
     if use.collective == "all_reduce":
         is_sure = use.bytes_per_call is not None or (use.forward_share or 0.0) >= _SURELY_IN_FORWARD
         return (TENSOR if is_sure else OTHER) if use.is_in_forward else DATA
-    if use.collective in _SIDES:
+    if use.collective in {"all_gather", "reduce_scatter"}:
         scatters = [one for one in same_ranks if one.collective == "reduce_scatter" and not one.is_small]
         in_layers = any(one.is_in_forward for one in scatters)
         # Behind an optimizer whose states are sharded no layer waits for what is gathered.

@@ -55,8 +55,7 @@ _FIGURES = """
     busbw_bytes_per_s           busbw                  higher:   bus bandwidth | Bus bandwidth | bus bytes over transfer time
 """
 
-# Where figures are shown, in this order: a rank's row, a page of a store, the figures of a
-# scoreboard and all columns of its table, and the main figures of a difference.
+# Where figures are shown, in this order.
 PLACES = {
     "ranks": "compute_share exposed_comm_share exposed_memory_share idle_share comm_share overlap_ratio "
     "backward_overlap_ratio wait_share",

@@ -324,15 +324,10 @@ HOST_STEPS = table(f"""host_steps by rank, report, pid, step: One row per (proce
     is_complete    flag  false where the range was never closed: it then ends 1 ns after the report's last event <- NVTX_EVENTS
 """)
 
+_RATIOS = [column for column in STEPS.columns if column.unit == "ratio"]
 _FIGURES = f"""
     comm_share                   ratio?        comm / wall, pooled: sum over ranks and summary steps of the numerator / sum of the denominator <- derived
-    exposed_comm_share           ratio?        exposed_comm / wall, pooled <- derived
-    overlap_ratio                ratio?        overlap_compute / comm, pooled <- derived
-    backward_overlap_ratio       ratio?        overlap_backward / comm, pooled <- derived
-    idle_share                   ratio?        idle / wall, pooled <- derived
-    compute_share                ratio?        compute / wall, pooled <- derived
-    exposed_memory_share         ratio?        exposed_memory / wall, pooled <- derived
-    wait_share                   ratio?        wait / wall, pooled <- derived
+{"".join(f"    {one.name} ratio? {one.doc}, pooled <- derived{chr(10)}" for one in _RATIOS[1:-1])}
     transfer_share               ratio?        (comm - wait) / wall, pooled <- derived
     dtod_ns_per_step             float:ns?     mean dtod_ns over (rank, step) <- derived
     dtod_bytes_per_step          float:bytes?  mean dtod_bytes over (rank, step) <- derived
@@ -426,7 +421,6 @@ METRICS = table("""metrics by rank, step, metric: One row per figure: of the run
 
 
 def _saved(*schemas: TableSchema) -> dict[str, TableSchema]:
-    """Return tables of a run as they are on disk, by name."""
     key, column = RUNS.key, RUNS.columns[:1]
     return {one.name: TableSchema(one.name, one.doc, key + one.key, column + one.columns) for one in schemas}
 

@@ -23,14 +23,15 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SWITCHES = _words("true false yes no on off none null")
 # What starts programs, and ours; free words else never stand.
 _PROGRAMS = _words(
     "env python python3 torchrun nsys srun mpirun mpiexec accelerate deepspeed bash sh numactl profile launch run "
     "ddp.sh baseline.sh torch.distributed.run torch.distributed.launch nsyspipe.capture.rank nsyspipe.capture.job"
 )
 _PYTHON = re.compile(r"python3\.\d{1,2}", re.ASCII)
-_TRAINING = _words(
+_WORDS = _words(
+    # switches
+    "true false yes no on off none null "
     # data types and precision
     "fp32 fp16 bf16 fp8 fp4 tf32 float32 float16 bfloat16 float64 float8 float8_e4m3fn float8_e5m2 e4m3 e5m2 mxfp8 nvfp4 "
     "int8 int4 half single double 32-true 16-mixed bf16-mixed bf16-true 16-true mixed amp highest high medium low "
@@ -158,7 +159,6 @@ _NAMES = {
 }
 VARIABLES = {name: values for values, names in _NAMES.items() for name in names.split()}
 
-# What says how ranks are linked.
 _OF_LINKS = "P2P_DISABLE P2P_LEVEL P2P_DIRECT_DISABLE SHM_DISABLE IB_DISABLE IB_HCA NET NET_PLUGIN NET_GDR_LEVEL"
 OF_LINKS = tuple(f"NCCL_{name}" for name in (*_OF_LINKS.split(), "SOCKET_IFNAME", "CROSS_NIC"))
 
@@ -335,7 +335,7 @@ def _is_list(value: str, most_digits: int) -> bool:
     parts = [part.strip(" ") for part in found[found.lastindex or 0].split(",")] if found else []
     if not 0 < len(parts) <= _MOST_NUMBERS:
         return False
-    if all(part.lower() in _TRAINING or part.lower() in _SWITCHES for part in parts):
+    if all(part.lower() in _WORDS for part in parts):
         return True
     are_numbers = all(_is_number(part, most_digits) or _RANKS.fullmatch(part) for part in parts)
     return are_numbers and sum(map(_n_digits, parts)) <= _MOST_DIGITS_OF_LIST

@@ -142,7 +142,6 @@ def _export_all(
     pairs: Sequence[tuple[Path, Path]], jobs: int | None, on_progress: Callable[[int, int], None],
     elsewhere: tuple[Executor, Callable[[], bool]] | None, **options: Any,  # noqa: ANN401 - of `_export`
 ) -> list[Exported | NsyspipeError]:  # fmt: skip
-    """Export reports, each to its file, several at once; all are ended when we are asked to end."""
     stopped = Event()
     on_progress(0, len(pairs))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -215,7 +214,6 @@ def _catching_ends() -> contextlib.AbstractContextManager[None]:
 
 
 def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
-    """Raise if what nsys wrote is no whole export, or the report changed while it was read."""
     try:
         check_file(made)
     except InputError as error:

@@ -206,7 +206,6 @@ def no_file(path: Path) -> NotAReportError:
 
 
 def _no_database(path: Path) -> NotAReportError:
-    """Return the error for a file that is none, with what its name says that it is."""
     problem, fix = "not an SQLite database", "pass the reports of a capture: .sqlite, or .nsys-rep where nsys is"
     if path.name.endswith(SIDECAR_SUFFIX):
         fix = "pass the .sqlite reports beside it; it is read with them"

@@ -143,7 +143,6 @@ def display_names(paths: Sequence[str | Path]) -> list[str]:
 
 
 def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
-    """Return the files that the arguments name; of a directory those with these suffixes."""
     expanded: list[Path] = []
     for argument in map(str, arguments):
         if not argument:
@@ -237,7 +236,6 @@ def exported_reports(
 
 
 def _make_private(folder: Path) -> None:
-    """Make the directory of all entries; one that is there is refused if others could put entries in."""
     fix = f"{_DIRECTORY}=DIR, or nsyspipe convert -o DIR"
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

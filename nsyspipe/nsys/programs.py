@@ -44,7 +44,6 @@ _TELLING = re.compile(
     r"(?i)error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception|end of file|lost"
 )
 _PROGRESS = re.compile(r"\[[= ]*\d+ ?%|^\[\d+/\d+\]")
-_LONGEST_LINE = 200
 _CUDA = re.compile(r"""^cuda(?:\s*:[^=\n]*)?\s*=\s*['"]([\d.]+)['"]""", re.MULTILINE)
 _VERSION = re.compile(r"""^__version__\s*=\s*['"]([\w.+-]+)['"]""", re.MULTILINE)
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
@@ -175,7 +174,7 @@ class Patience:
 def telling_lines(said: str, most: int) -> list[str]:
     """Return the last lines that say what went wrong, else the last of all: short, each once, without progress bars."""
     lines = ["".join(filter(str.isprintable, _ESCAPES.sub("", one).strip())) for one in re.split(r"[\r\n]+", said)]
-    lines = [line[:_LONGEST_LINE] for line in lines if line and not _PROGRESS.search(line)]
+    lines = [line[:200] for line in lines if line and not _PROGRESS.search(line)]
     return list(dict.fromkeys(([line for line in lines if _TELLING.search(line)] or lines)[-most:]))
 
 

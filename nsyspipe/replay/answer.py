@@ -19,7 +19,6 @@ from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, assumptions, opened_replay, why_refused
 from nsyspipe.run.run import Run, ShownInNotebooks
 
-_CUSTOM = "custom"
 _MENU = {
     **{f"bucket-{size:g}": Knobs(bucket_mb=float(size)) for size in (BUCKET_MB, LARGE_BUCKET_MB)},
     "no-grad-copy": Knobs(no_grad_copy=True),
@@ -264,7 +263,7 @@ def whatif(
     promised = nvlink_promise(run.header.gpu_names)
     advised = {rule: change for rule in bounds if (change := advised_change(rule, promised))}
     links = {f"link-{change.link}": change for change in advised.values() if change.link}
-    questions = {_CUSTOM: asked} if asked else _MENU | fitting | links
+    questions = {"custom": asked} if asked else _MENU | fitting | links
     scenarios = []
     for key, knobs in questions.items():
         finding = finding_of(knobs, bounds, promised)
@@ -289,7 +288,6 @@ def whatif(
 
 
 def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
-    """Return the fields of a `Scenario` that the replay tells."""
     refused = why_refused(opened, knobs)
     if isinstance(opened, str) or refused is not None:
         return {"refused": refused and in_python(refused), "refused_in_options": refused}

@@ -56,9 +56,8 @@ def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
     came_from = np.zeros(cost.shape, np.int64)
     places = np.arange(lengths.size)
     for at in range(1, n):
-        least = np.minimum.accumulate(best)  # the least so far, and where it stands
-        where = np.maximum.accumulate(np.where(best == least, places, 0))
-        came_from[at, 1:] = where[:-1]
+        least = np.minimum.accumulate(best)  # so far; where it stands is the place that it came from
+        came_from[at, 1:] = np.maximum.accumulate(np.where(best == least, places, 0))[:-1]
         best = np.concatenate(([np.inf], least[:-1])) + cost[at]
     chosen = [int(np.argmin(best))]
     for at in range(n - 1, 0, -1):

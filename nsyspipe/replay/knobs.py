@@ -219,16 +219,13 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
     n_steps, most = windows.steps.size, max(timelines, key=lambda one: one.hooked_ns)
     share = most.hooked_ns / (windows.edges[-1] - windows.edges[0]).mean()
     if share > LARGEST_IDENTITY_ERROR:
-        yield (
-            "compute kernels run on the stream of the communication, as with PowerSGD or where one stream has both "
-            f"({most.n_hooked / n_steps:,.3g} per step, {100 * share:.1f} % of it): the model does not cover that"
-        )
+        where = "on the stream of the communication, as with PowerSGD or where one stream has both"
+        shares = f"{most.n_hooked / n_steps:,.3g} per step, {100 * share:.1f} % of it"
+        yield f"compute kernels run {where} ({shares}): the model does not cover that"
     # Without NCCL's ids a communicator is named collective/order, by its stream.
     if any(map(_has_several, others)) and any("/" in name for name in inside["comm_id"].unique().to_pylist()):
-        yield (
-            "several communicators are in use, and NCCL's ids of them were not recorded (export with "
-            "--include-blobs=true), so which collectives follow one another is not known"
-        )
+        without = "NCCL's ids of them were not recorded (export with --include-blobs=true)"
+        yield f"several communicators are in use, and {without}, so which collectives follow one another is not known"
     if any(np.isin(one.collectives.launch[~one.collectives.is_inline], one.launch).any() for one in timelines):
         yield "CUDA graphs launch communication and work together, so what waits for what is not known"
     if sum(one.n_without_launch for one in timelines) > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
@@ -267,10 +264,8 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         there, its, these = "1 rank alone is", "its", "this rank"
         if n_ranks > 1:
             there, its, these = f"{n_ranks} of {n_all} ranks are", "their", "these ranks"
-        yield (
-            f"{there} there: how much of {its} communication is waiting for the others is not known; "
-            f"pass the reports of all ranks (buckets and --no-grad-copy can be answered for {these})"
-        )
+        fix = f"pass the reports of all ranks (buckets and --no-grad-copy can be answered for {these})"
+        yield f"{there} there: how much of {its} communication is waiting for the others is not known; {fix}"
     shares = replay.starved_shares
     n_starved, share = np.count_nonzero(shares > LARGEST_STARVED_SHARE), f"{100 * shares.max():.1f} %"
     if n_starved > 1 or n_starved == n_ranks:

@@ -19,7 +19,6 @@ from nsyspipe.run.run import Run
 
 NEVER = -(2**62)  # the launch of what has none: before everything
 SIDES = frozenset(("all_gather", "reduce_scatter"))
-_COPY_NAME = "memcpy DtoD"
 _PHASES, _NO_PHASE = pa.array(PHASES, pa.string()), -1
 _SOON_NS, _STANDSTILL_NS = 50_000, 20_000  # who stood still goes on so soon after the end, after so much of nothing
 
@@ -103,8 +102,7 @@ class RankTimeline:
     @cached_property
     def copies_until(self) -> Int64:
         """Where the copies in a row end that each operation is one of: its own place if it is none."""
-        is_named_so = np.array(["copy" in name.lower() for name in self.names], np.bool_)
-        is_copy = self.is_copy | is_named_so[self.name]
+        is_copy = self.is_copy | np.array(["copy" in name.lower() for name in self.names], np.bool_)[self.name]
         ends = np.where(is_copy, is_copy.size, np.arange(is_copy.size))
         return np.minimum.accumulate(ends[::-1])[::-1]
 
@@ -127,8 +125,7 @@ def summary_windows(run: Run) -> Windows | None:
     starts, ends = (held[name].to_numpy()[order].reshape(len(ranks), steps.size) for name in ("start_ns", "end_ns"))
     if not np.array_equal(ends[:, :-1], starts[:, 1:]):
         return None
-    edges = np.concatenate((starts, ends[:, -1:]), axis=1).T
-    return Windows(ranks, steps, edges, np.isin(steps, summary))
+    return Windows(ranks, steps, np.concatenate((starts, ends[:, -1:]), axis=1).T, np.isin(steps, summary))
 
 
 def rank_timelines(run: Run, windows: Windows) -> list[RankTimeline]:
@@ -177,7 +174,7 @@ def _timeline(events: pa.Table, steps: Int64, first: int, last: int) -> RankTime
         name=name.astype(np.int64),
         names=names,
         n_bytes=filled(events["bytes"], 0)[rows],
-        is_copy=np.array([one == _COPY_NAME for one in names], np.bool_)[name],
+        is_copy=np.array([one == "memcpy DtoD" for one in names], np.bool_)[name],
         is_compute=is_compute[rows],
         n_without_launch=int(np.count_nonzero(is_without)),
         n_hooked=int(np.count_nonzero(hooked)),
@@ -348,8 +345,7 @@ def _joins(rank: RankTimeline, burst: Int64) -> tuple[Int64, Int64, Flags]:
     )
     last_launch = np.full(int(burst.max(initial=-1)) + 1, NEVER)
     np.maximum.at(last_launch, burst, comm.launch)
-    after_all = np.searchsorted(launch, last_launch[burst], side="right")
-    join = np.where(stood_still, at, np.maximum(after_all, begun))
+    join = np.where(stood_still, at, np.maximum(np.searchsorted(launch, last_launch[burst], side="right"), begun))
     join = np.where(comm.is_inline, np.searchsorted(rank.start, comm.start), join)
     return join, after_own, stood_still & ~comm.is_inline
 

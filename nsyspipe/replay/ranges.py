@@ -26,8 +26,7 @@ _LEAST_COVERED = 0.02  # a slowdown that is measured in the capture needs this s
 _MOST_POSSIBLE = 1.5  # no kernels were ever seen to take so much longer: such a figure is of something else
 _SAME_WIDTH = 0.1  # how far from the measured link its slowdown is said of another, of 1 from host memory to NVLink
 _NARROW_IN_OPERATION_NS = 3_800.0  # of the delay over host memory: what makes the operation longer, not the gap before
-_OF_MEDIAN, _ENOUGH_STEPS = 1.2533, 3  # standard error of a median over the mean's, of normal steps: sqrt(pi / 2)
-_LEAST_LEAD = 5
+_OF_MEDIAN = 1.2533  # standard error of a median over the mean's, of normal steps: sqrt(pi / 2)
 _SAME_LINK = 0.2  # a link is the captured one when its bandwidth is within this of it
 
 
@@ -80,7 +79,6 @@ def slowdowns(
 
 
 def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple[Slowing, bool]:
-    """Return the slowdown of work beside communication in the capture, and whether it was measured."""
     assumed = slowdown.assumed(bytes_per_s)
     if measured is None or measured.covered_share < _LEAST_COVERED:
         return assumed, False
@@ -156,8 +154,7 @@ class Facts:
         ends = [(markers, np.array([rank.start[0], rank.end.max()])) for rank, markers in pairs if rank.start.size]
         came = [np.diff(markers.places(times))[:, 0] for markers, times in ends]
         work, covered, _, n_covered = np.sum([np.zeros(4), *came], axis=0).tolist()
-        is_enough = min(free.size, beside.size) >= ENOUGH_GAPS
-        delay_ns = float(beside.mean() - free.mean()) if is_enough else None
+        delay_ns = float(beside.mean() - free.mean()) if min(free.size, beside.size) >= ENOUGH_GAPS else None
         free_gap_ns = float(free.mean()) if free.size else 0.0
         return Contention(self.compared, delay_ns, free_gap_ns, covered / max(work, 1.0), covered, n_covered)
 
@@ -241,12 +238,11 @@ class Facts:
 
     @cached_property
     def _copies(self) -> list[GradientCopies]:
-        """The copies from buckets to gradients of each step, on the lowest rank."""
         return [gradient_copies(self.captured, one, 0) for one in self.captured.steps]
 
     @cached_property
     def copies_ns(self) -> float:
-        """Time of these copies per step, the median."""
+        """Time of the copies from buckets to gradients per step, the median; of the lowest rank."""
         first = self.captured.timelines[0]
         return float(np.median([(first.end - first.start)[one.rows].sum() for one in self._copies]))
 
@@ -269,7 +265,7 @@ class Facts:
     def lead_ns(self) -> float:
         """How far hosts are ahead of their GPUs: the 5th percentile of start less launch, the least over ranks."""
         leads = [one.start - one.launch for one in self.captured.timelines if one.start.size]
-        return float(max(min((np.percentile(one, _LEAST_LEAD) for one in leads), default=0.0), 0.0))
+        return float(max(min((np.percentile(one, 5) for one in leads), default=0.0), 0.0))
 
     @cached_property
     def launching_ns(self) -> float | None:
@@ -324,6 +320,6 @@ class Facts:
     def standard_error(self) -> float:
         """Twice the relative standard error of the median step (1.25 x that of the mean); 0 with fewer than 3 steps."""
         times = self.captured.windows.step_times()
-        if times.size < _ENOUGH_STEPS:
+        if times.size < FEW_STEPS:
             return 0.0
         return float(2 * _OF_MEDIAN * times.std(ddof=1) / np.sqrt(times.size) / self.step_time_ns)

@@ -17,8 +17,6 @@ _SAME_SIZE, _SAME_NUMBER = 0.15, 0.06  # what sizes by the transfers are off by,
 _LONGER_BESIDE = 0.02  # of collectives beside work, over host memory and NVLink: between 0 and 6 %
 _LONGEST_BLOCK_NS = 250_000.0  # a block of a kernel seldom runs longer
 _NOT_PER_COLLECTIVE = {"kind", "which", "passes", "places", "begin_ns"}
-# Casting, scaling and casting back reads and writes 16 bytes per element, copying 8: half of it before the collective.
-_CASTS_IN_COPIES = 2.0
 
 
 def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float) -> Program:
@@ -68,11 +66,10 @@ def _collectives(program: Program, chosen: Int64, sizes: Float64, total: float, 
     transfer, overhead_ns = program.transfer_ns[chosen].mean(axis=1), OVERHEADS_NS[1]
     per_byte = max(float(transfer.sum() - np.minimum(overhead_ns, transfer / 2).sum()), 0.0) / total
     shape = (sizes.size, program.n_ranks)
-    lag = np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0)
     is_alone = chosen.size == 1  # the captured lags and transfers of several buckets hold what work beside them does
     return {
         **{name: np.full(sizes.size, getattr(program, name)[chosen[0]]) for name in ("step", "chain", "role")},
-        "lag_ns": np.broadcast_to(lag, shape),
+        "lag_ns": np.broadcast_to(np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0), shape),
         "transfer_ns": np.broadcast_to((overhead_ns + sizes * per_byte)[:, np.newaxis], shape),
         "n_bytes": sizes,
         "group": np.broadcast_to(program.group[chosen[0]], shape),
@@ -107,8 +104,7 @@ def sent_once(program: Program, burst: Int64) -> Program:
 def with_prefetch(program: Program, is_prefetched: Flags) -> Program:
     """Return the program where each of these collectives may begin when the one of them before it in its step may."""
     ready = np.flatnonzero((program.kind == READY) & is_prefetched[np.where(program.kind == READY, program.which, 0)])
-    step = program.step[program.which[ready]]
-    follows = np.flatnonzero(np.diff(step) == 0) + 1
+    follows = np.flatnonzero(np.diff(program.step[program.which[ready]]) == 0) + 1
     key, places = np.arange(program.kind.size, dtype=np.float64), program.places.copy()
     key[ready[follows]] = ready[follows - 1] + 0.5
     places[:, ready[follows]] = program.places[:, ready[follows - 1]]
@@ -148,8 +144,7 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
     work = program.free_work(slowing)
     at_edges = np.flatnonzero(program.kind == WINDOW)
     candidates = np.flatnonzero(trusted)
-    lengths = np.diff(work[at_edges], axis=0)[:, candidates]
-    order = np.argsort(lengths, axis=1, kind="stable")
+    order = np.argsort(np.diff(work[at_edges], axis=0)[:, candidates], axis=1, kind="stable")
     chosen = candidates[order[:, (candidates.size - 1) // 2]]
     # What leads up to a marker belongs to the step that the marker before it is in.
     step = np.searchsorted(at_edges, np.arange(1, program.kind.size)) - 1
@@ -162,8 +157,7 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
         begin_ns=program.begin_ns[:1],
         passes=np.append(True, program.passes[1:][at, ranks])[:, np.newaxis],
         places=np.pad(np.cumsum(pieces, axis=1), ((0, 0), (1, 0)))[..., np.newaxis],
-        lag_ns=np.take_along_axis(program.lag_ns, of_collective, axis=1),
-        transfer_ns=np.take_along_axis(program.transfer_ns, of_collective, axis=1),
+        **{key: np.take_along_axis(getattr(program, key), of_collective, axis=1) for key in ("lag_ns", "transfer_ns")},
         group=program.group[:, :1],
     )
 
@@ -172,7 +166,8 @@ def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
     """Return the program with casts to 16 bits, and how long each collective's cast back takes; copying a step's takes `copies_ns`."""
     own = program.transfer_ns.mean(axis=1) * program.is_gradient
     in_step = np.maximum(np.bincount(program.step, weights=own), 1.0)
-    each = own / in_step[program.step] * copies_ns * _CASTS_IN_COPIES / 2
+    # Casting, scaling and casting back reads and writes 16 bytes per element, copying 8: half of it before the collective.
+    each = own / in_step[program.step] * copies_ns
     ready = program.kind == READY  # the cast stands before its own collective, and before all that follows
     added = np.where(ready, each[np.where(ready, program.which, 0)], 0.0)
     places = program.places.copy()

@@ -27,7 +27,6 @@ from nsyspipe.run.run import Run
 
 # Of bandwidths: as a user measured; as other sizes and work beside change them.
 _GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.06
-_SKEWS = (-0.25, 0.25)
 _NOISE = 0.005  # two captures of one program differ by this much (seen: 0.2 to 0.5 %)
 # What any replay may be off by: on pairs of captures that differ by one change 0.7 % in the middle.
 _MODEL_WITHIN = 0.02
@@ -63,7 +62,6 @@ class Replay(Facts):
 
     @cached_property
     def _identity(self) -> Float64:
-        """Step times replayed with nothing changed."""
         edges = simulate(self.captured.program, [Setting(self._before, self._before)])
         return cast("Float64", self.captured.windows.step_times(edges)[0])
 
@@ -93,7 +91,7 @@ class Replay(Facts):
             base = without_copies(base, is_last_kept=not knobs.no_grad_copy)
         programs = [base.program]
         if knobs.bucket_mb is not None:
-            others = () if self.is_exact else map(self.gradients_with, _SKEWS)
+            others = () if self.is_exact else map(self.gradients_with, (-0.25, 0.25))
             programs = [with_buckets(base, one, knobs.bucket_mb) for one in (self.gradients, *others)]
         if knobs.no_sync:
             programs = [sent_once(one, base.burst) for one in programs]
@@ -130,7 +128,6 @@ class Replay(Facts):
         return why_refused(self, Knobs(no_wait=True)) is None
 
     def _waited(self, program: Program, knobs: Knobs) -> Program:
-        """Return the program, balanced where nobody is waited for: as the ranks that do not lack launches."""
         trusted = self.starved_shares <= limits.LARGEST_STARVED_SHARE
         return balanced(program, trusted, self._before) if knobs.no_wait else program
 
@@ -155,7 +152,6 @@ class Replay(Facts):
         return windows.step_times(edges) + (windows.step_times() - self._identity)
 
     def _transfers(self, program: Program, knobs: Knobs) -> list[Float64]:
-        """Return the transfers: likeliest, shortest, longest."""
         is_rebucketed = knobs.bucket_mb is not None and program.step.size != self.captured.program.step.size
         changed = is_rebucketed or knobs.gradient_dtype is not None
         within = _MOVED_WITHIN if changed else 0.0
@@ -174,7 +170,7 @@ class Replay(Facts):
             moved = moved + fixed * np.maximum(1 - 1 / ratio, 0.0)
         moved = moved * ratio * half[:, np.newaxis]
         scales = (1.0, likely), (1 / (1 + within), least), (1 / (1 - within), most)
-        return [moved * scale + fixed * overhead / likely for scale, overhead in scales]
+        return [moved * scale + fixed * overhead / likely for scale, overhead in scales]  # likeliest, shortest, longest
 
     def _hidden(self, program: Program, settings: Sequence[Setting], unpack: Float64 | None) -> Float64:
         """Return step times when all of the transfers are beside the work, which they still slow."""
@@ -187,10 +183,8 @@ class Replay(Facts):
         return cast("Float64", np.maximum(alone + after / (1 + after) * total, total))
 
     def _per_step(self, program: Program, each: Float64) -> Float64:
-        """Return the sums over the collectives of each step that counts."""
         windows = self.captured.windows
-        sums = np.bincount(program.step, weights=each, minlength=windows.steps.size).astype(np.float64)
-        return sums[windows.counts]
+        return np.bincount(program.step, weights=each, minlength=windows.steps.size).astype(np.float64)[windows.counts]
 
     def _without_transfer(self, program: Program, before: Sequence[Slowing]) -> Float64:
         program = replace(program, transfer_ns=np.zeros_like(program.transfer_ns))
@@ -255,10 +249,8 @@ def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield "for this rank alone: what it waits for the others stays as it is"
     elif n_missing := replay.world_size - n_ranks:
         are = "rank is" if n_missing == 1 else "ranks are"
-        yield (
-            f"{n_missing} {are} missing: a step is taken to be as long as that of the {n_ranks} of "
-            f"{replay.world_size} that are there, and they wait for no other"
-        )
+        there = f"the {n_ranks} of {replay.world_size} that are there"
+        yield f"{n_missing} {are} missing: a step is taken to be as long as that of {there}, and they wait for no other"
     if (given := replay.given_bytes) is not None:
         # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
         element = replay.element_bytes
@@ -323,13 +315,11 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     rare = ", more than is usual" if percents[0] > 100 * MOST_USUAL else ""
     within = f"{min(percents):.0f} to {max(percents):.0f} %"
     alone = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
-    measured = f": kernels {alone:.1f} %, as comm-slows-compute has them, and the gaps before them"
-    kernels = measured if found.is_measured else ""
-    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){kernels}"
+    measured = f": kernels {alone:.1f} %, as comm-slows-compute has them, and the gaps before them" * found.is_measured
+    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){measured}"
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:
-    """Raise if a user's bytes contradict NCCL's payload, the copies, or what the links can carry."""
     if given is None:
         return
     option = f"--gradient-bytes {given:,.0f}"
@@ -350,8 +340,7 @@ def _uses(run: Run, timelines: Sequence[RankTimeline], role_of: _Roles) -> tuple
     table = run.collectives().filter(pc.field("rank") == run.ranks["rank"][0])
     names = ("step", "seq", "message_bytes", "datatype", "comm_id", "collective")
     rows = {(step, seq): more for step, seq, *more in zip(*(table[name].to_pylist() for name in names), strict=True)}
-    unknown = [None, None, "/", ""]
-    found = [rows.get(key, unknown) for key in zip(first.step.tolist(), first.seq.tolist(), strict=True)]
+    found = [rows.get(key, [None, None, "/", ""]) for key in zip(first.step.tolist(), first.seq.tolist(), strict=True)]
     n_bytes, datatypes, comm_ids, calls = (list(column) for column in zip(*found, strict=True))
     role = np.array([role_of.get(key, OTHER) for key in zip(comm_ids, calls, strict=True)], object)
     # Without NCCL's ids a communicator is named collective/order.

@@ -150,11 +150,9 @@ class _Beside:
     def __init__(self, n_collectives: int, shape: tuple[int, int], *, is_free: bool) -> None:
         self._size = shape[0] * shape[1]
         # A row per collective and one that never begins, all settings and ranks side by side.
-        self._starts = np.full((n_collectives + 1, *shape), np.inf)
-        self._ends = np.full((n_collectives + 1, *shape), np.inf)
+        self._starts, self._ends = np.full((2, n_collectives + 1, *shape), np.inf)
         self._n = 0
-        # Place of the first that may still be under way.
-        self._next = np.arange(self._size, dtype=np.int64).reshape(shape)
+        self._next = np.arange(self._size).reshape(shape)  # place of the first that may still be under way
         self._is_free = is_free
 
     def add(self, start: Float64, end: Float64) -> None:
