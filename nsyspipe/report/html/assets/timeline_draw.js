@@ -129,7 +129,9 @@ nsyspipe.timeline.series = (() => {
       z: 6,
       renderItem: (params, api) => {
         const box = shape(params, api);
-        return box && { type: "rect", shape: box, style: { fill: "none", stroke: palette.accent, lineWidth: 1.5, lineDash: [5, 3] } };
+        // Inside its place, since half of a line on the chart's edge would be cut off.
+        const inner = box && { x: box.x + 1, y: box.y + 1, width: Math.max(box.width - 2, 1), height: box.height - 2 };
+        return box && { type: "rect", shape: inner, style: { fill: "none", stroke: palette.accent, lineWidth: 1.5, lineDash: [5, 3] } };
       },
     });
   };
