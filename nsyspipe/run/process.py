@@ -168,13 +168,10 @@ def digest_process(
         problems.append(problem("step-without-window", process_id=events.process_id, n=n_without))
     edges = np.stack((members.starts, members.ends), axis=1).ravel()
     launches = operations.kernel_launch[: operations.n_launched]
-    launches_of_comm = launches[operations.is_comm[: launches.size]]
-    counts = [
-        np.diff(np.searchsorted(one, edges)) for one in (launches, launches_of_comm)
-    ]  # in ranges, between, in turn
-    share, share_of_comm = (one[1::2].sum() / max(one.sum(), 1) for one in counts)
+    of_comm = launches[operations.is_comm[: launches.size]]
+    in_turn = [np.diff(np.searchsorted(one, edges)) for one in (launches, of_comm)]  # in a range, and behind it
+    (_, share), (n_comm, share_of_comm) = ((n[1::2].sum(), n[1::2].sum() / max(n.sum(), 1)) for n in in_turn)
     if max(share, share_of_comm) > _MOST_BETWEEN:
-        n_comm = int(counts[1][1::2].sum())
         code = "comm-between-steps" if n_comm else "launches-between-steps"
         problems.append(problem(code, process_id=events.process_id, percent=f"{100 * share:.0f}", n_comm=n_comm))
     if not phases["backward"].starts.size and events.has_launches:
