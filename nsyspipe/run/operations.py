@@ -156,10 +156,11 @@ def _rank_steps(
     windows = Windows(*(process.windows[name].to_numpy() for name in ("member", "start_ns", "end_ns", "is_complete")))
     starts, ends = (process.members[name].to_numpy() for name in ("start_ns", "end_ns"))
     comm_starts, comm_ends = (column - rank.shift_ns for column in times)
+    comm = {"comm_starts": comm_starts, "comm_ends": comm_ends, "seqs": seqs}
     span = None if steps is None else _hull(windows.starts, windows.ends, _between(rank.steps[windows.member], steps))
     if span is not None:
         rows = overlapping_rows(comm_starts, comm_ends, span)
-        comm_starts, comm_ends, seqs = comm_starts[rows], comm_ends[rows], seqs[rows]
+        comm = {name: column[rows] for name, column in comm.items()}
     return RankSteps(
         rank=rank.number,
         process_id=process.process_id,
@@ -173,9 +174,7 @@ def _rank_steps(
         windows=windows,
         is_chosen=_between(rank.steps[: starts.size], steps),
         span=span,
-        comm_starts=comm_starts,
-        comm_ends=comm_ends,
-        seqs=seqs,
+        **comm,
     )
 
 

@@ -168,12 +168,11 @@ def digest_process(
         problems.append(problem("step-without-window", process_id=events.process_id, n=n_without))
     edges = np.stack((members.starts, members.ends), axis=1).ravel()
     launches = operations.kernel_launch[: operations.n_launched]
-    launches_of_comm = launches[operations.is_comm[: launches.size]]
+    of_comm = launches[operations.is_comm[: launches.size]]
     # Of all, and of communication: how many are in a range, between it and the next, in the next, ...
-    in_turn = [np.diff(np.searchsorted(one, edges)) for one in (launches, launches_of_comm)]
-    share, share_of_comm = (one[1::2].sum() / max(one.sum(), 1) for one in in_turn)
+    in_turn = [np.diff(np.searchsorted(one, edges)) for one in (launches, of_comm)]
+    (_, share), (n_comm, share_of_comm) = ((n[1::2].sum(), n[1::2].sum() / max(n.sum(), 1)) for n in in_turn)
     if max(share, share_of_comm) > _MOST_BETWEEN:
-        n_comm = int(in_turn[1][1::2].sum())
         code = "comm-between-steps" if n_comm else "launches-between-steps"
         problems.append(problem(code, process_id=events.process_id, percent=f"{100 * share:.0f}", n_comm=n_comm))
     if not phases["backward"].starts.size and events.has_launches:

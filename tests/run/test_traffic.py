@@ -89,18 +89,14 @@ def test_tensor_and_data_groups_of_a_grid_are_kept_apart(tmp_path):
     ("^backward$", 0, 8, "35 %"),  # 4 of each step but the first: 16 of 46
     ("^step [024]$", 0, 10, "40 %"),  # all 10 of steps 1 and 3, of 50
 ])  # fmt: skip
-def test_what_ranges_of_parts_of_steps_leave_out_is_said_and_what_that_hides_is_null(
-    tmp_path, step, n_more, n_comm, percent
-):
+def test_what_parts_of_steps_leave_out_is_said_and_what_that_hides_is_null(tmp_path, step, n_more, n_comm, percent):
     builders = [grid_rank(rank) for rank in range(4)]
     for builder, at, number in itertools.product(builders, range(0, 5000, 1000), range(n_more)):
         builder.kernel(at + 700 + number, at + 701 + number, launch=at + 950 + number)
     run = run_of(tmp_path, *builders, step=step)
-    code = "comm-between-steps" if n_comm else "launches-between-steps"
-    assert [one for one in codes(run) if "-between-" in one] == [code] * (percent is not None)
-    if percent:
-        (message,) = {row["message"] for row in run.problem_rows if row["code"] == code}
-        assert (percent in message, message.startswith(f"{n_comm} comm")) == (True, n_comm > 0)
+    said = {row["code"]: row["message"] for row in run.problem_rows if "-between-" in row["code"]}
+    assert [*said] == ([] if percent is None else ["comm-between-steps" if n_comm else "launches-between-steps"])
+    assert all(percent in text and text.startswith(f"{n_comm} comm") == (n_comm > 0) for text in said.values())
     (figures,), (tensor, *_) = run.summary().to_pylist(), rows_of(run, None)
     assert figures["collectives_per_step"] == (10 if "024" in step else 5)
     known = [figures[name] for name in ("message_bytes_per_step", "wait_share", "backward_overlap_ratio")]
