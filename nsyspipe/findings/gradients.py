@@ -206,8 +206,9 @@ def compress_gradients(evidence: Evidence) -> Answer:
     total = evidence.transfer_ns_per_step
     wide = min(transfer / total, 1.0) if total else 1.0
     saving, figures = evidence.saving_without(kept=1 - wide)
+    is_partly_hidden = round(evidence.summary["overlap_ratio"] or 0.0, 2) > 0
     return Finding(
-        title="f32 gradients cross a slow link, and are not all hidden",
+        title=f"f32 gradients cross a slow link{', and are not all hidden' if is_partly_hidden else ' without being hidden'}",
         action="bf16_compress_hook or PowerSGD; mind the precision",
         advice="model.register_comm_hook(None, bf16_compress_hook) halves the bytes, PowerSGD leaves next to none (the "
         "bound): check that training still converges",
