@@ -54,7 +54,7 @@ def links(
     hosts: Mapping[int, str | None] = MappingProxyType({}),
     pids: Collection[int] = (),
 ) -> tuple[pa.Table, list[int]]:
-    """Say for each edge of the communicator of most hosts, of those the largest, what it crosses: `schema.LINKS`, sorted by its key.
+    """Say for each edge of the communicator over most hosts (of several such the largest) what it crosses: `schema.LINKS`, sorted by its key.
 
     With it the indices of GPUs that ranks run on and the topology lacks, sorted. Communicators with a process among `pids`
     count first. Where no ring was logged, edges are all that NCCL connected. A transport that another communicator logged

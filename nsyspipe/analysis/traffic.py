@@ -172,8 +172,8 @@ def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, boo
     return math.prod(size or 2 for size in sizes), is_known
 
 
-def mean_over_ranks(traffic: pa.Table, column: str, key: str) -> dict[str, float] | None:
-    """Sum a column by role or collective, a mean per rank of those that have any of it; None where a part is not known.
+def mean_over_ranks(traffic: pa.Table, column: str, key: str, n_ranks: int) -> dict[str, float] | None:
+    """Sum a column by role or collective, a mean over so many ranks; None where a part is not known.
 
     Each communicator counts as often as it has ranks.
     """
@@ -183,7 +183,6 @@ def mean_over_ranks(traffic: pa.Table, column: str, key: str) -> dict[str, float
     sums: dict[str, float] = defaultdict(float)
     for row in rows:
         sums[row[key]] += row[column]
-    n_ranks = len({row["rank"] for row in rows})
     return {name: total / n_ranks for name, total in sums.items()}
 
 

@@ -216,7 +216,7 @@ def _other_work(sides: Sides) -> Iterator[Check]:
             yield _check(UNKNOWN_WORK, what, texts, after=after, blocks=texts[0] != texts[1])
     elif all(work.kernels for work in works) and works[0].is_other(works[1]):
         texts = [own.text(other) for own, other in (works, works[::-1])]
-        after = "; --force where model and batch are the same, and kernels are others (torch.compile)"
+        after = "; --force if model and batch are the same, and only the kernels are others (torch.compile)"
         yield _check(OTHER_WORK, "the work of a step", texts, after=after, blocks=True)
 
 
@@ -267,8 +267,9 @@ class Work(NamedTuple):
     def text(self, other: Work) -> str:
         """Return it in words, beside another."""
         number = f" in {self.n:.4g} kernels" if self.launches else ""
-        share = f"{100 * self.shared(other):.0f} % of it in kernels that both run"
-        return f"{(self.busy_ns or 0.0) / 1e6:.4g} ms of compute{number}, {share}"
+        share = f"{100 * self.shared(other):.0f} %"  # where all is in the same kernels, time and number differ
+        alike = f", {share} of it in kernels that both run" * (share != "100 %")
+        return f"{(self.busy_ns or 0.0) / 1e6:.4g} ms of compute{number}{alike}"
 
     def is_other(self, other: Work) -> bool:
         """Whether it is another program's, or another batch of it.
@@ -322,7 +323,7 @@ def _profiler_overhead(sides: Sides) -> Iterator[Check]:
     shares = [[overhead / wall if wall else 0.0 for overhead, wall in side] for side in sums]
     if max(map(max, shares)) >= _MUCH_OVERHEAD:
         texts = [" | ".join(f"{100 * one:.1f} %" for one in side) for side in shares]
-        yield _check("profiler-overhead", "the profiler's own work takes of the steps", texts)
+        yield _check("profiler-overhead", "share of the steps that the profiler's own work takes", texts)
 
 
 def _traced(run: Run) -> str:
@@ -384,7 +385,7 @@ _TESTS: tuple[Test, ...] = (
     _profiler_overhead,
     _alike("traces", "traced", _traced, unless=_UNKNOWN),
     _alike(
-        "recorded", "problems of the captures",
+        "recorded", "warnings of the captures",
         lambda run: ", ".join(sorted({row["code"].replace("-", " ") for row in run.problem_rows if row["severity"] != "info"})) or _NONE,
     ),
     _alike(

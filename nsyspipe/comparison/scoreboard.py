@@ -37,13 +37,13 @@ SCOREBOARD = table(f"""
 {_FIGURES}
     throughput_steps_per_s  1/s?       1 / mean step time; of several captures of the mean of their means
     rank_steps_per_s        1/s?       throughput x ranks: samples/s over the batch of a rank, where none share one
-    speedup                 ratio?     mean step time of the first / mean step time of this run: in steps/s
+    speedup                 ratio?     mean step time of the first / mean step time of this run
     speedup_low             ratio?     lower end of its interval; null with too few steps
     speedup_high            ratio?     upper end of it
     verdict                 text       of step time against the first: reference, improvement, regression, no change or inconclusive
     why                     text?      why it is inconclusive
     peer                    text       the first run of its kind, which can be compared with each other: the same world size, GPU model, ranks and ranks per batch, and steps of the same work, if that is known
-    peer_speedup            ratio?     mean step time of the peer / mean step time of this run: in steps/s
+    peer_speedup            ratio?     mean step time of the peer / mean step time of this run
     peer_speedup_low        ratio?     lower end of its interval; null with too few steps
     peer_speedup_high       ratio?     upper end of it
     peer_verdict            text       of step time against the peer; reference where that is the run itself

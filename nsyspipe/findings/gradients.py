@@ -110,7 +110,7 @@ def many_small(evidence: Evidence, rows: pa.Table) -> tuple[float, dict[str, flo
         return None
     transfer = rows["transfer_ns"].drop_null()
     if not len(transfer):
-        return NotJudged("transfer times are not known", "see the problems about clocks, matching and ranks")
+        return NotJudged("transfer times are not known", "see the problems about clocks, matching or ranks")
     median = pc.approximate_median(transfer).as_py()
     n_bytes = pc.approximate_median(rows["message_bytes"].drop_null()).as_py()
     exposed = evidence.exposed_transfer_ns_per_step or 0.0
@@ -171,9 +171,12 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     exposed, idle = evidence.mean("exposed_grad_copy_ns"), evidence.mean("idle_ns")
     title = "DDP wraps a single process, and copies its gradients for nothing"
     advice = "use DistributedDataParallel only when torch.distributed.get_world_size() > 1"
-    saving = None if exposed is None or idle is None else exposed + idle
+    parts = None if exposed is None or idle is None else {"copies_beside_no_compute": exposed, "idle": idle}
     figures = {"world_size": evidence.world_size, "idle_ns_per_step": idle, **copy_evidence(evidence)}
-    return Finding(title, "drop DDP: there is only one process", advice, saving, figures)
+    return Finding(
+        title, "drop DDP: there is only one process", advice, sum(parts.values()) if parts else None,
+        figures | ({"saving_ns_per_step_by_part": parts} if parts else {}),
+    )  # fmt: skip
 
 
 def compress_gradients(evidence: Evidence) -> Answer:
@@ -203,8 +206,9 @@ def compress_gradients(evidence: Evidence) -> Answer:
     total = evidence.transfer_ns_per_step
     wide = min(transfer / total, 1.0) if total else 1.0
     saving, figures = evidence.saving_without(kept=1 - wide)
+    is_partly_hidden = round(evidence.summary["overlap_ratio"] or 0.0, 2) > 0
     return Finding(
-        title="f32 gradients cross a slow link without being hidden",
+        title=f"f32 gradients cross a slow link{', and are not all hidden' if is_partly_hidden else ' without being hidden'}",
         action="bf16_compress_hook or PowerSGD; mind the precision",
         advice="model.register_comm_hook(None, bf16_compress_hook) halves the bytes, PowerSGD leaves next to none (the "
         "bound): check that training still converges",

@@ -190,7 +190,7 @@ KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase,
 """)
 
 COSTS = table("""costs by table: One row per phase and name of kernels, kind and size of collectives, or communicator and collective (traffic): summary steps of
-        all ranks, the costliest first. What is per step is a mean over (rank, step), of traffic over its ranks; null in a capture, or where a part is.
+        all ranks, the costliest first. Figures per step are means over (rank, step), of traffic over its ranks; they are null in a capture, and where one of the values that they sum is.
     table                   text            kernels, collectives or traffic
     name                    text            of the kernel, as in kernels, or of the collective <- KERNEL names
     phase                   text?           of kernels: phase that launched them; null outside of all <- NVTX_EVENTS
@@ -199,7 +199,7 @@ COSTS = table("""costs by table: One row per phase and name of kernels, kind and
     role                    text?           of traffic: as there
     ranks                   text?           of traffic: as there
     n_calls                 count?          kernels, collectives: all of them, of all ranks and summary steps <- KERNEL
-    total_ns                ns?             of those the sum of durations <- KERNEL
+    total_ns                ns?             sum of the durations of these calls <- KERNEL
     step_share              ratio?          total / sum of wall over ranks and summary steps <- derived
     calls_per_step          float:count?    n_calls, per step
     time_ns_per_step        float:ns?       total, per step; of traffic comm_ns_per_step
@@ -219,7 +219,7 @@ COSTS = table("""costs by table: One row per phase and name of kernels, kind and
 # From the fastest to the slowest; what is not known stands last.
 LINK_KINDS = ("nvlink", "p2p", "p2p_pcie", "shm", "net", "unknown")
 
-LINKS = table("""links by from_rank, to_rank: One row per directed edge of the rings, and of the trees between hosts, of the communicator of most hosts, of those the largest; without an NCCL log one per pair of GPUs.
+LINKS = table("""links by from_rank, to_rank: One row per directed edge that NCCL laid in rings, and in trees between hosts, for one communicator: that over most hosts, and of several such the largest. Without an NCCL log one row per pair of GPUs.
     comm_id              text:id?   communicator; null without an NCCL log: the row is a pair, not an edge <- NCCL log
     from_rank            id        sender's rank in the communicator <- NCCL log
     to_rank              id        receiver's rank in the communicator <- NCCL log

@@ -270,12 +270,12 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
     n_starved, share = np.count_nonzero(shares > LARGEST_STARVED_SHARE), f"{100 * shares.max():.1f} %"
     if n_starved > 1 or n_starved == n_ranks:
         idle = f"GPUs stand idle {share} of the median step because work was not launched yet"
-        yield f"launch- or input-bound: {idle}, and how that changes is not known"
+        yield f"{idle} (launch- or input-bound), and how that changes is not known"
     if n_starved and not knobs.no_wait:
         rank = replay.captured.windows.ranks[np.argmax(shares)]
         fix = "launch sooner there; balanced, the others would lack them too"
         fix = "ask for the balanced run, --no-wait" if replay.is_answered_balanced else fix
-        yield f"rank {rank}, a straggler, alone lacks launches for {share} of a step, the median over steps ({fix})"
+        yield f"rank {rank} alone lacks launches, for {share} of its median step ({fix})"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:

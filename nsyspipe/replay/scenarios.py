@@ -239,7 +239,7 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
         why = f"hosts take {host / 1e6:.2f} ms to launch a step, and GPUs would need {most / 1e6:.2f} ms at most"
     else:
         return None
-    return f"launch- or input-bound then: {why}, and how that changes is not known"
+    return f"{why} (launch- or input-bound), and how that changes is not known"
 
 
 def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:

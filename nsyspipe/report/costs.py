@@ -126,8 +126,8 @@ def is_more_than_data(traffic: pa.Table) -> bool:
     return bool({*parallelism(traffic)} - {DATA, OTHER})
 
 
-def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str | None:
-    """Return what communication serves, over how many ranks, whose most of the exposed is, and the pipeline's bubble.
+def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None, exposed_ns: float | None) -> str | None:
+    """Return what communication serves, over how many ranks, whose most of a rank's exposed is, and the pipeline's bubble.
 
     None where there is none or nobody knows what it serves, and of gradients alone where all ranks' reports do not say how
     many share them.
@@ -147,11 +147,11 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
     if is_part and None in [one.size for one in groups]:
         text += f" (of how many ranks is not known from {n_ranks} of {world_size})"
     key, suffix = ("role", "'s") if len(parallelism(traffic)) > 1 else ("collective", "")
-    exposed = mean_over_ranks(traffic, "exposed_ns_per_step", key) or {}
-    if is_more_than_data(traffic) and len(exposed) > 1 and (total := sum(exposed.values())):
+    exposed = mean_over_ranks(traffic, "exposed_ns_per_step", key, n_ranks) or {}
+    if is_more_than_data(traffic) and len(exposed) > 1 and exposed_ns:
         most = max(exposed, key=lambda name: (exposed[name], name))
         whose = "none of these" if most == OTHER else f"{most}{suffix}"
-        text += f": {percent_text(exposed[most] / total, 0)} of exposed communication is {whose}"
+        text += f": {percent_text(exposed[most] / exposed_ns, 0)} of exposed communication is {whose}"
     bubble = bubble_ns_per_step(traffic, n_ranks)
     return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages, {_BY_DESIGN}" if bubble else text
 

@@ -53,7 +53,8 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
         rows[one.is_used].append([Word(one.status), _words(one.name), one.found, one.answers])
     widest = max(len(_words(one.name)) for one in found.capabilities)
     yield Sentence(_reports_verdict(found), "bold")
-    parts = [found.reports[0] if len(found.reports) == 1 else f"{found.reports[0]} ... {found.reports[-1]}"]
+    between = " ... " if found.reports[1:-1] else " and "
+    parts = [between.join(dict.fromkeys((found.reports[0], found.reports[-1])))]
     if len(found.runs) > 1:
         parts = [f"{len(found.runs)} runs: {few(found.runs, 4)}"]
     versions = {"exported by nsys": found.nsys_versions, "schema": found.schema_versions}

@@ -31,7 +31,7 @@ _LABELS = {
     "is_wait_included": "holds waiting that is not known",
     "is_estimate": "an estimate", "judged_idle_blocked": "idle blocked, rank waited for", "judged_idle_input": "idle input, rank waited for",
     "judged_idle_launch": "idle launch, rank waited for",
-    "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "what stays in a replay", "link_nominal": "nominal bandwidth of the link", "longer_window": "window shorter than the longest by",
+    "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "left if transfers took no time (replay)", "link_nominal": "nominal bandwidth of the link", "longer_window": "window shorter than the longest by",
     "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute_at_most": "compute beside communication, at most", "overlap_compute": "compute beside communication",
     "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_limit": "gain of the replay, a limit", "replay_refused": "not replayed",
     "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
@@ -40,8 +40,6 @@ _LABELS = {
 }  # fmt: skip
 _LITTLE = 0.02  # of the step time: where no bound is more, there is little to gain
 _OF_WINDOW = {"exposed_wait", "longer_window"}  # parts of the bound on late ranks where more than compute is left
-# Parts of a bound on what communication costs.
-_OF_COMM = {"exposed_transfer", "exposed_comm", "slowed_compute", "by_breakdown", "left_by_replay"}
 _MOST_LISTED, _LEAST_PART = 12, 0.05  # of a bound on late ranks: smaller ones are its rest
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
 
@@ -75,7 +73,7 @@ class Finding:
         if self.expected is None:
             return ("conditional" if self.is_conditional else "not replayed") if self.share else absent
         if self.is_limit:
-            return f"at most {self.expected[0]}"
+            return f"hidden: {self.expected[0]}"
         return self.expected[0] if self.is_clear else words.NOT_CLEAR
 
     @property
@@ -159,14 +157,14 @@ def _label(name: str) -> str:
 
 
 def parts_text(evidence: Mapping[str, Any]) -> str:
-    """Return the sum that the bound on late ranks, or on what communication costs, is; nothing of others, and of one visible part."""
+    """Return the sum that a bound is; nothing of one visible part, but of late ranks."""
     parts, longest = (evidence.get(name, {}) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
     parts = dict(sorted(parts.items(), key=lambda part: -part[1]))
     if "delays" in parts and longest and abs(parts["delays"] / longest - 1) >= words.SEEN:
         return f"all delays of a step together, each moment once; the longest by rank {evidence['rank']}: {ms_text(longest)}"
     whole = sum(parts.values())
     seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else words.SEEN) * whole}
-    if "delays" in parts or not (longest or (len(seen) > 1 and seen.keys() <= _OF_COMM)):
+    if "delays" in parts or not (longest or len(seen) > 1):
         return ""
     rest = whole - sum(seen.values())
     seen |= {"rest": rest} if longest and rest > words.SEEN * whole else {}
@@ -180,11 +178,12 @@ def is_little(findings: Sequence[Finding]) -> bool:
     return 0 < max((one.share for one in findings), default=0.0) < _LITTLE
 
 
-def order_notes(findings: Sequence[Finding]) -> list[str]:
-    """Return in which order findings stand, and at last that their bounds do not add up."""
-    notes = [f"in order of {'likely, else of up to' if any(one.expected for one in findings) else 'up to'}"]
-    notes += ["conditional ones last"] if any(one.is_conditional and one.share for one in findings) else []
-    notes += ["those with waiting that is not known behind"] if any(one.is_wait_included for one in findings) else []
+def order_notes(findings: Sequence[Finding], of_group: str = "") -> list[str]:
+    """Return in which order findings stand, in groups or not, and at last that their bounds do not add up."""
+    by = "likely where it is known, else by up to" if any(one.expected for one in findings) else "up to"
+    lasts = {"those that may hold waiting": "is_wait_included", "conditional ones": "is_conditional"}
+    there = (those for those, name in lasts.items() if any(getattr(one, name) and one.share for one in findings))
+    notes = [f"largest first, by {by}", *(f"{those} last{of_group}" for those in there)]
     names = {one.id for one in findings}
-    notes += ["comm-bound behind what lessens it"] if EXPOSURE in names and names & LESSEN_EXPOSURE else []
-    return [*notes, "bounds overlap: they do not add up"]
+    notes += ["comm-bound after what lessens it"] if EXPOSURE in names and names & LESSEN_EXPOSURE else []
+    return [*notes, "do not add them up: they overlap"]

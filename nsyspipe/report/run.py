@@ -52,7 +52,7 @@ _CAUSES = {
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
     "exposed_memory_share": ("comm-in-graphs", "graphs-as-a-whole", "no-memcpy", "no-memset", "no-kernels"),
 }  # fmt: skip
-_NOT_RECORDED = "not recorded"
+_NOT_KNOWN = "not known"
 _OF_RANKS = PLACES["ranks"].split()  # the parts of the step come first and sum to it
 
 
@@ -89,8 +89,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     captured = words.capture_rows(run.header.capture)
     if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
         yield blocks.Facts((", ".join(versions),), "Captured with")
-    traffic = traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
-    of_links = ((words.link_text(run.link), "dim"), (traffic, ""))
+    of_links = ((words.link_text(run.link), "dim"), (traffic_of(run), ""))
     yield from (blocks.Sentence(text, style) for text, style in of_links if text)
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):
@@ -114,6 +113,12 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     yield from _problems(run.problem_rows, extent)
     if extent.is_comment:
         yield blocks.Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
+
+
+def traffic_of(run: Run) -> str | None:
+    """Return what communication serves, and whose most of the exposed communication is that the figures have."""
+    exposed = pc.mean(run.breakdown()[RATIOS["exposed_comm_share"][0]], skip_nulls=False).as_py()
+    return traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size, exposed)
 
 
 def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
@@ -164,7 +169,7 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
     text, fix = next((reasons[code] for code in codes if code in reasons), ("see Problems", ""))
     text = shortened(text.partition(": ")[0], _LONGEST_REASON)  # what is missing; which answers that costs is seen
     option = re.search(r"--[a-z-]+=[\w,]+", fix)
-    return _NOT_RECORDED, f"{text}: {option[0]}" if option else text
+    return _NOT_KNOWN, f"{text}: {option[0]}" if option else text
 
 
 def without_comm(run: Run) -> str:
@@ -180,7 +185,7 @@ def without_waits(run: Run) -> str:
     if summary["wait_share"] is not None and summary["comm_share"]:
         return "Not known: who is late is counted in each step, and there are no steps."
     missing, why = _why_null("wait_share", run, summary)
-    return f"{f'Not known: {why}' if missing == _NOT_RECORDED else why.capitalize()}."
+    return f"{f'Not known: {why}' if missing == _NOT_KNOWN else why.capitalize()}."
 
 
 def rank_rows(run: Run) -> list[dict[str, Any]]:
@@ -298,7 +303,7 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
         ["likely: by a replay"] if is_replayed else [f"no likely gain of {ids}: {reasons[0][0]}"] if reasons else []
     )
     notes += [f"likely, of {ids}, if {text}" for text, ids in _alike(shown, "replay_assumes")]
-    notes += [f"at most, of {one.id}: with all of it hidden, a limit and no setting" for one in shown if one.is_limit]
+    notes += [f"hidden, of {one.id}: were all of it hidden, which no setting does" for one in shown if one.is_limit]
     notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear or one.is_limit for one in shown) else []
     if len(shown) > 1:
         notes += (order := order_notes(shown))[:: len(order) - 1 if extent.is_comment else 1]

@@ -36,7 +36,7 @@ _SHOWN_TROUBLES = 8  # but on pages
 _INTERVAL, _OVER, _STEPS, _RATE, _RANKS, _VERDICT, _TIME = 75, 73, 70, 68, 60, 46, 45
 _FIGURE = 10
 _listed = partial(listed, most=4)
-_DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
+_DOCS = {column.name: column.doc.replace("the peer", "the first of its kind") for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
 _LIKE = "steps like "
 _TOLD = {SHARED_BATCH, OTHER_WORK, UNKNOWN_WORK, UNLIKE}  # what parts runs that no heading tells apart
@@ -81,8 +81,8 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
         Field("steps/s", of("throughput_steps_per_s", rate_text), hint=_DOCS["throughput_steps_per_s"], unit="steps/s", from_width=0 if board.sort == "throughput" else _RATE),
-        Field("speed-up\nof means", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", "the first of its kind")),
-        Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, from_width=_INTERVAL),
+        Field("speed-up\nof means", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"]),
+        Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, hint="of the speed-up of means; a verdict on the median rests on an interval of its own", from_width=_INTERVAL),
         *([Field("over the\nfirst", lambda row: absent if row["label"] in others else speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
         Field(f"verdict\non {' or '.join(judged)}", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
     ]  # fmt: skip
@@ -225,7 +225,7 @@ def notes(board: Scoreboard) -> list[str]:
     over = "of the first run of its kind" if len(board.kinds) > 1 else f"of {board.reference}"
     speed = (
         f"Speed-up: mean step time {over} / that of the run, with its {sure} interval; verdict: as nsyspipe diff "
-        f"judges the step time (median; mean where steps are uneven), no change: all of its interval within {effect}."
+        f"judges the step time (median, by an interval of its own; mean where steps are uneven), no change: all of its interval within {effect}."
     )
     has_over_first = any(_has_over_first(board, of_kind) for _, of_kind, _ in rows_by_kind(board))
     over_first = [f"Over the first: mean step time of {board.reference} / that of the run."] if has_over_first else []

@@ -99,11 +99,11 @@ def gain_text(findings: Sequence[Finding]) -> str | None:
     """Return what to change first, its worth, and whether that is the largest gain; that there is little, or none; None without a bound."""
     bounded = [one for one in findings if one.share]
     if not bounded:
-        return None if findings else "Nothing to gain: no rule fired that knows a bound in time."
+        return None if findings else "Nothing to gain was found."
     first, *others = bounded
     worth = f"up to {first.saving} ({percent_text(first.share)}) of each step{first.parts and f' ({first.parts})'}{first.assumed}"
     if first.expected and first.is_limit:
-        worth += f", at most {first.expected[0]} with all of it hidden"
+        worth += f", {first.expected[0]} if all of it were hidden (replay)"
     elif first.expected and first.worth > 0:
         worth += f", likely {first.expected[0]}{'' if first.is_clear else f', {NOT_CLEAR}'}"
         worth += f", if {first.replay_assumes}" if first.replay_assumes else ""

@@ -33,8 +33,8 @@ def headline(found: WhatIf) -> str:
     if not answered:
         (why, n), *more_reasons = Counter(one.refused_in_options for one in found.scenarios).most_common()
         n_more = sum(n for _, n in more_reasons)
-        to, rest = (f" to {n} changes", f"; to {n_more} more for other reasons, below") if n_more else ("", "")
-        return f"No answer{to}: {why}{rest}."
+        rest = f" To {n_more} more neither, for other reasons: see below." if n_more else ""
+        return f"No answer{f' to {n} changes' if n_more else ''}: {why}.{rest}"
     if (asked := answered[0]).id == "custom":
         change = "as captured: nothing changes" if _is_captured(asked) else _change(found, asked)
         return f"With {asked.label}: {ms_text(asked.step_time_ns)}, {change}."
@@ -114,7 +114,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     if answered := [one for one in found.scenarios if one.refused is None]:
         yield menu(found, answered)
     if bounds := _bounds(found, run, mean_step_ns(run.summary().to_pylist()[0])):
-        yield blocks.Heading("What findings promise, and the replay", "dim")
+        yield blocks.Heading("What each finding promises at most, and what the replay gives", "dim")
         yield blocks.Sentence("Of the mean step time, as analyze has them; gains above are of the median.", "dim")
         yield blocks.Items(bounds)
     if len(answered) == 1:
@@ -188,7 +188,7 @@ def _bounds(found: WhatIf, run: Run, mean_ns: float | None) -> list[str]:
         return f"{percent_text((ns or 0.0) / mean_ns)}, {ms_text(ns)}"
 
     return [
-        f"{rule}: up to {worth(one.finding_saving_ns)}{words.assumed_text(json.loads(evidence[rule]))}; {one.label} "
+        f"{rule}: up to {worth(one.finding_saving_ns)}{words.assumed_text(json.loads(evidence[rule]))}; replay of {one.label}: "
         f"{worth(one.mean_gain_ns)}{'' if is_clear(found, one) else f', {words.NOT_CLEAR}'}"
         for rule, one in sorted(chosen.items(), key=lambda pair: -(pair[1].finding_saving_ns or 0.0))
     ]

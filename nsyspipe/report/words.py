@@ -235,7 +235,8 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
         told, is_of_ranks = same_problems(group, place_of), all(row["rank"] is not None for row in group)
         if len(told) > (1 if is_of_ranks else _MOST_ALIKE):
             severity, message, _, fix = told[0]
-            told = [(severity, f"{message} (the first of {len(told)} alike)", place_of(group), fix)]
+            place = place_of(group)
+            told = [(severity, message, f"the first of {len(told)} alike{place and f': {place}'}", fix)]
         rows += told
     return [(severity, message, "" if place in message else place, fix) for severity, message, place, fix in rows]
 
@@ -257,7 +258,8 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
     if len(known) < len(parts):  # the other causes are still told apart
         known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(known.values())
     call = {"dependency": ", launched in time but started late"}
-    call |= {"blocked": f", {printable(calls['call'][0].as_py())[:_LONGEST_NAME]}"} if calls.num_rows else {}
+    others = " and others" * (calls.num_rows > 1)
+    call |= {"blocked": f", {printable(calls['call'][0].as_py())[:_LONGEST_NAME]}{others}"} if calls.num_rows else {}
     causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])
     texts = [f"{name} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(name, '')})" for name, part in causes]
     total = f"idle {'at least ' if unseen else ''}{ms_text(idle / n)} ({percent_text(idle / wall)})"

@@ -109,7 +109,7 @@ class Examined:
 def _steps(report: Examined) -> Answer:
     """Tell which ranges the analysis takes for the steps of this report, and what others there are."""
     digest, step, family = report.digest, report.reading.step, report.family
-    others = [(_short(text), n) for text, n in report.families if text != family][:_SHOWN_FAMILIES]
+    others = [(repr(_short(text)), n) for text, n in report.families if text != family][:_SHOWN_FAMILIES]
     with_members = (*(one for one in digest.processes if one.windows.num_rows), *digest.hosts)
     n_steps = sum(one.members.num_rows for one in with_members) if family is not None else 0
     if family == REPETITION and n_steps:
@@ -128,7 +128,7 @@ def _steps(report: Examined) -> Answer:
         fix = "leave --step none out" if report.reading.is_capture else CATALOGUE["no-steps"].fix
         return Answer(NO, tuple(others), fix=fix)
     else:
-        counts = [(_short(family), n_steps), *others[: _SHOWN_FAMILIES - 1]]
+        counts = [(repr(_short(family)), n_steps), *others[: _SHOWN_FAMILIES - 1]]
     complete = [pc.sum(one.windows["is_complete"], min_count=0).as_py() for one in digest.processes]
     counted = [max(n - 1, 1) for n in complete if n]  # without the first
     if is_few := n_steps >= _MIN_STEPS and min(counted, default=_MIN_STEPS) < _MIN_STEPS:

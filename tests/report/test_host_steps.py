@@ -161,7 +161,7 @@ def step(*causes, wall=10_000, **known):
     # The largest first, and none under 0.1 %.
     ([step(290, 400, 110, 540, 9)], CALLS,
      (f"idle 1.349 ms (13.5 %): dependency 0.5400 ms (5.4 %{LATE}), launch 0.4000 ms (4.0 %), input 0.2900 ms (2.9 %), "
-     "blocked 0.1100 ms (1.1 %, cudaMalloc)")),
+     "blocked 0.1100 ms (1.1 %, cudaMalloc and others)")),
     ([step(0, 0, 0, 200, 10)], CALLS,
      f"idle 0.2100 ms (2.1 %): dependency 0.2000 ms (2.0 %{LATE}), unknown 0.01000 ms (0.1 %)"),
     # Steps are pooled.

@@ -176,11 +176,11 @@ UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}
     ([("a", 35e6, None, "lower x"), ("b", 60e6, 30e6, "y"), ("c", 50e6, 20e6, "z")], 100e6,
      "To change first: lower x: up to 35.00 ms (35.0 %) of each step. Largest of those replayed: y: likely 30.0 %."),
     ([("a", 35e6, None, "lower x", '{"replay_limit_ns_per_step": 9e6}'), ("b", 60e6, 3e6, "y", UNCLEAR)], 645e6,
-     "Largest gain: lower x: up to 35.00 ms (5.4 %) of each step, at most 1.4 % with all of it hidden."),
+     "Largest gain: lower x: up to 35.00 ms (5.4 %) of each step, 1.4 % if all of it were hidden (replay)."),
     # What is larger stands behind, as what exposes communication does behind what lessens it; little is all of it.
     ([("a", 2e7, 1e7, "x"), ("b", 5e7, None, "y", LIMIT)], 1e8, "To change first: x: up to 20.00 ms (20.0 %) of each step, likely 10.0 %."),
     ([("a", 1e6, None, "x"), ("b", 5e6, None, "y", MAY_WAIT)], 1e8, "To change first: x: up to 1.000 ms (1.0 %) of each step."),
-    ([], 100e6, "Nothing to gain: no rule fired that knows a bound in time."),
+    ([], 100e6, "Nothing to gain was found."),
     ([("a", None, None, "read with care")], 100e6, None),
 ])  # fmt: skip
 def test_the_largest_gain_is_said_with_its_worth_and_none_where_none_is_known(rows, step_ns, says):
@@ -206,7 +206,7 @@ def test_a_straggler_board_counts_per_step():
     table = straggler_table(schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(times), 2)
     # Two steps: 6 ms late in all are 3 ms per step; 8 ms of waiting are 4 ms.
     assert table.rows == [
-        ["1", "7.000 ms", Bar("3.000 ms", 1.0, "accent"), "4.500 ms", "0 ms", "2.500"],
+        ["1", "7.000 ms", Bar("3.000 ms", 1.0, "accent"), "4.500 ms", "0 ms", "2.5"],
         ["0", "7.000 ms", "0 ms", "0 ms", Bar("4.000 ms", 1.0, "waiting"), "0"],
     ]
     # One rank, and ranks that could not be matched, have none.
@@ -248,11 +248,11 @@ def problem(message, rank=None, severity="warning", fix=None):
 
 
 def test_problems_of_several_ranks_and_those_that_differ_in_numbers_are_told_once():
-    late, first = "step {} is late".format, "step 0 is late (the first of {} alike)".format
+    late, first = "step {} is late".format, "step 0 is late"
     for rows, said in [
         ([problem("no strings", rank, fix="mend") for rank in range(20)], [("no strings", "ranks 0-19", "mend")]),
-        ([problem(late(at)) for at in range(9)], [(first(9), "", None)]),
-        ([problem(late(at), at) for at in range(2)], [(first(2), "ranks 0-1", None)]),
+        ([problem(late(at)) for at in range(9)], [(first, "the first of 9 alike", None)]),
+        ([problem(late(at), at) for at in range(2)], [(first, "the first of 2 alike: ranks 0-1", None)]),
         ([problem(late(at)) for at in range(2)], [(late(at), "", None) for at in range(2)]),
     ]:
         assert troubles(rows) == [("warning", *row) for row in said]

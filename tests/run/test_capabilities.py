@@ -153,9 +153,9 @@ CASES = [
     (one(lambda: kernel().gpu().session(5)), {}, {
         "copies": ("yes", "0 copies, 0 memsets"), "cuda_graphs": ("yes", "no CUDA graph ran"), "ranks": ("yes", "only one")}),
     (one(lambda: kernel().meta(EXPORT_PARAM_TABLES_TO_EXPORT=KERNEL)), {}, {"copies": ("no", "not recorded: copies, memsets")}),
-    (ONCE, {}, {"steps": ("no", "1 training, 1 forward", "--step"), "phases": (PART, "1 forward", "backward")}),
+    (ONCE, {}, {"steps": ("no", "1 'training', 1 'forward'", "--step"), "phases": (PART, "1 forward", "backward")}),
     (one(lambda: TraceBuilder().range(0, 5, "step 1").range(6, 9, "step 2")), {}, {
-        "steps": ("yes", "2 step #"), "compute_and_comm": ("no", "no kernel")}),
+        "steps": ("yes", "2 'step #'"), "compute_and_comm": ("no", "no kernel")}),
     (LIBRARY, {}, {"steps": ("no", "no NVTX range but libraries' own"), "nccl_ranges": ("yes", "2 ranges")}),
     (one(lambda: kernel(WORLD_SIZE=2)), {}, {"compute_and_comm": (PART, "1 kernels, 0 of them NCCL's", "--comm-kernel")}),
     (one(lambda: kernel().graph(10, 20, launch=10)), {}, {"cuda_graphs": (PART, "1 launches as a whole", "--cuda-graph-trace=node")}),
@@ -187,7 +187,7 @@ CASES = [
     # Each rank has steps 0 to 3; with one match each, no step would be whole.
     (built, {"step": "^step [0-9]"}, {"steps": ("yes", "4 match --step '^step [0-9]' per rank")}),
     (built, {"step": "^step 2$"}, {"steps": (PART, "1 match --step '^step 2$' per rank")}),
-    (built, {"step": "^Iter"}, {"steps": ("no", "0 match --step '^Iter', 4 step #, 4 backward, 4 forward per rank", "leave --step out")}),
+    (built, {"step": "^Iter"}, {"steps": ("no", "0 match --step '^Iter', 4 'step #', 4 'backward', 4 'forward' per rank", "leave --step out")}),
     (one_without_steps, {"step": "^step"}, {"steps": (PART, "1 of 2 reports: 4 match --step '^step' per rank")}),
     (lambda folder: built(folder, without=(NVTX,)), {"step": "^step"}, {"steps": ("no", "NVTX ranges were not recorded")}),
     (one(own_phases), {}, {"phases": (PART, "3 data")}),
@@ -232,7 +232,7 @@ def test_a_capture_without_a_gpu_lacks_no_rank_and_gets_no_fix_that_cannot_help(
     assert found["ranks"] == ("yes", "0-1 from RANK", None)
     assert found["world_size"] == ("yes", "2", None)
     assert found["phases"] == ("partly", "3 backward per rank", None)
-    assert found["steps"][1].startswith("3 step #, 3 backward, ")
+    assert found["steps"][1].startswith("3 'step #', 3 'backward', ")
     assert "nsyspipe.capture" not in found["steps"][1]
     for name in ("compute_and_comm", "copies", "gpu_model", "kernel_shapes", "cuda_graphs", "link"):
         assert found[name] == ("no", "captured without a GPU", None)

@@ -232,9 +232,10 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     read = (
         "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey band: less than "
         "the smallest change that counts; an arrow: further than the scale. Red: regression, whatever became of the step time; "
-        "blue: improvement. Bold: what the verdict rests on."
+        "violet: improvement. Bold: what the verdict rests on."
     )
-    note = " ".join(filter(None, [table.note, read, mostly and f"Where inconclusive stands alone: {mostly}."]))
+    common = mostly and f"Inconclusive without a reason: {mostly.replace(':', ',')}."
+    note = " ".join(filter(None, [table.note, read, common]))
     track = Field(f"-{limit:g} to +{limit:g} %", kind="track")
     table = with_column(replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks)
     steps = Field("steps", hint="summary steps that have the figure: baseline, candidate")

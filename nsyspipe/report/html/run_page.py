@@ -20,12 +20,12 @@ from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report import run as run_report, words
 from nsyspipe.report.blocks import Block, Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
-from nsyspipe.report.costs import cost_tables, traffic_text
+from nsyspipe.report.costs import cost_tables
 from nsyspipe.report.findings import Finding, findings_of, of_capture, order_notes
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page
 from nsyspipe.report.html.timeline import MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
-from nsyspipe.report.run import SHARES, host_blocks, key_figures, left_out_note, rank_rows
+from nsyspipe.report.run import SHARES, host_blocks, key_figures, left_out_note, rank_rows, traffic_of
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
 from nsyspipe.report.verdict import gain_text, verdict
 from nsyspipe.run.run import Run
@@ -147,7 +147,7 @@ def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     when = captured and f"captured {captured[:10]} {captured[11:16]} UTC"
     facts = [*words.subject_parts(run, summary), *words.hosts_text(run), when, shares]
     yield Facts([*filter(None, facts)], "Run")
-    why = [words.link_text(run.link), traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)]
+    why = [words.link_text(run.link), traffic_of(run)]
     if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
         why.append(words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)))
     yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in why if text)
@@ -158,7 +158,8 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
     yield Heading("What to change first")
     if findings := findings_of(run):
         if len(findings) > 1:
-            yield Sentence(f"By cause, {'; '.join(order_notes(findings))}.{_WHOSE_BOUNDS * (run.header.n_ranks > 1)}")
+            order = "; ".join(order_notes(findings, " of their group"))
+            yield Sentence(f"Grouped by cause; {order}.{_WHOSE_BOUNDS * (run.header.n_ranks > 1)}")
         yield Findings(by_cause(findings))
     else:
         nothing = "Nothing found to change."
@@ -168,7 +169,8 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
             fixes = [row["fix"] for row in run.problem_rows if row["severity"] == "error" and row["fix"]]
             fix = "; fix: ".join(["", *fixes[:1]])
             nothing = f"Hardly anything could be judged, as communication is not known{fix}."
-        yield Sentence(f"{nothing} What could not be judged is under Problems.")
+        is_open = any(row["code"] == "not-judged" for row in run.problem_rows)
+        yield Sentence(nothing + " What could not be judged is under Problems." * is_open)
     yield from of_capture(run)
 
 
@@ -313,11 +315,11 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
         barred(rows, "late", per_step("lateness_ns"), "accent", "the longest that all others waited for one rank, of each step, for the rank that made it"),
         Field("wait caused", lambda row: ms_text(per_step("wait_caused_ns")(row)), hint="how much later it came than the last other, summed over collectives"),
         barred(rows, "waits itself", per_step("wait_ns"), "waiting", "for other ranks, inside communication, each moment once"),
-        Field("arrived last", lambda row: count_text(per_step("n_arrived_last")(row)), hint="collectives in which it arrived last, alone"),
+        Field("arrived last", lambda row: f"{round(row['n_arrived_last'] / n_steps, 2):g}", hint="collectives in which it arrived last, alone"),
     ]  # fmt: skip
     note = (
-        "Means per step. Late: of each step the longest that all others waited for one rank, for the rank that made it; who was "
-        "late too, but less, has 0. Wait caused sums all collectives: one delay counts again in each behind or beside it."
+        "Means per step. Late: of each step the longest that all others waited for one rank, counted for that rank only: one that "
+        "was late by less has 0. Wait caused sums all collectives: one delay counts again in each behind or beside it."
     )
     more = f" And {len(rows) - _LISTED} more ranks; --json has all." if len(rows) > _LISTED else ""
     return table_of("Who the others wait for, mean per step", rows[:_LISTED], fields, note + more, is_close=True)
@@ -371,7 +373,7 @@ def provenance(run: Run) -> list[tuple[str, str]]:
         ("run id", header.run_id),
         ("label", header.label),
         ("captured", header.captured_at_utc or absent),
-        ("ranks", f"{header.n_ranks}" + (f" of {world}" if world is not None else "")),
+        ("ranks with GPU activity", f"{header.n_ranks}" + (f" of {world}" if world is not None else "")),
         ("GPU", ", ".join(header.gpu_names) or absent),
         ("hosts", few(header.hosts, _LISTED) or absent),
         ("Nsight Systems", ", ".join(header.nsys_versions) or absent),

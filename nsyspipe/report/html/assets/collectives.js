@@ -23,7 +23,7 @@ nsyspipe.builders.collectives = (data, palette, { figure }) => {
     for (const [rank, ns] of waits) rows.push(nsyspipe.timeRow(`rank ${rank} waits`, ns, palette.waiting));
     const more = data.n_waits[at] - waits.length;
     if (more) rows.push({ label: "shorter waits", value: `${more} ranks` });
-    if (!waits.length) rows.push({ label: "wait", value: "not recorded" });
+    if (!waits.length) rows.push({ label: "wait", value: "not known" });
     return nsyspipe.tooltip({ title: `${data.collective[at]}, place ${data.seq[at]}`, rows });
   };
 
