@@ -228,8 +228,9 @@ def cross_rank(
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])[rows.collective]
     blocks = [block[aligning[block[:, 0]]] for block in matched]
     reports = np.array([rank.argument for rank in ranks], np.int64)
-    is_one_clock = np.unique(reports).size == 1
-    offsets = clock_offsets(blocks, rows.end_ns, reports[rows.rank], n_reports, is_one_clock=is_one_clock)
+    offsets = clock_offsets(
+        blocks, rows.end_ns, reports[rows.rank], n_reports, is_one_clock=np.unique(reports).size == 1
+    )
     of_ranks = [offsets[argument] for argument in reports]
     offset = np.array([one.offset_ns for one in of_ranks], np.int64)[rows.rank]
     rows = replace(rows, start_ns=rows.start_ns - offset, end_ns=rows.end_ns - offset)
@@ -293,8 +294,7 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
 def step_bytes(across: CrossRank, rank: Int64, step: Int64) -> tuple[Int64, Flags]:
     """Return the bytes of the messages that belong to each (rank, step), and whether all of them are known."""
     rows, width = across.rows, len(across.placed)
-    own = np.flatnonzero(rows.in_step)
-    n_bytes = message_sizes(across, own)[0]
+    n_bytes = message_sizes(across, own := np.flatnonzero(rows.in_step))[0]
     at = pc.index_in(pa.array(rows.step[own] * width + rows.rank[own]), value_set=pa.array(step * width + rank))
     place = pc.fill_null(at, rank.size).to_numpy()  # behind the last: of no window
     is_known = n_bytes != ABSENT
@@ -305,8 +305,7 @@ def step_bytes(across: CrossRank, rank: Int64, step: Int64) -> tuple[Int64, Flag
 def message_sizes(across: CrossRank, of: Int64) -> tuple[Int64, Float64, Flags]:
     """Return the whole message of some operations (`ABSENT`: not known), its bus bytes, and whether those are known."""
     rows = across.rows
-    reported = rows.message_bytes[of]
-    known = reported != ABSENT
+    known = (reported := rows.message_bytes[of]) != ABSENT
     message, bus = np.full(of.size, ABSENT), np.zeros(of.size)
     if not known.any():
         return message, bus, known
@@ -368,7 +367,8 @@ def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: I
 
 
 def _columns(across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64) -> dict[str, Any]:
-    rows, known = across.rows, across.waiting
+    rows = across.rows
+    matched = np.full(order.size, matching.NOBODY) if across.waiting is None else across.waiting.collective_id[order]
     message, bus, is_sized = message_sizes(across, order)
     return {
         "step": rows.step[order],
@@ -379,9 +379,7 @@ def _columns(across: CrossRank, order: Int64, ranks: Sequence[int], summary_step
         "micro_batch": pa.array(rows.micro_batch[order], pa.int64(), mask=rows.micro_batch[order] == NONE),
         "start_ns": rows.start_ns[order],
         "end_ns": rows.end_ns[order],
-        "is_matched": np.zeros(order.size, np.bool_)
-        if known is None
-        else known.collective_id[order] != matching.NOBODY,
+        "is_matched": matched != matching.NOBODY,
         "in_summary": np.isin(rows.step[order], summary_steps),
         **_waiting_columns(across, order, _NEEDED),
         "message_bytes": pa.array(message, mask=message == ABSENT),
@@ -440,8 +438,7 @@ def stragglers_table(
     of_all = pc.ScalarAggregateOptions(skip_nulls=False)
     sums = in_figures.group_by("rank", use_threads=False).aggregate([("wait_ns", "sum", of_all)])
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
-    held_up = held_up_by_step(chosen, steps)
-    held_up = held_up.filter(held_up["is_alone"])
+    held_up = held_up_by_step(chosen, steps).filter(pc.field("is_alone"))
     place, n_ranks = np.searchsorted(ranks, rank), len(ranks)
     figures = {
         "n_arrived_last": np.bincount(place[late], minlength=n_ranks),
@@ -449,6 +446,5 @@ def stragglers_table(
         "lateness_ns": pa.nulls(n_ranks) if is_capture else sums_of(place[largest], late_by[largest], n_ranks),
         "held_up_ns": sums_of(np.searchsorted(ranks, held_up["rank"]), held_up["held_up_ns"].to_numpy(), n_ranks),
     }
-    own_waits = [waits.get(number) for number in ranks]
     figures = figures if is_known and is_whole else dict.fromkeys(figures, pa.nulls(n_ranks))
-    return schema.STRAGGLERS.table({"rank": ranks, "wait_ns": own_waits, **figures})
+    return schema.STRAGGLERS.table({"rank": ranks, "wait_ns": [*map(waits.get, ranks)], **figures})
