@@ -5,7 +5,7 @@ Written from the definitions, not from the code, and sharing nothing with it.
 
 from dataclasses import dataclass, replace
 
-from tests.property.oracle import median, ticks
+from tests.property.oracle import leaves_comm_out, median, ticks
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,17 @@ def moved(rank: Rank, by: int) -> Rank:
 def communicates(run: Run) -> bool:
     """Tell whether a kernel is known to communicate: else nothing is known of the communication of several ranks."""
     return len(run.ranks) == 1 or any(kernel.collective for rank in run.ranks for kernel in rank.kernels)
+
+
+def is_part_known(run: Run) -> bool:
+    """Tell whether the step ranges of a rank leave communication out."""
+    launched = [[k for k in rank.kernels if k.launch is not None] for rank in run.ranks]
+    return any(
+        leaves_comm_out(
+            [step[1:] for step in rank.steps], [k.launch for k in own], [k.launch for k in own if k.collective]
+        )
+        for rank, own in zip(run.ranks, launched, strict=True)
+    )
 
 
 TELL_CLOCKS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -241,7 +252,7 @@ def steps(run: Run) -> list[dict[str, object]]:
         for step, *window, _ in windows(rank):
             start, end = (one + move[number] for one in window)
             is_known = all(row["is_matched"] for row in own if row["step"] == step)
-            is_known = is_known and len(run.ranks) > 1 and has_common_clock(run)
+            is_known = is_known and len(run.ranks) > 1 and has_common_clock(run) and not is_part_known(run)
             wait = sum(start <= t < end for t in waiting) if is_known else None
             found.append({"rank": number, "step": step, "start_ns": start, "end_ns": end, "wait_ns": wait})
     return found
@@ -302,7 +313,7 @@ def stragglers(run: Run) -> list[list[dict[str, object]]]:
                 "lateness_ns": late.get(number, 0), "held_up_ns": held_up.get(number, 0),
             }  # fmt: skip
             wait = None if None in waited or not waited else sum(waited)
-            figures = figures if is_known else dict.fromkeys(figures)
+            figures = figures if is_known and not is_part_known(run) else dict.fromkeys(figures)
             table.append({"rank": number, **figures, "wait_ns": wait})
         tables.append(table)
     return tables

@@ -227,9 +227,39 @@ UNSEEN = (
 )  # fmt: skip
 
 
+# Not known where step ranges leave communication out.
+PARTS = (
+    "overlap_backward_ns", "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies",
+)  # fmt: skip
+
+
 def lacks_comm(processes: list[Process]) -> bool:
     """Tell whether several ranks ran and nothing is known to communicate."""
     return len(processes) > 1 and not any(op.category == "comm" for p in processes for op in p.ops)
+
+
+def leaves_comm_out(spans, launches, of_comm) -> bool:
+    """Tell whether of launches from the first span to the last, or of communication's, over a tenth are in none, some communication."""
+
+    def outside(times) -> tuple[int, float]:
+        reached = [t for t in times if spans and spans[0][0] <= t < spans[-1][1]]
+        n = sum(not any(start <= t < end for start, end in spans) for t in reached)
+        return n, n / max(len(reached), 1)
+
+    (_, share), (n_comm, share_of_comm) = outside(launches), outside(of_comm)
+    return n_comm > 0 and max(share, share_of_comm) > 0.1
+
+
+def is_part_known(processes: list[Process], family: str | None) -> bool:
+    """Tell whether the step ranges of a rank leave communication out."""
+    launched = [([op for op in kernels(p) if op.launch is not None], p) for p in processes if family]
+    return any(
+        leaves_comm_out(
+            [(m.start, m.end) for m in members_on(p, family)],
+            [op.launch for op in own], [op.launch for op in own if op.category == "comm"],
+        )
+        for own, p in launched
+    )  # fmt: skip
 
 
 def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:

@@ -188,11 +188,12 @@ def check_all(found):
     run, family = loaded(found)
     shifts, numbers = run.ranks["clock_shift_ns"].to_pylist(), oracle.numbers(found, family)
     unseen = dict.fromkeys(oracle.UNSEEN) if oracle.lacks_comm(found) else {}
+    unknown = dict.fromkeys(oracle.PARTS) if oracle.is_part_known(found, family) else {}
     for rank, process in enumerate(found):
         expected = []
         measures = oracle.breakdown, oracle_costs.idle_causes, oracle_costs.grad_copies
         for parts in zip(*(measure(process, family) for measure in measures), strict=True):
-            row = {name: value for part in parts for name, value in part.items()} | unseen
+            row = {name: value for part in parts for name, value in part.items()} | unseen | unknown
             row["step"] = numbers[rank][row.pop("member")]
             expected.append(row | {name: row[name] + shifts[rank] for name in ("start_ns", "end_ns")})
         steps = rows_of(run.steps(), rank)
