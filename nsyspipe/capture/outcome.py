@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from nsyspipe.capture import sidecar
 from nsyspipe.capture.plan import Job
-from nsyspipe.capture.rank import MISSED_AGENT, NOTHING
+from nsyspipe.capture.rank import FAILED_BY_ITSELF, NOTHING
 from nsyspipe.capture.status import Program, RankRecord
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.model.side_files import CapturedRank
@@ -22,7 +22,7 @@ _NOT_STARTED, INCOMPLETE, TIMED_OUT, _SIGNALLED, INTERRUPTED = 2, 3, 124, 128, 1
 # The warm-up is enough for a first step that is slower than the others.
 _MOST_NAMED, _SHORT_WARMUP = 6, 2
 _NSYS_FIX = "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or see what nsyspipe doctor says"
-_AGENT_FIX = "  fix: start it again: nsys and its agent missed each other, as happens now and then"
+_AGAIN_FIX = "  fix: start it again: nsys failed by itself, as happens on a busy machine; if it stays so, see what nsyspipe doctor says"
 _NEVER_BEGUN = {
     "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
     "nvtx": "it never began the NVTX range nsyspipe.capture",
@@ -157,7 +157,7 @@ def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
 
 def _of_failure(failed: RankRecord, found: str, job: Job, *, has_reports: bool) -> tuple[int, list[str]]:
     if failed.pid is None and failed.nsys_group is not None and failed.problem:
-        fix = _AGENT_FIX if MISSED_AGENT.search(failed.problem) else _NSYS_FIX
+        fix = _AGAIN_FIX if FAILED_BY_ITSELF.search(failed.problem) else _NSYS_FIX
         return _NOT_STARTED, [f"error: rank {failed.rank}: {failed.problem}", found, fix]
     status = failed.status or 1
     how = f"ended with status {status}; its own message stands above"

@@ -24,8 +24,8 @@ from nsyspipe.nsys.programs import telling_lines
 
 NOTHING = "nothing was captured"
 _LONGEST_LOG, _LOOK_S, _FIRST_OF_TWO_DIGITS = 4096, 1.0, 10
-# What nsys says when it and the agent that it starts have missed each other, which starting it again mends.
-MISSED_AGENT = re.compile(r"end of file|connection to agent lost", re.IGNORECASE)
+# What nsys says when it fails by itself, mostly since it and the agent that it starts have missed each other.
+FAILED_BY_ITSELF = re.compile(r"end of file|connection to agent lost|std::exception", re.IGNORECASE)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
 # What the clocks of file servers may differ from ours, and what nsys may take to start the program.
 _CLOCK_SLACK_NS, _START_S = 60 * 10**9, 15.0
@@ -81,7 +81,8 @@ class _Rank:
             self._output = NsysOutput(output, self._temporary, self._log, command, report_there(output))
         with supervision.catching_signals() as self._stop:
             problem, status = self._start(nsys, program)
-            if nsys and not (self._program_pid() or self._stop.n_asked) and MISSED_AGENT.search(last_words(self._log)):
+            is_begun = self._program_pid() is not None or self._stop.n_asked
+            if nsys and not is_begun and FAILED_BY_ITSELF.search(last_words(self._log)):
                 problem, status = self._start(nsys, program)
         report, failure = self._output.captured() if self._output else (None, None)
         if self._output and self._program_pid() is None:

@@ -9,7 +9,7 @@ import pytest
 
 from nsyspipe.capture.outcome import End, finish, judge
 from nsyspipe.capture.plan import parse_job
-from nsyspipe.capture.rank import MISSED_AGENT, NOTHING, NsysOutput, last_words, output_of, report_there
+from nsyspipe.capture.rank import FAILED_BY_ITSELF, NOTHING, NsysOutput, last_words, output_of, report_there
 from nsyspipe.capture.status import Program, RankRecord
 from tests.build.fake_nsys import fake_nsys
 from tests.build.programs import TOPOLOGY, printing, program
@@ -162,11 +162,12 @@ def test_a_name_that_is_taken_is_not_and_a_capture_that_cannot_be_moved_stays_an
     assert left.read_text() == "mine"
 
 
-def test_the_output_has_this_process_s_rank_and_an_agent_that_was_missed_is_known_by_what_nsys_says(place, monkeypatch):
+def test_the_output_has_this_process_s_rank_and_an_nsys_that_failed_by_itself_is_known_by_its_words(place, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     assert output_of(["nsys", "profile", "--output=a/run_%q{RANK}"]) == "a/run_3"
     assert output_of(["nsys", "profile"]) is None
-    (place / "log").write_text("[1/2]\nException: Connection to Agent lost: End of file\n")
-    assert last_words(place / "log") == ": Exception: Connection to Agent lost: End of file"
-    assert MISSED_AGENT.search(last_words(place / "log"))
-    assert not MISSED_AGENT.search(": unrecognised option")
+    for line in ("Exception: Connection to Agent lost: End of file", "std::exception::what: RuntimeException"):
+        (place / "log").write_text(f"[1/2]\n{line}\n")
+        assert last_words(place / "log") == f": {line}"
+        assert FAILED_BY_ITSELF.search(last_words(place / "log"))
+    assert not FAILED_BY_ITSELF.search(": unrecognised option")
