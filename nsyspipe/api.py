@@ -5,38 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import AUTO, Reading, check_kind, check_whole, parse_skip_first, path_of, paths_of, several
 from nsyspipe.nsys.find_reports import exported_reports, find_named
-from nsyspipe.run.ranks import ChosenRanks, choose_ranks, parse_rank_map
-from nsyspipe.run.reports import ReportRun
 from nsyspipe.run.run import Run
 from nsyspipe.store.layout import ids_by_time, is_saved, runs_by_label
 
 if TYPE_CHECKING:
     from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.scoreboard import Scoreboard
+    from nsyspipe.run.ranks import ChosenRanks
 
     AnySide = Side | Run | Sequence[Run | str] | str | os.PathLike[str]
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class _AnsweredRun(ReportRun):
-    """A run whose findings come with what a replay of their advice brings."""
-
-    def _make(self, name: str) -> pa.Table:
-        if name != "findings":
-            return super()._make(name)
-        from nsyspipe.replay.answer import with_expected_savings  # noqa: PLC0415 - not all runs need a replay
-
-        return with_expected_savings(self, self.judged_findings())
 
 
 def load(
@@ -133,13 +117,17 @@ def load(
         from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
 
         return open_saved(Path(arguments[0]), run_id, label)
+    # A saved run needs nothing of what reads reports.
+    from nsyspipe.replay.answer import AnsweredRun  # noqa: PLC0415
+    from nsyspipe.run.ranks import ChosenRanks, choose_ranks, parse_rank_map  # noqa: PLC0415
+
     logs = paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'")
     if ranks is None or isinstance(ranks, ChosenRanks):
         chosen = ranks
     else:
         chosen = choose_ranks(ranks, find_named(arguments), rank_map)
         arguments = [*map(str, chosen.paths)]
-    return _AnsweredRun(
+    return AnsweredRun(
         paths=tuple(exported_reports(arguments, jobs=jobs)),
         reading=Reading.from_text(n_steps=steps, **patterns),
         skip_first=parse_skip_first(skip_first),

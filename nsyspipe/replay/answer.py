@@ -17,6 +17,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, assumptions, opened_replay, why_refused
+from nsyspipe.run.reports import ReportRun
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 _MENU = {
@@ -333,6 +334,14 @@ def _limit_bounds(run: Run, rows: list[dict[str, Any]], opened: Replay | str) ->
             parts["left_by_replay"] = parts.get("left_by_replay", 0.0) + limit - saving  # a saved run has it
             row |= {"saving_ns_per_step": limit, "evidence": json.dumps(evidence | {_PARTS: parts}, allow_nan=False)}
             row["severity"] = severity_of(limit * run.summary()["throughput_steps_per_s"][0].as_py() / 1e9)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class AnsweredRun(ReportRun):
+    """A run whose findings come with what a replay of their advice brings."""
+
+    def _make(self, name: str) -> pa.Table:
+        return with_expected_savings(self, self.judged_findings()) if name == "findings" else super()._make(name)
 
 
 def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
