@@ -20,7 +20,7 @@ from nsyspipe.reader.calls import Calls, Strings, read_calls, read_overhead, rea
 from nsyspipe.reader.operations import SHAPE_COLUMNS, Operations, read_operations
 from nsyspipe.reader.payload import Payloads, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
-from nsyspipe.reader.report import Report, machine_memory, open_report
+from nsyspipe.reader.report import FileState, Report, machine_memory, open_report
 
 # A launcher's number of a rank, and how many it launched; in order of trust, after RANK and WORLD_SIZE.
 LAUNCHER_SIZES = {
@@ -54,6 +54,7 @@ class ReportFacts:
     exported_tables: str = ""  # what ``nsys export --tables`` was limited to; empty when it was not
     is_lazy: bool = True  # whether the export left out tables without events
     tells_export: bool = False  # whether the report says how it was exported; old ones do not
+    file_state: FileState | None = None  # of the file when it was read
 
     def leaves_out_empty(self, table: str) -> bool:
         """Tell whether the export, by how it was made, leaves a table out exactly when it has no rows."""
@@ -104,7 +105,7 @@ def read_facts(report: Report) -> ReportFacts:
         gpu_of_ordinal={(row["pid"], row["cudaId"]): row["gpuId"] for row in of_devices if row["gpuId"] is not None},
         exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
         tells_export=any(name.startswith("EXPORT_PARAM_") for name in meta),
-        is_lazy=(meta.get("EXPORT_PARAM_LAZY") or "true").lower() != "false",
+        is_lazy=(meta.get("EXPORT_PARAM_LAZY") or "true").lower() != "false", file_state=report.state,
     )  # fmt: skip
 
 

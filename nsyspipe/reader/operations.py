@@ -16,7 +16,7 @@ from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings, read_launches, read_strings
 from nsyspipe.reader.ranges import read_ranges_again
-from nsyspipe.reader.report import TIME_LIMIT, Columns, Report, Zones, open_report, process_of, repeated
+from nsyspipe.reader.report import TIME_LIMIT, Columns, FileState, Report, Zones, open_report, process_of, repeated
 
 _COLUMNS = {  # canonical column -> nsys's
     "process_id": "globalPid", "start_ns": "start", "end_ns": "end",
@@ -204,6 +204,7 @@ class Wanted:
     name_column: str | None
     open_end_ns: int | None
     zones: Mapping[str, Zones]
+    file_state: FileState | None
 
     def where(self, table: str) -> str | None:
         """Return the SQL condition of a table's operations; None for all."""
@@ -224,7 +225,7 @@ def read_again(
     """
     column = wanted.name_column
     columns = _COLUMNS | _STREAM | _BYTES
-    with open_report(path) as report:
+    with open_report(path, wanted.file_state) as report:
         strings = read_strings(report)
         rows, _ = _read_kernels(report, has_shapes=False, where=wanted.where(versions.KERNEL))
         graphs, _ = _read_graphs(report, wanted.where(versions.GRAPH))

@@ -75,6 +75,7 @@ _ZONE_ROWS = 4096
 _THREAD_BITS = _PID_BITS = 0xFFFFFF
 _CHUNK_ROWS = 65_536
 _Ids = TypeVar("_Ids", int, "Int64")
+FileState: TypeAlias = tuple[int, int, int, int]  # inode, bytes, when it was written and when changed, ns
 Columns: TypeAlias = Mapping[str, str]  # what is read, by column: its kind, nsys's name for it, or SQL
 
 TIME_LIMIT = 2**61  # no clock reaches this (73 years), and no sum or difference of two such times overflows
@@ -93,8 +94,10 @@ def version_numbers(schema_version: str | None) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def open_report(path: str | Path) -> Iterator[Report]:
+def open_report(path: str | Path, checked: FileState | None = None) -> Iterator[Report]:
     """Open a report for reading and close it again; its file and folder stay as they were.
+
+    What takes time to check is not checked again of a file whose state is still that of `checked`.
 
     Raises a `ReportNotFoundError`, `NotAReportError` or `DamagedReportError` if the file is missing, no SQLite, not
     nsys's, truncated, locked or being written.
@@ -102,10 +105,12 @@ def open_report(path: str | Path) -> Iterator[Report]:
     path = Path(path)
     before, flags = check_file(path)
     with _translated(path):
-        pages = Pages(path)
-        pages.add([1])  # where the schema begins
+        state = before.st_ino, before.st_size, before.st_mtime_ns, before.st_ctime_ns
+        pages = None if state == checked else Pages(path)
+        if pages is not None:
+            pages.add([1])  # where the schema begins
         with connected(f"{path.absolute().as_uri()}?{flags}") as connection:
-            yield Report(path, connection, pages)
+            yield Report(path, connection, pages, state)
     with _still_there(path):
         after = path.stat()
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
@@ -115,10 +120,10 @@ def open_report(path: str | Path) -> Iterator[Report]:
 class Report:
     """One open report: what it has, and typed selections from it."""
 
-    def __init__(self, path: Path, connection: sa.Connection, pages: Pages) -> None:
-        self.path = path
+    def __init__(self, path: Path, connection: sa.Connection, pages: Pages | None, state: FileState) -> None:
+        self.path, self.state, self._is_checked = path, state, pages is None
         self._connection = connection
-        self._n_bytes = path.stat().st_size
+        self._n_bytes = state[1]
         self._weighed: set[tuple[str, str]] = set()
         # The columns of each table, and the names of what looks like one.
         self.tables, self.views = plain_tables(path, connection, pages, is_read)
@@ -191,7 +196,7 @@ class Report:
 
     def _weigh(self, table: str, names: list[str]) -> None:
         """Refuse texts that are longer, in all, than the file that holds them: rows that share pages."""
-        if not (new := [name for name in names if (table, name) not in self._weighed]):
+        if self._is_checked or not (new := [name for name in names if (table, name) not in self._weighed]):
             return
         self._weighed.update((table, name) for name in new)
         n_bytes = self.number(table, " + ".join(f"total(octet_length({quoted(name)}))" for name in new)) or 0

@@ -177,7 +177,7 @@ def quoted(name: str) -> str:
 
 
 def plain_tables(
-    path: Path, connection: sa.Connection, pages: Pages, is_needed: Callable[[str], bool]
+    path: Path, connection: sa.Connection, pages: Pages | None, is_needed: Callable[[str], bool]
 ) -> tuple[dict[str, list[str]], frozenset[str]]:
     """Return the columns of the tables that hold their rows themselves, and the names of what else looks like one.
 
@@ -186,7 +186,8 @@ def plain_tables(
     """
     entries = fetch_rows(connection, _ENTRIES)
     plain = _plain_names(path, entries, is_needed)
-    pages.add(first_page for _, _, first_page, _ in entries if first_page)
+    if pages is not None:
+        pages.add(first_page for _, _, first_page, _ in entries if first_page)
     columns: dict[str, list[str]] = {}
     for number, (table, name, hidden, default) in enumerate(fetch_rows(connection, _COLUMNS)):
         if number >= _MOST_COLUMNS:

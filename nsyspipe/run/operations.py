@@ -127,7 +127,8 @@ def _running(
         yield executor, (jobs or 4) + 1
         return
     # All operations of a report take 4.2 times its bytes (measured), twice of what `jobs_for` reckons with.
-    weight = 2 if any(task.wanted.span is None for task in tasks) else 1
+    is_whole = any(task.wanted.span is None for task in tasks)
+    weight, n_ahead = (2, 1) if is_whole else (1, 8)  # of some steps results are small
     paths = [Path(task.path) for task in tasks]
     n_jobs = jobs_for([weight * path.stat().st_size for path in paths if path.exists()], jobs)
     if n_jobs == 1:
@@ -135,7 +136,7 @@ def _running(
         return
     # Most of the time goes by in SQLite, Arrow and numpy, which let other threads run.
     with ThreadPoolExecutor(n_jobs) as threads:
-        yield threads, n_jobs + 1
+        yield threads, n_jobs + n_ahead
 
 
 def _takes_work(executor: Executor) -> bool:
@@ -205,5 +206,6 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
         name_column=report.name_column,
         open_end_ns=report.open_end_ns,
         zones=report.zones,
+        file_state=report.facts.file_state,
     )
     return ReportTask(report.path, reading, report.family, wanted, steps)
