@@ -162,6 +162,17 @@ def test_pages_that_meet_again_are_refused(report, table):
     assert time.process_time() - start < 60  # some 10^16 rows else
 
 
+def test_a_file_that_has_changed_since_it_was_checked_is_checked_again(report):
+    path = report()
+    with open_report(path) as opened:
+        state = opened.state
+    with open_report(path, state) as again:
+        assert again.tables == opened.tables
+    tree_that_meets_itself(path, NVTX, depth=6)
+    with pytest.raises(DamagedReportError, match="has two places in it"), open_report(path, state):
+        pass
+
+
 def test_a_schema_whose_pages_meet_again_is_refused(report):
     path = report()
     data = bytearray(path.read_bytes())
