@@ -22,8 +22,7 @@ from nsyspipe.capture.rank import NsysOutput, report_there
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, read_programs, read_records
 from nsyspipe.errors import CaptureError, NsyspipeError
 
-# torchrun gives its workers 30 s to end, and each of those waits for its nsys.
-JOB_GRACE_S = 60.0
+JOB_GRACE_S = 60.0  # torchrun gives its workers 30 s to end, and each of those waits for its nsys
 # For somebody who has asked twice; and until every rank has said how it ended, once its processes have.
 _HURRY_S, _LAST_WORDS_S = 1.0, 3.0
 

@@ -51,8 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.ranks is not None and record.rank not in options.ranks:
         nsys, record = [], replace(record, is_captured=False)
     with contextlib.ExitStack() as held:
-        # The launcher's directory, or without a launcher one for the time being.
-        given = os.environ.get(STATUS_DIR)
+        given = os.environ.get(STATUS_DIR)  # the launcher's directory, or without a launcher one for the time being
         directory = Path(given).absolute() if given else held.enter_context(supervision.short_directory())
         locks = held.enter_context(supervision.holding(directory))
         return _Rank(directory, options.exit_timeout, record, locks).run(nsys, program)
@@ -114,8 +113,7 @@ class _Rank:
         deadline, is_killed, parent, stop = None, False, os.getppid(), self._stop
         while process.poll() is None:
             if os.getppid() != parent and not stop.n_asked:
-                # Who started us was killed: nobody else would end the program.
-                stop.ask(signal.SIGTERM)
+                stop.ask(signal.SIGTERM)  # who started us was killed: nobody else would end the program
             if self._record.pid is None and self._program_pid() is not None:
                 self._note()
             # What comes once the program has ended, or was asked to, is not told to be whole.
@@ -194,8 +192,7 @@ class NsysOutput:
     output: str
     temporary: Path
     log: Path
-    # Its own words and the program's, which its messages may quote.
-    command: Sequence[str] = ()
+    command: Sequence[str] = ()  # its own words and the program's, which its messages may quote
     # As `report_there` said before it started; and when that was, since the epoch.
     earlier: tuple[int, int, int] | None = None
     started_ns: int = field(default_factory=time.time_ns)

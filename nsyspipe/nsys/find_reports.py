@@ -24,15 +24,13 @@ from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find, find_nsys
 
 _MAGIC = b"SQLite format 3"
 EXPORT_SUFFIX, RAW_SUFFIXES = ".sqlite", (".nsys-rep", ".qdrep")
-# What ends a report's name where it is its rank.
-RANK_OF_NAME = re.compile(r"(?i)(?:rank|[._-])(\d{1,18})$")
+RANK_OF_NAME = re.compile(r"(?i)(?:rank|[._-])(\d{1,18})$")  # what ends a report's name where it is its rank
 # What an export that lies elsewhere, in a cache, was made from: files beside the report are looked for there.
 _SOURCES: dict[Path, Path] = {}
 _DIRECTORY, _BYTES, _MOST_BYTES = "NSYSPIPE_CACHE_DIR", "NSYSPIPE_CACHE_BYTES", 20_000_000_000
 _KEY_LENGTH, _OPTIONS_LENGTH, _NO_CACHE = 32, 8, "cannot be used as the cache of exports"
 _ENTRY = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII)
-# Entries that this process uses: their locks stay open until it ends.
-_CLAIMS: dict[Path, int | None] = {}
+_CLAIMS: dict[Path, int | None] = {}  # entries that this process uses: their locks stay open until it ends
 
 
 def _word(path: str) -> str:

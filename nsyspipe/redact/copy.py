@@ -85,10 +85,8 @@ graphics, video and Windows: D3D11_* D3D12_* DX12_* ETW_* GENERIC_EVENT* GPU_MEM
     TOTAL_BYTES_RESIDENT_IN_SEGMENT_EVENTS TRACE_PROCESS_EVENT_NVMEDIA
 nsys's own names of constants: ENUM_*
 """
-# Rows per statement: few enough that Ctrl-C and a progress bar need not wait long.
-_CHUNK_ROWS = 50_000
-# By what the header of an SQLite file says of its texts.
-_ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}
+_CHUNK_ROWS = 50_000  # rows per statement: few enough that Ctrl-C and a progress bar need not wait long
+_ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}  # by what the header of an SQLite file says of its texts
 # SQLite's codes for what goes wrong with the file that is written: read-only, full, and i/o errors of writing, of
 # flushing, of changing the size.
 _WRITE_ERRORS = {8, 13, 778, 1034, 1546}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from nsyspipe.analysis.links import nominal_speed
 from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
 from nsyspipe.errors import OptionError
+from nsyspipe.model.names import grouped
 from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
@@ -365,9 +366,8 @@ def _bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
     table = run.collectives()
     has_transfer = pc.fill_null(pc.not_equal(table["transfer_ns"], 0), fill_value=True)
     table = table.append_column("sent", pc.multiply(table["busbw_bytes_per_s"], table["transfer_ns"]))
-    by_role: dict[str, list[dict[str, Any]]] = {}
-    for row in sums_by(table.filter(pc.and_(table["in_summary"], has_transfer)), [*_USE], ["sent", "transfer_ns"]):
-        by_role.setdefault(role_of.get(tuple(row[name] for name in _USE), OTHER), []).append(row)
+    uses = sums_by(table.filter(pc.and_(table["in_summary"], has_transfer)), [*_USE], ["sent", "transfer_ns"])
+    by_role = grouped((role_of.get(tuple(row[name] for name in _USE), OTHER), row) for row in uses)
     sums = {role: [[row[name] for row in rows] for name in ("sent", "transfer_ns")] for role, rows in by_role.items()}
     return {role: None if None in sent else divided(sum(sent), sum(ns)) for role, (sent, ns) in sums.items()}
 

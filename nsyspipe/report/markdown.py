@@ -122,8 +122,7 @@ def marker(command: str, key: str, value: str) -> list[str]:
 
 def marked_as(path: Path, command: str, key: str) -> str | None:
     """Return whose file it is, by `marker`; None of any other file. Reads only its head."""
-    pattern = rf"<!-- nsyspipe:{command} -->\s+<!-- nsyspipe:{key}=(\S*) -->"
-    found = re.match(pattern, head_of(path))
+    found = re.match(rf"<!-- nsyspipe:{command} -->\s+<!-- nsyspipe:{key}=(\S*) -->", head_of(path))
     return unquote(found[1], errors="surrogatepass") if found else None
 
 

@@ -231,8 +231,7 @@ def _measured(
     }
     costs = {}
     for code, (name, own) in enumerate(phases.items()):
-        belongs = kernel_phase == code, copy_phase == code
-        costs[name] = phase_costs(own, members, device, belongs, idle[code])
+        costs[name] = phase_costs(own, members, device, (kernel_phase == code, copy_phase == code), idle[code])
     kernels, by_window = kernels_table(operations, names, kernel_phase, device.comm, windows)
     columns: dict[str, Int64 | Flags | None] = {"member": windows.member, "start_ns": windows.starts}
     columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}

@@ -116,14 +116,13 @@ def _uses(across: CrossRank, cells: pa.Table, pooled: pa.Table, chosen: Flags) -
         communicator, collective = divmod(row["use"], len(COLLECTIVES))
         calls, n_steps = row["calls"] or 0, row["n_steps"]
         told = {name: row[of] if calls else None for name, of in _OF_CALLS.items()}
-        of_calls = {name: None if total is None else total / calls for name, total in told.items()}
         uses[row["use"]] = CommUse(
             communicator=across.rows.communicators[communicator],
             collective=COLLECTIVES[collective],
             ranks=tuple(users[communicator]),
             calls_per_step=calls / n_steps if n_steps else 0.0,
             kernels_before=before.get(row["use"], ()),
-            **of_calls,
+            **{name: None if total is None else total / calls for name, total in told.items()},
         )
     return dict(sorted(uses.items(), key=lambda item: (item[1].communicator, item[1].collective)))
 
