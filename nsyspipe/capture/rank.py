@@ -29,8 +29,7 @@ MISSED_AGENT = re.compile(r"end of file|connection to agent lost", re.IGNORECASE
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
 # What the clocks of file servers may differ from ours, and what nsys may take to start the program.
 _CLOCK_SLACK_NS, _START_S = 60 * 10**9, 15.0
-# Runs the program ($4...) and leaves its pid, which is that of its own process, and its exit status beside $1. It
-# prints where we do ($2, $3), not where nsys does.
+# Runs the program ($4...), leaves its own pid and exit status beside $1, prints where we do ($2, $3), not where nsys does.
 _TELLING_SHELL = (
     'file=$1; exec 1>&"$2" 2>&"$3"; shift 3; sh -c \'echo $$ > "$0.pid"; exec "$@"\' "$file" "$@"; status=$?; '
     'echo $status > "$file.new" && mv "$file.new" "$file"; exit $status'

@@ -39,8 +39,7 @@ class RunFormat:
     suffixes: tuple[str, ...]
     help: str
     run_id_of: Callable[[Path], str | None]  # returns the run that a file is of; None for a file of another kind
-    # writes a run to an open file; only a trace asks for the steps, and takes long enough to tell its progress; `top` for
-    # a format that has it
+    # writes a run to an open file; only a trace asks for the steps and tells its progress; `top` for a format that has it
     write: Callable[..., None]
     is_printed: bool = True
     has_top: bool = False  # whether it says how many of the costliest are shown, where that is asked for

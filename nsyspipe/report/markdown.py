@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 _LONGEST, _LONGEST_NAME = 300, 80
 _BREAK = "\N{ZERO WIDTH SPACE}"
-# What GitHub turns into mentions, references, links and emoji after Markdown is done, so that a
-# backslash does not help: @name, #1, GH-1, http://, www. and :name:.
+# What GitHub makes mentions and links of after Markdown, despite a backslash: @name, #1, GH-1, http://, www., :name:.
 _LINKED = re.compile(
     r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH)(?=-\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=:)(?=[\w+-]+:)", re.IGNORECASE
 )

@@ -107,8 +107,7 @@ class ProcessDigest(_Process):
     has_launches: bool  # whether any operation has a launch
     comm: CommOperations  # its communication operations
     backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
-    # One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete``, the breakdown, and ``graph_ns``, how
-    # long CUDA graphs that were captured as a whole run in it
+    # Per window ``member``, ``start_ns``, ``end_ns``, ``is_complete``, breakdown, ``graph_ns`` (of graphs captured as a whole)
     windows: pa.Table
     phases: pa.Table  # one row per (phase, member): ``phase``, ``member`` and the costs
     kernels: pa.Table  # one row per (phase, name): ``phase`` (null for none), ``name`` and the costs
