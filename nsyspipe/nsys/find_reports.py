@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from nsyspipe.errors import InputError, NotAReportError, OptionError, OutputError, ReportNotFoundError
-from nsyspipe.model.names import decoded, listed, printable, table_of_store
+from nsyspipe.model.names import decoded, grouped, listed, printable, table_of_store
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
 from nsyspipe.nsys.files import OUTPUTS, claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find, find_nsys
@@ -82,10 +82,7 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     if wrong := next((path for path in captures if path.suffix in OUTPUTS), None):
         fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
         raise NotAReportError(str(wrong), f"{OUTPUTS[wrong.suffix]}, where a report to export was needed", fix=fix)
-    distinct: dict[Path, Path] = {}
-    for path in captures:
-        distinct.setdefault(path.resolve(), path)
-    return list(distinct.values())
+    return [paths[0] for paths in grouped((path.resolve(), path) for path in captures).values()]
 
 
 def source_of(path: Path) -> Path:
