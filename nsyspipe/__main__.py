@@ -8,8 +8,7 @@ from nsyspipe.nsys.programs import import_path, set_up_process
 
 INTERRUPTED = 130
 _SIGNALLED = 128
-# Some send a signal twice, to a program and to its group (timeout does).
-_AT_ONCE_S = 1.0
+_AT_ONCE_S = 1.0  # some send a signal twice, to a program and to its group (timeout does)
 
 
 def main() -> None:

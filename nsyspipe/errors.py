@@ -29,8 +29,7 @@ _COMMAND = re.compile(
     r"|diff (?:--against (?P<against>\S+) )?(?P<baseline>[^\s-]\S*) (?P<candidate>\S+?))(?=,? (?:for|or)\b|\n|$)"
 )
 _LONGEST_VALUE = 60
-# As the system, its loader and SQLite say it; not every library has an error of its own for that.
-# The last is what Python says of a module that it could not unpack.
+# As the system, its loader, SQLite and (last, of a module) Python say it; not every library has an error for it.
 _NO_MEMORY = (
     "Cannot allocate memory", "failed to map segment", "out of memory", "error return without exception set",
     "Failed to launch worker thread",

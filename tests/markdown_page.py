@@ -5,8 +5,7 @@ import re
 from markdown_it import MarkdownIt
 
 _HIDDEN = "\N{ZERO WIDTH SPACE}"
-# What stands between a figure and its unit; shown as a space.
-UNPARTED = "\N{NO-BREAK SPACE}"
+UNPARTED = "\N{NO-BREAK SPACE}"  # what stands between a figure and its unit; shown as a space
 # table > body > row > cell; the lines of a list lie less deep.
 _CELL_LEVEL = 4
 # What GitHub makes links, notifications, emoji or formulas of, outside of code, once Markdown is done.

@@ -23,8 +23,7 @@ __all__ = [
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 
-# Bytes of the gradients of the ViT, as its captures without bucket view copy them.
-VIT_BYTES = 1_226_141_600
+VIT_BYTES = 1_226_141_600  # bytes of the gradients of the ViT, as its captures without bucket view copy them
 _ONE_BUCKET = 5000
 
 

@@ -233,8 +233,7 @@ def kernel_slowdown(
     medians = np.full(context.max() + 1, UNKNOWN)  # by context
     medians[context[free[first[is_known]]]] = median[is_known]
     kernel = beside[medians[context[beside]] != UNKNOWN]
-    equal = medians[context[kernel]]
-    return kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - equal), 0)
+    return kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - medians[context[kernel]]), 0)
 
 
 def gaps_before(start: Int64, end: Int64, launch: Int64, comm: IntervalSet) -> tuple[Int64, Int64, Flags, Flags]:

@@ -24,7 +24,7 @@ _PATH_WORDS = {
     "NODE": "the PCIe host bridges of a NUMA node", "SYS": "the link between NUMA nodes",
 }  # fmt: skip
 # What data sheets promise per second and direction (half of what they call total) is an upper bound: packets have headers.
-_GB = 1e9
+GB = 1e9
 # PCI Express Base Specification: GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits.
 _PCIE_X16 = {generation: rate * 16 * 128 / 130 / 8 for generation, rate in ((3, 8e9), (4, 16e9), (5, 32e9))}
 _PCIE_X16[6] = 64e9 * 16 * 242 / 256 / 8
@@ -253,18 +253,18 @@ class _Gpu(NamedTuple):
 # NVIDIA's data sheets and architecture white papers, total NVLink bandwidth behind. The first whose words stand in the name
 # counts. B200 and its kin: PCIe 5 by the HGX, 6 by the Blackwell brief; GH200 reaches its CPU over NVLink-C2C.
 _GPUS = (
-    _Gpu("P100", 1, 20 * _GB, 4, 3),  # 160 GB/s
-    _Gpu("V100S?", 2, 25 * _GB, 6, 3),  # 300 GB/s
-    _Gpu("Quadro RTX [68]000", 2, 25 * _GB, 2, 3),  # bridge, 100 GB/s
-    _Gpu("A100X?", 3, 25 * _GB, 12, 4),  # 600 GB/s
-    _Gpu("A800", 3, 25 * _GB, 8, 4),  # 400 GB/s
-    _Gpu("A30", 3, 25 * _GB, 4, 4),  # bridge, 200 GB/s
+    _Gpu("P100", 1, 20 * GB, 4, 3),  # 160 GB/s
+    _Gpu("V100S?", 2, 25 * GB, 6, 3),  # 300 GB/s
+    _Gpu("Quadro RTX [68]000", 2, 25 * GB, 2, 3),  # bridge, 100 GB/s
+    _Gpu("A100X?", 3, 25 * GB, 12, 4),  # 600 GB/s
+    _Gpu("A800", 3, 25 * GB, 8, 4),  # 400 GB/s
+    _Gpu("A30", 3, 25 * GB, 4, 4),  # bridge, 200 GB/s
     # Bridge, 112.5 GB/s: "Ampere GA102 GPU Architecture" has four links of 14.0625 GB/s.
-    _Gpu("A40|RTX A(?:6000|5500|5000|4500)|RTX 3090(?: Ti)?", 3, 14.0625 * _GB, 4, 4),
-    _Gpu("GH200", 4, 25 * _GB, 18, None),  # 900 GB/s
-    _Gpu("H800", 4, 25 * _GB, 8, 5),  # 400 GB/s
-    _Gpu("H100|H200|H20", 4, 25 * _GB, 18, 5),  # 900 GB/s; bridged cards have 12 links, 600 GB/s
-    _Gpu("GB[23]00|B[123]00", 5, 50 * _GB, 18, None),  # 1.8 TB/s
+    _Gpu("A40|RTX A(?:6000|5500|5000|4500)|RTX 3090(?: Ti)?", 3, 14.0625 * GB, 4, 4),
+    _Gpu("GH200", 4, 25 * GB, 18, None),  # 900 GB/s
+    _Gpu("H800", 4, 25 * GB, 8, 5),  # 400 GB/s
+    _Gpu("H100|H200|H20", 4, 25 * GB, 18, 5),  # 900 GB/s; bridged cards have 12 links, 600 GB/s
+    _Gpu("GB[23]00|B[123]00", 5, 50 * GB, 18, None),  # 1.8 TB/s
     _Gpu("T4|Quadro RTX [45]000|TITAN RTX", None, 0.0, 0, 3),
     _Gpu("A10G?|L4|L20|L40S?|RTX 40[0-9]0|RTX 6000 Ada|RTX 5000 Ada", None, 0.0, 0, 4),
     _Gpu("RTX PRO 6000|RTX 50[0-9]0", None, 0.0, 0, 5),
@@ -300,13 +300,13 @@ _PORTS = (
     *(("roce-400", 400), ("roce-200", 200), ("roce-100", 100)),
 )
 NAMED_LINKS = (
-    _of_data_sheet("nvlink5", 900 * _GB, "18 x 50 GB/s", "b200"),
-    NamedLink("nvlink4", ("h100", "h200"), 350 * _GB, 450 * _GB, "4 x H200, NCCL ring, 0.6 to 1.2 GB: 347 to 356 GB/s"),
-    _of_data_sheet("nvlink3", 300 * _GB, "12 x 25 GB/s", "a100"),
-    _of_data_sheet("nvlink2", 150 * _GB, "6 x 25 GB/s", "v100"),
-    *(_of_data_sheet(name, rate, f"{rate / _GB:.1f} GB/s") for name, rate in _PCIE),
-    *(_of_data_sheet(name, gbit / 8 * _GB, f"{gbit} Gb/s, one port per GPU,") for name, gbit in _PORTS),
-    NamedLink("shm", (), 25 * _GB, None, "2 and 4 x H200 through host memory: 24 to 27 GB/s"),
+    _of_data_sheet("nvlink5", 900 * GB, "18 x 50 GB/s", "b200"),
+    NamedLink("nvlink4", ("h100", "h200"), 350 * GB, 450 * GB, "4 x H200, NCCL ring, 0.6 to 1.2 GB: 347 to 356 GB/s"),
+    _of_data_sheet("nvlink3", 300 * GB, "12 x 25 GB/s", "a100"),
+    _of_data_sheet("nvlink2", 150 * GB, "6 x 25 GB/s", "v100"),
+    *(_of_data_sheet(name, rate, f"{rate / GB:.1f} GB/s") for name, rate in _PCIE),
+    *(_of_data_sheet(name, gbit / 8 * GB, f"{gbit} Gb/s, one port per GPU,") for name, gbit in _PORTS),
+    NamedLink("shm", (), 25 * GB, None, "2 and 4 x H200 through host memory: 24 to 27 GB/s"),
 )
 
 
@@ -330,7 +330,7 @@ def nominal_speed(names: Sequence[str | None], path: str = "NV") -> Speed | None
         gpu, word = next(((gpu, match[0]) for gpu, match in matches if match), (_NO_GPU, ""))
         if path.startswith("NV") and gpu.nvlink:
             n_links, rate = int(path[2:] or gpu.n_links), gpu.bytes_per_link_s
-            speeds.append(Speed(n_links * rate, f"NVLink {gpu.nvlink}, {n_links} x {rate / _GB:g} GB/s ({word})"))
+            speeds.append(Speed(n_links * rate, f"NVLink {gpu.nvlink}, {n_links} x {rate / GB:g} GB/s ({word})"))
         elif gpu.pcie and not path.startswith("NV"):
             speeds.append(Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({word})"))
     return min(speeds) if speeds and len(speeds) == len(names) else None

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.attribution import NEVER, ProcessOperations
 from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, least_of, outermost, sums_of
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, holds_steps, is_operator, is_part_of_step
+from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, grouped, holds_steps, is_operator, is_part_of_step
 from nsyspipe.model.table import Flags, Int64
 
 # Name of the family that --step makes of all ranges that match it. It holds a digit, as no normalised text does.
@@ -192,11 +192,8 @@ def choose_host(reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequen
 
     The one that qualifies in most reports wins (nothing tells ranks from other processes), of several what `choose` takes.
     """
-    reports_of: dict[str, list[tuple[Candidate, int]]] = {}
-    for at, report in enumerate(reports):
-        for one in (one for process in report for one in process):
-            if one.qualifies or one.name == STEP_OPTION:
-                reports_of.setdefault(one.name, []).append((one, at))
+    every = ((one, at) for at, report in enumerate(reports) for process in report for one in process)
+    reports_of = grouped((one.name, (one, at)) for one, at in every if one.qualifies or one.name == STEP_OPTION)
 
     def preference(name: str) -> tuple[bool, int, int, int, str]:
         own = reports_of[name]

@@ -15,7 +15,6 @@ from nsyspipe.model import schema
 from nsyspipe.model.table import Int64
 
 Bars: TypeAlias = "dict[str, Int64]"  # columns of bars, in order of start; names are codes
-OfRank: TypeAlias = tuple[int, pa.Table, pa.Table]  # a rank's number, `schema.EVENTS`, `schema.PHASE_RANGES`
 MAX_RANKS = 64  # of a run; nobody looks at more, and each is read a second time
 MAX_BARS = 600  # of a lane; more cannot be told apart on a screen
 
@@ -175,7 +174,7 @@ def drawn_ranks(steps: pa.Table, step: int, telling: Iterable[int]) -> list[int]
 
 
 def timeline(
-    steps: pa.Table, collectives: pa.Table, operations: Iterable[OfRank], step: int, max_bars: int = MAX_BARS
+    steps: pa.Table, collectives: pa.Table, operations: Iterable[schema.OfRank], step: int, max_bars: int = MAX_BARS
 ) -> pa.Table:
     r"""Reduce one step to bars: `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; none of ranks without it.
 
@@ -214,8 +213,7 @@ def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.T
     columns = nothing | {name: pa.array(values) for name, values in bars.items()}
     columns["seq"] = pa.array(bars["seq"], mask=bars["seq"] == NO_SEQ)
     columns["name"] = words.take(columns["name"])
-    keys = {"step": [step] * n_bars, "rank": [rank] * n_bars, "lane": [lane] * n_bars}
-    return schema.TIMELINE.table(keys | columns)
+    return schema.TIMELINE.table({"step": [step] * n_bars, "rank": [rank] * n_bars, "lane": [lane] * n_bars} | columns)
 
 
 def _phases(

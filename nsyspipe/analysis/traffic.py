@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import least_of, sums_of
-from nsyspipe.model.names import listed
+from nsyspipe.model.names import grouped, listed
 
 ROLES = DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER = "data", "sharded", "tensor", "pipeline", "expert", "other"
 
@@ -55,9 +55,7 @@ def roles(uses: Sequence[CommUse]) -> list[str]:
     the same ranks; ``data``: all-reduce outside of forward, and broadcasts beside it. What is too small for a model, and
     what fits none of these, is ``other``; so is what could be two of these where no backward range is known.
     """
-    by_ranks: dict[tuple[int, ...], list[CommUse]] = defaultdict(list)
-    for use in uses:
-        by_ranks[use.ranks].append(use)
+    by_ranks = grouped((use.ranks, use) for use in uses)
     return [_role(use, by_ranks[use.ranks]) for use in uses]
 
 
@@ -91,9 +89,8 @@ def parallelism(traffic: pa.Table) -> list[str]:
 
 def bubble_ns_per_step(traffic: pa.Table, n_ranks: int) -> float | None:
     """Return how long a rank of the run waits between stages of a pipeline, in the mean; None where that is not known."""
-    bubbles = traffic["bubble_ns_per_step"].filter(
-        pc.and_(pc.equal(traffic["role"], PIPELINE), pc.is_valid(traffic["rank"]))
-    )
+    is_of_rank = pc.and_(pc.equal(traffic["role"], PIPELINE), pc.is_valid(traffic["rank"]))
+    bubbles = traffic["bubble_ns_per_step"].filter(is_of_rank)
     total = pc.sum(bubbles, skip_nulls=False, min_count=0).as_py()
     return None if total is None else total / max(n_ranks, 1)
 

@@ -1,8 +1,7 @@
 """Run the command that a launcher has built, see that it ends, and collect what it captured.
 
-``python3 -m nsyspipe.capture.job --name NAME ... -- torchrun ...``. Exit status: that of the training program; 2 for
-what cannot be started; 3 when it ended well but reports are missing; 124 when a time limit ended it; 130 on Ctrl-C,
-143 on SIGTERM.
+``python3 -m nsyspipe.capture.job --name NAME ... -- torchrun ...``. Exit status: the program's; 2 for what cannot be
+started; 3 when it ended well but reports are missing; 124 at the end of a time limit; 130 on Ctrl-C, 143 on SIGTERM.
 """
 
 import os
@@ -22,8 +21,7 @@ from nsyspipe.capture.rank import NsysOutput, report_there
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, read_programs, read_records
 from nsyspipe.errors import CaptureError, NsyspipeError
 
-# torchrun gives its workers 30 s to end, and each of those waits for its nsys.
-JOB_GRACE_S = 60.0
+JOB_GRACE_S = 60.0  # torchrun gives its workers 30 s to end, and each of those waits for its nsys
 # For somebody who has asked twice; and until every rank has said how it ended, once its processes have.
 _HURRY_S, _LAST_WORDS_S = 1.0, 3.0
 

@@ -29,13 +29,11 @@ _ANSWER_S = 30.0
 _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
 _GET_NVTX = 'pip install "nvtx<0.2.12"'
 _DRIVER = Path("/proc/driver/nvidia/version")
-# What follows a job's name in its files.
-_REPORT = re.compile(r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)")
+_REPORT = re.compile(r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)")  # what follows a job's name in its files
 _FACTS = (".capture.json", ".topo.txt")
 _FACT_OF_NODE = re.compile(r"\.(node)([0-9]{1,9})\.(?:capture\.json|topo\.txt)")
 _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
-# For a program that has said that its loop is over.
-LINGER_S, _MOST_NAMED = 120.0, 3
+LINGER_S, _MOST_NAMED = 120.0, 3  # for a program that has said that its loop is over
 
 
 @dataclass(frozen=True)

@@ -191,8 +191,7 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
                 return function(*arguments, **named)
 
         async def call_awaiting(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the function says
-            # Not on the thread's stack: tasks of one thread end in any order.
-            ranges = backend()
+            ranges = backend()  # not on the thread's stack: tasks of one thread end in any order
             handle = ranges.start(self.text)
             try:
                 return await function(*arguments, **named)

@@ -29,8 +29,7 @@ FAILED_BY_ITSELF = re.compile(r"end of file|connection to agent lost|std::except
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
 # What the clocks of file servers may differ from ours, and what nsys may take to start the program.
 _CLOCK_SLACK_NS, _START_S = 60 * 10**9, 15.0
-# Runs the program ($4...) and leaves its pid, which is that of its own process, and its exit status beside $1. It
-# prints where we do ($2, $3), not where nsys does.
+# Runs the program ($4...), leaves its own pid and exit status beside $1, prints where we do ($2, $3), not where nsys does.
 _TELLING_SHELL = (
     'file=$1; exec 1>&"$2" 2>&"$3"; shift 3; sh -c \'echo $$ > "$0.pid"; exec "$@"\' "$file" "$@"; status=$?; '
     'echo $status > "$file.new" && mv "$file.new" "$file"; exit $status'
@@ -51,8 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.ranks is not None and record.rank not in options.ranks:
         nsys, record = [], replace(record, is_captured=False)
     with contextlib.ExitStack() as held:
-        # The launcher's directory, or without a launcher one for the time being.
-        given = os.environ.get(STATUS_DIR)
+        given = os.environ.get(STATUS_DIR)  # the launcher's directory, or without a launcher one for the time being
         directory = Path(given).absolute() if given else held.enter_context(supervision.short_directory())
         locks = held.enter_context(supervision.holding(directory))
         return _Rank(directory, options.exit_timeout, record, locks).run(nsys, program)
@@ -115,8 +113,7 @@ class _Rank:
         deadline, is_killed, parent, stop = None, False, os.getppid(), self._stop
         while process.poll() is None:
             if os.getppid() != parent and not stop.n_asked:
-                # Who started us was killed: nobody else would end the program.
-                stop.ask(signal.SIGTERM)
+                stop.ask(signal.SIGTERM)  # who started us was killed: nobody else would end the program
             if self._record.pid is None and self._program_pid() is not None:
                 self._note()
             # What comes once the program has ended, or was asked to, is not told to be whole.
@@ -195,8 +192,7 @@ class NsysOutput:
     output: str
     temporary: Path
     log: Path
-    # Its own words and the program's, which its messages may quote.
-    command: Sequence[str] = ()
+    command: Sequence[str] = ()  # its own words and the program's, which its messages may quote
     # As `report_there` said before it started; and when that was, since the epoch.
     earlier: tuple[int, int, int] | None = None
     started_ns: int = field(default_factory=time.time_ns)

@@ -24,8 +24,7 @@ _UNANSWERED = (AssertionError, AttributeError, OSError, RuntimeError, TypeError,
 def loaded_torch() -> Any | None:  # noqa: ANN401 - a module without types
     """Return torch when the program has imported it; it is never imported for ranges alone."""
     torch = sys.modules.get("torch")
-    # While torch is still being imported, it has no cuda module yet.
-    return torch if hasattr(torch, "cuda") else None
+    return torch if hasattr(torch, "cuda") else None  # while torch is still being imported, it has no cuda module yet
 
 
 @dataclass

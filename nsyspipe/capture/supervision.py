@@ -23,8 +23,7 @@ _SHORT = "/tmp"  # noqa: S108 - every user's; mkdtemp makes what is ours in it
 _PREFIX = "nsyspipe-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
 POLL_S, SIGNALLED = 0.1, 128
-# Between the polite signal and the last one, of nsys and of the program.
-GRACE_S, PROGRAM_GRACE_S = 10.0, 15.0
+GRACE_S, PROGRAM_GRACE_S = 10.0, 15.0  # between the polite signal and the last one, of nsys and of the program
 # What nsys's own programs are called: nsys (the agent, too), nsys-launcher, QdstrmImporter.
 _OF_NSYS = ("nsys", "Qdstrm")
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -143,7 +143,6 @@ def redact(
     reports, out = paths[:-1], Path(paths[-1])
     refuse_saved_runs(reports, "redact")
     with progress(shown=running.is_shown) as stage:
-        bar = stage("copying MiB")
-        done = run_redact(reports, out, force=force, drop_unknown=drop_unknown, on_progress=bar)
+        done = run_redact(reports, out, force=force, drop_unknown=drop_unknown, on_progress=stage("copying MiB"))
     if not running.quiet:
         write_stdout(redaction_text(done, out))

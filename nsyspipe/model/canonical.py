@@ -2,8 +2,7 @@
 
 from nsyspipe.model.table import table
 
-# Values of COPIES.copy_kind that the analysis asks for.
-MEMSET_KIND, DTOD_KIND = 0, 8
+MEMSET_KIND, DTOD_KIND = 0, 8  # values of COPIES.copy_kind that the analysis asks for
 UNIFIED_KINDS = (11, 12, 13, 14)  # unified memory moves by itself: no call launches these
 GRAPH_NAME_ID = -1  # KERNELS.name_id of a CUDA graph captured as a whole
 

@@ -6,6 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 _BY_NAME = {  # NCCL's name of the collective -> ours; longest first, since Reduce is part of others
     "ReduceScatter": "reduce_scatter", "AllReduce": "all_reduce", "AllGather": "all_gather", "Broadcast": "broadcast",
@@ -236,6 +240,14 @@ def few(names: Iterable[object], most: int, joint: str = ", ") -> str:
     """Return the first names, and how many more there are."""
     words = [str(name) for name in names]
     return joint.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Return what goes by each name, or other key, in the order given: ``{"a": [1, 3], "b": [2]}``."""
+    found: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def ranges(numbers: Iterable[int]) -> list[str]:

@@ -1,5 +1,9 @@
 """All tables of a run by name: which it is saved as, and which a user gets, with every column's unit and formula."""
 
+from typing import TypeAlias
+
+import pyarrow as pa
+
 from nsyspipe.model.table import TableSchema, table
 
 _RANK = "rank  id  global rank <- the first of rank map, environment, NCCL payload, MPI thread name, file name, order that numbers every rank"
@@ -428,8 +432,8 @@ def _saved(*schemas: TableSchema) -> dict[str, TableSchema]:
 _RESULTS = (RANKS, STEPS, PHASES, COLLECTIVES, STRAGGLERS, TRAFFIC, KERNEL_COSTS, LINKS)
 _SUMMARIES = (RANK_SUMMARY, PHASE_SUMMARY, IDLE_CALLS, TIMELINE, HOST_STEPS, FINDINGS, PROBLEMS)
 
-# Written on demand only, and by rank.
-EVENT_TABLES = _saved(EVENTS, PHASE_RANGES)
+EVENT_TABLES = _saved(EVENTS, PHASE_RANGES)  # written on demand only, and by rank
+OfRank: TypeAlias = tuple[int, pa.Table, pa.Table]  # a rank's number, and these two of it
 DATASET = {RUNS.name: RUNS} | _saved(*_RESULTS, *_SUMMARIES, METRICS) | EVENT_TABLES
 
 # Tables of a run by name; those of its JSON document, by their key there; and all that ``nsyspipe schema`` prints.

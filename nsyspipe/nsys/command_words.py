@@ -9,10 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 MASK = "***"
-# A hashed value, as `secrets.hash_key` writes it.
-HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")
-# What a sidecar names as its key where each capture has one of its own.
-PER_CAPTURE = "capture"
+HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")  # a hashed value, as `secrets.hash_key` writes it
+PER_CAPTURE = "capture"  # what a sidecar names as its key where each capture has one of its own
 _MOST_WORDS, _LONGEST_WORD, _MORE = 1000, 4096, "\N{HORIZONTAL ELLIPSIS}"
 _LEAST_QUOTED, _LEAST_INSIDE = 3, 6
 # Where a part of a word may begin and end that a message quotes: nowhere, at signs, at more of them, at a suffix.
@@ -98,8 +96,7 @@ _SECRET_PARTS = _words(
     "salt nonce totp mfa tfa sms card cvv cvc iban ssn tel proxy url uri endpoint invite header headers connection conn "
     "tenant client csc cvn security sesame watchword combo nick nickname surname forename firstname lastname fullname"
 )
-# With a name: a person's.
-_OF_PERSONS = _words("first last middle full real given family")
+_OF_PERSONS = _words("first last middle full real given family")  # with a name: a person's
 _NO_SECRETS = _words("pinned bypass encode decode opcode codebook codec codecs")
 # What a number of more than a few digits may stand behind.
 _SETTINGS = _words(
@@ -109,8 +106,7 @@ _SETTINGS = _words(
     "momentum dropout clip scale temperature timeout accumulate accumulation accum bucket buffer cap offset chunk stage "
     "milestone milestones"
 )
-# Single letters that mean a password, user, key or token to some program.
-_SECRET_LETTERS = frozenset("pPuUkKtaAHiSX")
+_SECRET_LETTERS = frozenset("pPuUkKtaAHiSX")  # single letters that mean a password, user, key or token to some program
 # Names that count what else is secret: tokens with one of these, and these names.
 _COUNTS = _words("max min num n total per seq batch")
 _COUNTING = _words(

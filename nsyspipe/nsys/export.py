@@ -33,8 +33,7 @@ _HEADER, _HEADER_BYTES = re.compile(rb"Profiler Report (\d+(?:@\d+)+)"), 200
 _META, _OLD_META, _EVERY_EXPORT_HAS = "META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds"
 _LIMITS = ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT")
 _OR_CONVERT = "; or run nsyspipe convert on the machine that captured the reports"
-# nsys takes some times a report's size in memory, and a disk only so much at once.
-_MOST_ROWS, _MOST_JOBS = 1000, 8
+_MOST_ROWS, _MOST_JOBS = 1000, 8  # nsys takes some times a report's size in memory, and a disk only so much at once
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,10 @@ from nsyspipe.model.side_files import SIDECAR_SUFFIX
 
 # A lock in a directory says that a process of this machine uses it, and is gone with the process, however it ends.
 _LOCK = "lock"
-# Names that nobody else gives, as `tempfile` makes them between these.
-_PREFIX, _SUFFIX = ".nsyspipe-", ".unfinished"
-# A directory may have its parent's group bit besides.
-_PERMISSIONS, _FILE_MODE, _DIRECTORY_MODE = 0o777, 0o600, 0o700
+_PREFIX, _SUFFIX = ".nsyspipe-", ".unfinished"  # names that nobody else gives, as `tempfile` makes them between these
+_PERMISSIONS, _FILE_MODE, _DIRECTORY_MODE = 0o777, 0o600, 0o700  # a directory may have its parent's group bit besides
 _OURS = re.compile(rf"{re.escape(_PREFIX)}[a-z0-9_]{{8}}{re.escape(_SUFFIX)}")
-# Between its making and its lock, a directory looks abandoned.
-YOUNG_S, _RECENT_S = 60.0, 86_400.0
+YOUNG_S, _RECENT_S = 60.0, 86_400.0  # between its making and its lock, a directory looks abandoned
 _EXPORT, _SIDE_SUFFIXES = ".sqlite", ("-journal", "-wal", "-shm")
 _MAGIC, _HEADER_BYTES, _WAL_FORMAT = b"SQLite format 3\x00", 100, 2
 # What a name says of a file that is no report: what commands write, and what lies beside.

@@ -17,22 +17,20 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from nsyspipe.errors import InputError, NotAReportError, OptionError, OutputError, ReportNotFoundError
-from nsyspipe.model.names import decoded, listed, printable, table_of_store
+from nsyspipe.model.names import decoded, grouped, listed, printable, table_of_store
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
 from nsyspipe.nsys.files import OUTPUTS, claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find, find_nsys
 
 _MAGIC = b"SQLite format 3"
 EXPORT_SUFFIX, RAW_SUFFIXES = ".sqlite", (".nsys-rep", ".qdrep")
-# What ends a report's name where it is its rank.
-RANK_OF_NAME = re.compile(r"(?i)(?:rank|[._-])(\d{1,18})$")
+RANK_OF_NAME = re.compile(r"(?i)(?:rank|[._-])(\d{1,18})$")  # what ends a report's name where it is its rank
 # What an export that lies elsewhere, in a cache, was made from: files beside the report are looked for there.
 _SOURCES: dict[Path, Path] = {}
 _DIRECTORY, _BYTES, _MOST_BYTES = "NSYSPIPE_CACHE_DIR", "NSYSPIPE_CACHE_BYTES", 20_000_000_000
 _KEY_LENGTH, _OPTIONS_LENGTH, _NO_CACHE = 32, 8, "cannot be used as the cache of exports"
 _ENTRY = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII)
-# Entries that this process uses: their locks stay open until it ends.
-_CLAIMS: dict[Path, int | None] = {}
+_CLAIMS: dict[Path, int | None] = {}  # entries that this process uses: their locks stay open until it ends
 
 
 def _word(path: str) -> str:
@@ -84,10 +82,7 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     if wrong := next((path for path in captures if path.suffix in OUTPUTS), None):
         fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
         raise NotAReportError(str(wrong), f"{OUTPUTS[wrong.suffix]}, where a report to export was needed", fix=fix)
-    distinct: dict[Path, Path] = {}
-    for path in captures:
-        distinct.setdefault(path.resolve(), path)
-    return list(distinct.values())
+    return [paths[0] for paths in grouped((path.resolve(), path) for path in captures).values()]
 
 
 def source_of(path: Path) -> Path:

@@ -20,8 +20,7 @@ from nsyspipe.version import __version__
 STATUSES = ("ok", "warning", "missing", "unknown")
 ANALYZE, CONVERT, CAPTURE = "analyze", "convert", "capture"
 _BOTH = f"{CONVERT}, {CAPTURE}"
-# What a probe found: its status, what it says, and what would mend it.
-_Found: TypeAlias = tuple[str, str, str | None]
+_Found: TypeAlias = tuple[str, str, str | None]  # what a probe found: its status, what it says, and what would mend it
 _WOULD_TELL = "missing", "nsys would tell", GET_NSYS
 _LONGEST_NAME, _MOST_PARANOID = 64, 2
 _LITTLE_SPACE_BYTES = 5_000_000_000
@@ -190,8 +189,7 @@ def _torch() -> _Found:
 def _nccl(root: Path) -> _Found:
     if version := programs.nccl_version(root):
         return "ok", version, None
-    # Some builds of torch have it inside.
-    status = "missing" if torch_versions()[0] is None else "unknown"
+    status = "missing" if torch_versions()[0] is None else "unknown"  # some builds of torch have it inside
     return status, "no package or library", "ask torch.cuda.nccl.version() in the environment that trains"
 
 

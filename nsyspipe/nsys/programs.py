@@ -53,8 +53,7 @@ _NCCL_LIBRARIES = ("usr/lib/*-linux-gnu/libnccl.so.*.*.*", "usr/lib64/libnccl.so
 _NVTX_LOST, _NSYS_LOSES = (0, 2, 12), (2024, 2)
 _LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 GET_NSYS = "install Nsight Systems (developer.nvidia.com/nsight-systems)"
-# The first start from a shared file system reads hundreds of megabytes.
-_ANSWER_S = 60.0
+_ANSWER_S = 60.0  # the first start from a shared file system reads hundreds of megabytes
 _NSYS_VERSION = re.compile(r"\bversion (\d+(?:\.\d+)+)")
 _TRACE_SENTENCE = re.compile(r"^\s*-t, --trace=\s*([^.]*)\.", re.MULTILINE)
 _TRACE_VALUE = re.compile(r"'([a-z][a-z0-9-]*)'")
@@ -287,8 +286,7 @@ def _path(program: str | None, or_else: str) -> Path:
 
 def import_path() -> list[str]:
     """Return ``sys.path`` without the current directory, where anybody's files may lie, nor relative entries."""
-    # No pathlib: it would be imported from the path that this mends.
-    found = list(filter(os.path.isabs, sys.path))
+    found = list(filter(os.path.isabs, sys.path))  # no pathlib: it would be imported from the path that this mends
     for entry in list(found):
         with contextlib.suppress(OSError, ValueError):
             if os.path.samefile(entry, os.curdir):  # noqa: PTH121

@@ -44,8 +44,7 @@ def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
     """Return the user's key, made at the first use; else, or where others could touch it, one of this capture's own."""
     given = os.environ if environment is None else environment
     places = (Path(given.get("XDG_STATE_HOME", "")), Path(given.get("HOME", ""), ".local", "state"))
-    # A relative one is to be ignored.
-    place = next((one / "nsyspipe" for one in places if one.is_absolute()), None)
+    place = next((one / "nsyspipe" for one in places if one.is_absolute()), None)  # a relative one is to be ignored
     where, reason = "a state directory" if place is None else f"{place / _FILE}", "HOME is not set"
     if place is not None:
         try:

@@ -132,8 +132,7 @@ def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, in
 
 
 def _texts(ids: pa.ChunkedArray, strings: Strings) -> dict[int, str]:
-    pairs = strings.pairs(pc.unique(ids).drop_null().to_numpy())
-    return {number: text for number, text in pairs if text is not None}
+    return {number: text for number, text in strings.pairs(pc.unique(ids).drop_null().to_numpy()) if text is not None}
 
 
 def _kernels(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
-from nsyspipe.model.names import bare_name
+from nsyspipe.model.names import bare_name, grouped
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings
@@ -274,8 +274,7 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     rows = report.select(versions.NVTX, kinds, where=f"binaryData IS NOT NULL OR eventType = {DOMAIN_ROW}")
     texts = pa.chunked_array([names_of_rows(rows, strings).cast(pa.string())])
     rows = rows.set_column(rows.schema.get_field_index("text"), "text", texts)
-    has_blob = pc.greater(pc.binary_length(rows["binaryData"]), 0)
-    found = rows.filter(pc.and_(has_blob, pc.is_valid(rows["globalTid"])))
+    found = rows.filter(pc.and_(pc.greater(pc.binary_length(rows["binaryData"]), 0), pc.is_valid(rows["globalTid"])))
     fields = decode_fields(found["binaryData"], filled(found["domainId"], 0), layouts)
     says_nccl, may_be = ownership(found, rows.filter(pc.equal(rows["eventType"], DOMAIN_ROW)))
     is_known = np.logical_or.reduce([fields.known[name] for name in _COLUMNS])
@@ -320,9 +319,8 @@ def _comm_sizes(table: pa.Table) -> pa.Table:
 
 def _comm_ranks(table: pa.Table) -> dict[int, tuple[int, int]]:
     names = ["process_id", "n_ranks", "rank"]
-    seen: dict[int, set[tuple[int, int]]] = {}
-    for row in table.select(names).drop_null().group_by(names, use_threads=False).aggregate([]).to_pylist():
-        seen.setdefault(row["process_id"], set()).add((row["n_ranks"], row["rank"]))
+    rows = table.select(names).drop_null().group_by(names, use_threads=False).aggregate([]).to_pylist()
+    seen = grouped((row["process_id"], (row["n_ranks"], row["rank"])) for row in rows)
     ranks = {}
     for process, pairs in seen.items():
         n_ranks = max(size for size, _ in pairs)

@@ -85,12 +85,9 @@ graphics, video and Windows: D3D11_* D3D12_* DX12_* ETW_* GENERIC_EVENT* GPU_MEM
     TOTAL_BYTES_RESIDENT_IN_SEGMENT_EVENTS TRACE_PROCESS_EVENT_NVMEDIA
 nsys's own names of constants: ENUM_*
 """
-# Rows per statement: few enough that Ctrl-C and a progress bar need not wait long.
-_CHUNK_ROWS = 50_000
-# By what the header of an SQLite file says of its texts.
-_ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}
-# SQLite's codes for what goes wrong with the file that is written: read-only, full, and i/o errors of writing, of
-# flushing, of changing the size.
+_CHUNK_ROWS = 50_000  # rows per statement: few enough that Ctrl-C and a progress bar need not wait long
+_ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}  # by what the header of an SQLite file says of its texts
+# SQLite's codes for faults of the file that is written: read-only, full, i/o errors of writing, flushing, resizing.
 _WRITE_ERRORS = {8, 13, 778, 1034, 1546}
 
 # Classes whose every place is worth a word.
@@ -265,8 +262,7 @@ def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
         encoding = _ENCODINGS.get(int.from_bytes(file.read(100)[56:60], "big"), "UTF-8")
     try:
         with engine.connect() as connection:
-            # The report's schema is not to be trusted. The copy has its final name only when it is whole: nothing is ever
-            # to be rolled back.
+            # The report's schema is not to be trusted. Only a whole copy gets its final name: nothing is rolled back.
             for setting in (
                 "trusted_schema = OFF", "temp_store = MEMORY", f"main.encoding = '{encoding}'",
                 "main.journal_mode = OFF", "main.synchronous = OFF", "main.secure_delete = ON",

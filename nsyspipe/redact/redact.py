@@ -22,8 +22,7 @@ from nsyspipe.redact.values import copy_facts, copy_layouts, copy_ranges, copy_s
 _MOST_NAMED = 5
 _MIB = 2**20
 _ANOTHER = "another name"
-# What launchers leave beside reports.
-_BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt")
+_BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt")  # what launchers leave beside reports
 
 
 class Place(NamedTuple):
@@ -68,8 +67,7 @@ def redact(
             problem = "has tables that this version does not know, so that it cannot tell what is private in them"
             fix = "--drop-unknown leaves them out; analysis reads none of them"
             raise InputError(str(place.report), problem, found=listed(rows, _MOST_NAMED), fix=fix)
-    # Numbered as they appear; no name stays none.
-    named = dict.fromkeys(host for host, _ in looks if host)
+    named = dict.fromkeys(host for host, _ in looks if host)  # numbered as they appear; no name stays none
     hosts = {None: None, "": ""} | {host: f"host-{index}" for index, host in enumerate(named)}
     removed, n_done = Removed(), 0
     n_bytes = sum(place.report.stat().st_size for place in places)

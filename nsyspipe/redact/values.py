@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.model.names import bare_name
+from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import read_strings
 from nsyspipe.reader.metadata import RANK_VARIABLES, host_of, variables_of
@@ -115,9 +115,7 @@ MARK = b"\x00"  # stands for a payload that analysis only counts
 PAYLOADS = "payloads of NVTX ranges"
 
 
-def packed(
-    blobs: pa.ChunkedArray, domains: NDArray[np.int64], layouts: Mapping[tuple[int, int], Layout]
-) -> list[bytes]:
+def packed(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[tuple[int, int], Layout]) -> list[bytes]:
     """Return each blob, of a range of a domain, with the numbers that are read of it; a mark for one that fits no layout."""
     of_layout = [(schema, layout) for (_, schema), layout in layouts.items()]
     fits = zip(blobs.to_pylist(), decode_fields(blobs, domains, layouts).layout.tolist(), strict=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.links import NAMED_LINKS, named_link
+from nsyspipe.analysis.links import GB, NAMED_LINKS, named_link
 from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import check_kind
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     _Refused = Callable[["Replay", "Knobs"], Iterator[str]]
 
 _LEAST_BYTES_PER_S = 1e6  # no link between GPUs is slower
-_GB = 1e9
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _NUMBER = r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([kKmMgGtT]?)"
 _FORM = re.compile(_NUMBER + r"B/?[sS]\s*")
@@ -252,8 +251,10 @@ def beyond_nominal(replay: Replay) -> str | None:
     in_switch = _IN_SWITCH if replay.captured.program.n_ranks > _PAIR else 1.0
     if most is None or own is None or own <= most * in_switch:
         return None
-    link = f"the fastest link of these GPUs gives {most / _GB:,.0f} GB/s"
-    return f"a captured bandwidth of {own / _GB:,.0f} GB/s cannot be where {link}: the bytes of the gradients are not right"
+    link = f"the fastest link of these GPUs gives {most / GB:,.0f} GB/s"
+    return (
+        f"a captured bandwidth of {own / GB:,.0f} GB/s cannot be where {link}: the bytes of the gradients are not right"
+    )
 
 
 def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -285,9 +286,9 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
         return
     most, fastest = max((link.nominal_bytes_per_s or 0.0, link.name) for link in NAMED_LINKS)
     if target > most * _IN_SWITCH:
-        known = f"the fastest that is known, {fastest}, gives {most / _GB:,.0f} GB/s"
+        known = f"the fastest that is known, {fastest}, gives {most / GB:,.0f} GB/s"
         left = "perfect overlap says what is left where communication costs nothing"
-        yield f"no link gives {target / _GB:,.0f} GB/s: {known}; {left}"
+        yield f"no link gives {target / GB:,.0f} GB/s: {known}; {left}"
     for role in replay.roles if knobs.role is None else (knobs.role,):
         if knobs.bandwidth_factor is None and replay.bus_of(role) is None:
             if role == OTHER and len(replay.roles) > 1:
@@ -337,7 +338,7 @@ def _only_where(is_there: Callable[[Replay], bool], reason: str) -> _Refused:
 
 # Each knob in the words of the option that turns it, and when it is refused, whatever the run is like.
 _KNOBS: dict[str, tuple[Callable[[Any], str], _Refused | None]] = {
-    "bandwidth_bytes_per_s": (lambda rate: f"bandwidth {rate / _GB:g} GB/s", _faster),
+    "bandwidth_bytes_per_s": (lambda rate: f"bandwidth {rate / GB:g} GB/s", _faster),
     "bandwidth_factor": ("bandwidth x {:g}".format, _faster),
     "role": ("of {} communication".format, None),
     "link": ("link {}".format, _faster),

@@ -271,8 +271,7 @@ class Facts:
     def launching_ns(self) -> float | None:
         """How long the host of the middle rank (of two the faster) takes to launch a step, at least; None of fewer than 3 steps.
 
-        From one launch to the next, but for 2 ms and more, in which it may wait; the mean over steps. Of ranks whose GPUs do
-        not lack launches.
+        From one launch to the next, but for 2 ms and more, a wait perhaps; mean over steps; of ranks whose GPUs lack none.
         """
         steps = self.captured.windows.steps[self.captured.windows.counts]
         if steps.size < FEW_STEPS:

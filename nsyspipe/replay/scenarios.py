@@ -4,17 +4,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.kernels import MOST_USUAL, Slowing, compared_kernels, operations_per_ns
-from nsyspipe.analysis.links import nominal_speed
+from nsyspipe.analysis.links import GB, nominal_speed
 from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
 from nsyspipe.errors import OptionError
+from nsyspipe.model.names import grouped
 from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
@@ -32,7 +33,6 @@ _NOISE = 0.005  # two captures of one program differ by this much (seen: 0.2 to 
 _MODEL_WITHIN = 0.02
 _BYTES_WITHIN = 0.1  # of bytes of gradients: what a user says may be this much off what the capture says
 _ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}  # as NCCL's kernels name them
-_GB = 1e9
 _USE = "comm_id", "collective"
 _Roles: TypeAlias = Mapping[tuple[str, ...], str]  # of each such use
 
@@ -276,19 +276,19 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
     target = knobs.target_bytes_per_s
     if target is None or not rates:
         return
-    named = [f"{rate / _GB:.4g} GB/s{f' ({one})' if len(replay.roles) > 1 else ''}" for one, rate in rates.items()]
+    named = [f"{rate / GB:.4g} GB/s{f' ({one})' if len(replay.roles) > 1 else ''}" for one, rate in rates.items()]
     captured = f"captured {', '.join(named)}"
     if knobs.link is None:
         most = replay.nominal_bytes_per_s
-        beyond = "" if most is None or target <= most else f", more than the {most / _GB:,.0f} GB/s of these GPUs' fastest link"  # fmt: skip
-        yield f"bus bandwidth {target / _GB:.4g} GB/s as given{beyond}, within 10 %; {captured}"
+        beyond = "" if most is None or target <= most else f", more than the {most / GB:,.0f} GB/s of these GPUs' fastest link"  # fmt: skip
+        yield f"bus bandwidth {target / GB:.4g} GB/s as given{beyond}, within 10 %; {captured}"
         return
     link = LINKS[knobs.link]
     if all(replay.target(knobs, one) is None for one in rates):
         yield f"{link.name}: the {captured} are what it gives, so it stays"
         return
     how = "measured" if link.is_measured else "not measured"
-    reached = f"bus bandwidth {target / _GB:.4g} GB/s within {100 * link.within:.0f} %, {how} ({link.source})"
+    reached = f"bus bandwidth {target / GB:.4g} GB/s within {100 * link.within:.0f} %, {how} ({link.source})"
     yield f"{link.name}: {reached}; {captured}"
 
 
@@ -365,9 +365,8 @@ def _bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
     table = run.collectives()
     has_transfer = pc.fill_null(pc.not_equal(table["transfer_ns"], 0), fill_value=True)
     table = table.append_column("sent", pc.multiply(table["busbw_bytes_per_s"], table["transfer_ns"]))
-    by_role: dict[str, list[dict[str, Any]]] = {}
-    for row in sums_by(table.filter(pc.and_(table["in_summary"], has_transfer)), [*_USE], ["sent", "transfer_ns"]):
-        by_role.setdefault(role_of.get(tuple(row[name] for name in _USE), OTHER), []).append(row)
+    uses = sums_by(table.filter(pc.and_(table["in_summary"], has_transfer)), [*_USE], ["sent", "transfer_ns"])
+    by_role = grouped((role_of.get(tuple(row[name] for name in _USE), OTHER), row) for row in uses)
     sums = {role: [[row[name] for row in rows] for name in ("sent", "transfer_ns")] for role, rows in by_role.items()}
     return {role: None if None in sent else divided(sum(sent), sum(ns)) for role, (sent, ns) in sums.items()}
 

@@ -23,9 +23,8 @@ class Program:
     kind: Int64
     which: Int64
     passes: Flags  # by marker and rank: whether the rank comes by; others may wait for a collective elsewhere
-    # Shape (4, markers, ranks), how far each rank has come: its own work (time less what it stood still for collectives);
-    # how long of that communication was under way on it; how many operations its main stream had begun; and how many of
-    # them beside communication.
+    # Shape (4, markers, ranks), how far each rank has come: its own work (time less standing still for collectives), how
+    # long of it communication was under way, how many operations its main stream began, and how many of them beside it.
     places: Float64
     # Of each collective: the place of its step among the windows; from when it could have begun to its start; from the last
     # rank's start to the own end; message bytes, NaN where not known; the number of its chain, in which one follows the

@@ -129,8 +129,7 @@ def is_more_than_data(traffic: pa.Table) -> bool:
 def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None, exposed_ns: float | None) -> str | None:
     """Return what communication serves, over how many ranks, whose most of a rank's exposed is, and the pipeline's bubble.
 
-    None where there is none or nobody knows what it serves, and of gradients alone where all ranks' reports do not say how
-    many share them.
+    None where there is none or nobody knows what it serves, and of gradients of all ranks where nothing says how many share.
     """
     if not (groups := dimensions(traffic, world_size)):
         return None

@@ -85,11 +85,10 @@ def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
 
 def _parts(difference: RunDifference) -> Table:
     fields = [Field("of the\nslowest rank", of("name"), "word"), *_times("_ns")]
-    note = "a side has no step with a window on every rank, so there is nothing to split"
-    is_known = difference.mean_step_time[2] is not None
-    return table_of(
-        PARTS, part_rows(difference) if is_known else [], fields, _signs_text(difference) if is_known else note
-    )
+    if difference.mean_step_time[2] is None:
+        note = "a side has no step with a window on every rank, so there is nothing to split"
+        return table_of(PARTS, [], fields, note)
+    return table_of(PARTS, part_rows(difference), fields, _signs_text(difference))
 
 
 def _times(suffix: str) -> list[Field]:

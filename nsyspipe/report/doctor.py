@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow.compute as pc
 
 from nsyspipe.model.figures import METRICS
-from nsyspipe.model.names import few, listed
+from nsyspipe.model.names import few, grouped, listed
 from nsyspipe.report.blocks import Block, Cell, Facts, Field, Heading, Sentence, Table, Troubles, Word, table_of
 from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format
@@ -154,10 +154,7 @@ def _table(caption: str, rows: list[list[Cell]], name_width: int | None = None, 
 
 
 def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
-    names: dict[str, list[str]] = {}
-    for name, fix in fixes:
-        names.setdefault(fix, []).append(name)
-    if names:
+    if names := grouped((fix, name) for name, fix in fixes):
         columns = [Field("what is missing", kind="text", most=_NAMES_WIDTH), Field("what adds it", kind="prose")]
         rows = [[", ".join(whose), fix] for fix, whose in names.items()]
         yield Heading("To add what is missing:")

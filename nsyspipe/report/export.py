@@ -39,8 +39,7 @@ class RunFormat:
     suffixes: tuple[str, ...]
     help: str
     run_id_of: Callable[[Path], str | None]  # returns the run that a file is of; None for a file of another kind
-    # writes a run to an open file; only a trace asks for the steps, and takes long enough to tell its progress; `top` for
-    # a format that has it
+    # writes a run to an open file; only a trace asks for the steps and tells its progress; `top` for a format that has it
     write: Callable[..., None]
     is_printed: bool = True
     has_top: bool = False  # whether it says how many of the costliest are shown, where that is asked for
@@ -279,8 +278,6 @@ def _value(value: object) -> str:
 
 def _extremes(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:
     """Return each figure's lowest and highest rank with its value; the lower rank of equal ones."""
-    rows, value = run.rank_summary().to_pylist(), itemgetter(1)  # in order of rank
+    rows, by = run.rank_summary().to_pylist(), itemgetter(1)  # in order of rank
     known = {name: [[row["rank"], row[name]] for row in rows if row[name] is not None] for name in figures}
-    return {
-        one: {"lowest": min(of, key=value), "highest": max(of, key=value)} if of else None for one, of in known.items()
-    }
+    return {one: {"lowest": min(of, key=by), "highest": max(of, key=by)} if of else None for one, of in known.items()}

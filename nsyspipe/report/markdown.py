@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 _LONGEST, _LONGEST_NAME = 300, 80
 _BREAK = "\N{ZERO WIDTH SPACE}"
-# What GitHub turns into mentions, references, links and emoji after Markdown is done, so that a
-# backslash does not help: @name, #1, GH-1, http://, www. and :name:.
+# What GitHub makes mentions and links of after Markdown, despite a backslash: @name, #1, GH-1, http://, www., :name:.
 _LINKED = re.compile(
     r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH)(?=-\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=:)(?=[\w+-]+:)", re.IGNORECASE
 )
@@ -122,8 +121,7 @@ def marker(command: str, key: str, value: str) -> list[str]:
 
 def marked_as(path: Path, command: str, key: str) -> str | None:
     """Return whose file it is, by `marker`; None of any other file. Reads only its head."""
-    pattern = rf"<!-- nsyspipe:{command} -->\s+<!-- nsyspipe:{key}=(\S*) -->"
-    found = re.match(pattern, head_of(path))
+    found = re.match(rf"<!-- nsyspipe:{command} -->\s+<!-- nsyspipe:{key}=(\S*) -->", head_of(path))
     return unquote(found[1], errors="surrogatepass") if found else None
 
 

@@ -224,8 +224,7 @@ class _RankTracks:
 
 def _windows(steps: pa.Table, figure: str) -> IntervalSet:
     """Return the time of one rank's windows in which a figure is known; windows that touch are one."""
-    known = steps.filter(pc.is_valid(steps[figure]))
-    return union(*_times(known, "start_ns", "end_ns"))
+    return union(*_times(steps.filter(pc.is_valid(steps[figure])), "start_ns", "end_ns"))
 
 
 def _waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from nsyspipe.model.names import decoded, few, printable
+from nsyspipe.model.names import decoded, few, grouped, printable
 from nsyspipe.redact.copy import UNKNOWN, Amount
 from nsyspipe.redact.redact import Redaction
 
@@ -27,10 +27,8 @@ def redaction_text(done: Redaction, out: Path) -> str:
 
 
 def _removed(amounts: Iterable[Amount]) -> list[str]:
-    groups: dict[tuple[str, str], list[Amount]] = {}
-    for one in sorted(amounts, key=lambda one: (one.kind, one.unit, one.place)):
-        groups.setdefault((one.kind, one.unit), []).append(one)
-    if not groups:
+    ordered = sorted(amounts, key=lambda one: (one.kind, one.unit, one.place))
+    if not (groups := grouped(((one.kind, one.unit), one) for one in ordered)):
         return ["nothing: the report holds only what analysis needs"]
     totals = {(kind, unit): f"{sum(one.n for one in group):,} {unit}" for (kind, unit), group in groups.items()}
     wide, n_wide = max(len(kind) for kind, _ in groups), max(map(len, totals.values()))
@@ -46,8 +44,7 @@ def _places(kind: str, amounts: list[Amount]) -> str:
         table, _, column = one.place.partition(".")
         columns.setdefault(table, []).extend([column] if column else [])
     single = {table: ".".join([table, *own]) for table, own in columns.items() if len(own) <= 1}
-    names = [printable(single.get(table, f"{table} ({len(own)} columns)")) for table, own in columns.items()]
-    return few(names, 3)
+    return few([printable(single.get(table, f"{table} ({len(own)} columns)")) for table, own in columns.items()], 3)
 
 
 def _notes(done: Redaction) -> Iterator[str]:

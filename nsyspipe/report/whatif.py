@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from nsyspipe.model.names import few
+from nsyspipe.model.names import few, grouped
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.replay.answer import Scenario, WhatIf
 from nsyspipe.report import blocks, words
@@ -131,10 +131,8 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
 
 def refusals(found: WhatIf) -> list[str]:
     """Return what is not answered and why; nothing where the headline says that of all."""
-    whose: dict[str, list[str]] = {}
-    for one in found.scenarios:
-        if one.refused_in_options is not None:
-            whose.setdefault(one.refused_in_options, []).append(one.label)
+    refused = ((one.refused_in_options, one.label) for one in found.scenarios)
+    whose = grouped((why, label) for why, label in refused if why is not None)
     is_said = len(whose) == 1 and all(one.refused is not None for one in found.scenarios)
     return [] if is_said else [f"{', '.join(labels)}: {why}" for why, labels in whose.items()]
 

@@ -16,6 +16,7 @@ from nsyspipe.analysis.kernels import WindowSums
 from nsyspipe.analysis.steps import FEW_STEPS, Selection, select_steps, step_numbers
 from nsyspipe.analysis.summary import step_times, with_ratios
 from nsyspipe.model import schema
+from nsyspipe.model.names import grouped
 from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
 from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import Flags, TableSchema, conform
@@ -88,7 +89,7 @@ def merge(
     is_one_run = is_surely_one_run(digests, sidecars)
     across = comm.cross_rank(numbered, len(digests), size, is_one_run=is_one_run, is_aligned=gathered.is_aligned)
     ranks = across.placed
-    numbers_in_order = [rank.number for rank in ranks]
+    in_order = [rank.number for rank in ranks]
     of_ranks = [_WINDOWS.table(_rank_columns(rank, rank.process.windows)) for rank in ranks]
     windows = pa.concat_tables([_WINDOWS.empty(), *of_ranks]).combine_chunks()
     graphs = [rank.process.windows["graph_ns"].to_numpy() > 0 for rank in ranks]
@@ -104,7 +105,7 @@ def merge(
     step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
     selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip_first)
     steps = _steps(windows, across, selection)
-    collectives = comm.collective_figures(across, numbers_in_order, selection.steps)
+    collectives = comm.collective_figures(across, in_order, selection.steps)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
     is_whole = bool(across.is_whole.all()) and not across.has_comm_between
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
@@ -123,9 +124,7 @@ def merge(
         steps=steps,
         phases=_without_comm_of_phases(phases, windows, hidden),
         collectives=collectives,
-        stragglers=comm.stragglers_table(
-            collectives, steps, numbers_in_order, is_capture=is_capture, is_whole=is_whole
-        ),
+        stragglers=comm.stragglers_table(collectives, steps, in_order, is_capture=is_capture, is_whole=is_whole),
         kernels=_joined((_kernels(rank, selection) for rank in ranks), schema.KERNEL_COSTS),
         idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(ranks, steps, selection),
         host_steps=_joined(host_steps, schema.HOST_STEPS),
@@ -137,7 +136,7 @@ def merge(
             *([problem("more-ranks-than-world", n=len(numbers), world_size=told_size)] if is_more else []),
             *sidecars.problems,
             *_of_messages(across, digests),
-            *_of_steps(steps, numbers_in_order, selection, gathered.why_no_steps),
+            *_of_steps(steps, in_order, selection, gathered.why_no_steps),
         ),
         selection=selection,
         world_size=size,
@@ -176,8 +175,7 @@ def _rank_columns(rank: Rank[ProcessDigest], table: pa.Table) -> dict[str, Any]:
 
 def _joined(tables: Iterable[pa.Table], of: TableSchema) -> pa.Table:
     """Put tables of all ranks together, sorted by their key; nulls come last."""
-    joined = pa.concat_tables([of.empty(), *tables])
-    return conform(joined.sort_by([(name, "ascending") for name in of.key]), of)
+    return conform(pa.concat_tables([of.empty(), *tables]).sort_by([(name, "ascending") for name in of.key]), of)
 
 
 def _host_steps(rank: Rank[HostDigest], report: str, *, is_numbered: bool) -> pa.Table:
@@ -372,10 +370,8 @@ def _missing(table: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], lis
     """Return the steps that some rank lacks, by the ranks that lack them."""
     rank, step = table["rank"].to_numpy(), table["step"].to_numpy()
     numbers, counts = np.unique(step, return_counts=True)
-    lacking: dict[tuple[int, ...], list[int]] = {}
-    for number in numbers[counts < len(ranks)].tolist():
-        lacking.setdefault(tuple(np.setdiff1d(ranks, rank[step == number]).tolist()), []).append(number)
-    return lacking
+    lacking = numbers[counts < len(ranks)].tolist()
+    return grouped((tuple(np.setdiff1d(ranks, rank[step == number]).tolist()), number) for number in lacking)
 
 
 def _ranks(numbers: Iterable[int], n_ranks: int) -> str:

@@ -228,9 +228,8 @@ def cross_rank(
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])[rows.collective]
     blocks = [block[aligning[block[:, 0]]] for block in matched]
     reports = np.array([rank.argument for rank in ranks], np.int64)
-    offsets = clock_offsets(
-        blocks, rows.end_ns, reports[rows.rank], n_reports, is_one_clock=np.unique(reports).size == 1
-    )
+    is_one = np.unique(reports).size == 1
+    offsets = clock_offsets(blocks, rows.end_ns, reports[rows.rank], n_reports, is_one_clock=is_one)
     of_ranks = [offsets[argument] for argument in reports]
     offset = np.array([one.offset_ns for one in of_ranks], np.int64)[rows.rank]
     rows = replace(rows, start_ns=rows.start_ns - offset, end_ns=rows.end_ns - offset)
@@ -264,8 +263,7 @@ def _mismatches(rows: CommRows, known: matching.Waiting, is_lost: Flags, *, may_
         yield problem(code, n=n_unmatched, total=int(np.count_nonzero(rows.in_step)))
     # A send may end before its receiver comes: NCCL has room for what it sends.
     is_send = rows.collective == COLLECTIVES.index("send_recv")
-    is_early = known.is_matched & ~is_send & (rows.end_ns < known.column("last_start_ns"))
-    if n_early := int(np.count_nonzero(is_early)):
+    if n_early := int(np.count_nonzero(known.is_matched & ~is_send & (rows.end_ns < known.column("last_start_ns")))):
         yield problem("ended-before-last-arrived", n=n_early)
 
 
@@ -414,8 +412,7 @@ def places_in_steps(across: CrossRank) -> Int64:
         steps, n_matched = np.unique(step, return_counts=True)
     rest = np.flatnonzero(~across.is_matched & rows.in_step)
     order = rest[np.lexsort((rows.start_ns[rest], rows.rank[rest], rows.step[rest]))]
-    owner = rows.step[order] * (int(rows.rank.max(initial=0)) + 1) + rows.rank[order]
-    seq[order] = places_in_runs(owner)
+    seq[order] = places_in_runs(rows.step[order] * (int(rows.rank.max(initial=0)) + 1) + rows.rank[order])
     at = pc.index_in(pa.array(rows.step[order]), value_set=pa.array(steps))
     seq[order] += np.append(n_matched, 0)[pc.fill_null(at, steps.size).to_numpy()]
     return seq

@@ -275,9 +275,8 @@ def _digest_all(
 
 
 def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
-    families: Counter[str] = Counter()
-    for digest in digests:
-        families.update(dict(digest.families[:_LARGEST_FAMILIES]))
+    own = (Counter(dict(digest.families[:_LARGEST_FAMILIES])) for digest in digests)
+    families = sum(own, Counter[str]())
     shown = ", ".join(f"{name!r} ({n})" for name, n in [*families.items()][:_NAMED_FAMILIES])
     example = next(iter(families), "step #").replace("#", "[0-9]+")
     problem, found = "matches no NVTX range, needed for steps", shown or "no NVTX ranges at all"

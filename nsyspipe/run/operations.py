@@ -16,6 +16,7 @@ from nsyspipe.analysis.operations import RankSteps, device_operations, event_tab
 from nsyspipe.analysis.phases import phase_codes, phase_ranges
 from nsyspipe.analysis.steps import Members, TextFamilies, Windows, check_steps
 from nsyspipe.model.options import Reading
+from nsyspipe.model.schema import OfRank
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader.operations import Wanted, read_again
 from nsyspipe.run.assemble import RunTables
@@ -24,7 +25,6 @@ from nsyspipe.run.gather import Rank, text_families
 from nsyspipe.run.process import ProcessDigest
 from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, telling_shortage
 
-Result = tuple[int, pa.Table, pa.Table]
 _NOTHING = (NEVER, -NEVER)  # holds no time, and leaves the hull with another span as that is
 
 
@@ -39,7 +39,7 @@ class ReportTask:
     ranks: tuple[RankSteps, ...]
 
 
-def report_operations(task: ReportTask) -> list[Result]:
+def report_operations(task: ReportTask) -> list[OfRank]:
     """Return of each rank of one report its number, `schema.EVENTS` and `schema.PHASE_RANGES`, sorted by all columns."""
     names, tables = read_again(task.path, task.reading.comm_kernel, task.wanted)
     *_, all_ranges, _ = tables
@@ -82,7 +82,7 @@ def run_operations(
     steps: tuple[int, int] | int | None = None,
     jobs: int | None = None,
     executor: Executor | None = None,
-) -> Iterator[Result]:
+) -> Iterator[OfRank]:
     """Read the reports of a run, or of some ranks, again: in order of rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`.
 
     Of some steps: of each rank the operations that run, or begin, between the first start and the last end of its
@@ -99,10 +99,10 @@ def run_operations(
     return _in_order([_task(of_report, reading) for of_report in of_reports.values()], jobs, executor)
 
 
-def _in_order(tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None) -> Iterator[Result]:
+def _in_order(tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None) -> Iterator[OfRank]:
     """Run the tasks, few ahead of the one that is waited for, and yield what they return in order of rank."""
-    ready: dict[int, Result] = {}
-    waiting: deque[Future[list[Result]]] = deque()
+    ready: dict[int, OfRank] = {}
+    waiting: deque[Future[list[OfRank]]] = deque()
     left = iter(tasks)
     with _running(tasks, jobs, executor) as (running, n_ahead), telling_shortage():
         try:

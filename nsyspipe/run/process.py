@@ -107,8 +107,7 @@ class ProcessDigest(_Process):
     has_launches: bool  # whether any operation has a launch
     comm: CommOperations  # its communication operations
     backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
-    # One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete``, the breakdown, and ``graph_ns``, how
-    # long CUDA graphs that were captured as a whole run in it
+    # Per window ``member``, ``start_ns``, ``end_ns``, ``is_complete``, breakdown, ``graph_ns`` (of graphs captured as a whole)
     windows: pa.Table
     phases: pa.Table  # one row per (phase, member): ``phase``, ``member`` and the costs
     kernels: pa.Table  # one row per (phase, name): ``phase`` (null for none), ``name`` and the costs
@@ -231,8 +230,7 @@ def _measured(
     }
     costs = {}
     for code, (name, own) in enumerate(phases.items()):
-        belongs = kernel_phase == code, copy_phase == code
-        costs[name] = phase_costs(own, members, device, belongs, idle[code])
+        costs[name] = phase_costs(own, members, device, (kernel_phase == code, copy_phase == code), idle[code])
     kernels, by_window = kernels_table(operations, names, kernel_phase, device.comm, windows)
     columns: dict[str, Int64 | Flags | None] = {"member": windows.member, "start_ns": windows.starts}
     columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}

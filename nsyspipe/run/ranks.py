@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
-from nsyspipe.model.names import decoded, few, ranges
+from nsyspipe.model.names import decoded, few, grouped, ranges
 from nsyspipe.model.options import parse_ranks, several
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog
@@ -170,8 +170,7 @@ def _contradictions(ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars)
     """Say which process has another number than its capture recorded, in RANK or else in the sidecar, and how many more."""
     recorded = [of_each for _, of_each in itertools.islice(rank_sources(ranks, sidecars), 2)]
     told = [next((number for number in own if number is not None), None) for own in zip(*recorded, strict=True)]
-    triples = zip(ranks, numbers, told, strict=True)
-    if wrong := [one for one in triples if one[2] not in {None, one[1]}]:
+    if wrong := [one for one in zip(ranks, numbers, told, strict=True) if one[2] not in {None, one[1]}]:
         rank, number, captured = wrong[0]
         name = decoded(files.source_of(Path(rank.report.path)).name)
         more = f" (and {len(wrong) - 1} more)" * (len(wrong) > 1)
@@ -280,8 +279,7 @@ def world_size(
     """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, if any says."""
     sizes = [n_ranks for digest in digests for _, n_ranks in digest.comm_ranks.values()]
     largest = max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
-    known = told_world_size(digests, sidecars), launched, largest
-    return next((size for size in known if size is not None), None)
+    return next((size for size in (told_world_size(digests, sidecars), launched, largest) if size is not None), None)
 
 
 def run_sizes(gathered: Gathered) -> list[int]:
@@ -420,10 +418,8 @@ def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list
     """Return the ranks of each report as far as it can be told before it is read; None where nothing numbers all."""
     sources = [files.source_of(path) for path in paths]
     if rank_map is not None:
-        named: dict[str, set[int]] = {}
-        for key, rank in rank_map.items():
-            named.setdefault(re.sub(r":\d+$", "", key), set()).add(rank)
-        return [next((named[key] for key in _map_keys(path, None) if key in named), set()) for path in sources]
+        named = grouped((re.sub(r":\d+$", "", key), rank) for key, rank in rank_map.items())
+        return [next(({*named[key]} for key in _map_keys(path, None) if key in named), set()) for path in sources]
     numbers = _all_numbers([stem_rank(str(path)) for path in sources])
     if numbers is None and all(path.suffix == files.EXPORT_SUFFIX for path in paths):
         facts = [_facts_of(path) for path in paths]

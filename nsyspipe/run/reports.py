@@ -32,7 +32,7 @@ from nsyspipe.run.assemble import RunTables, merge, problems_table
 from nsyspipe.run.collectives import collectives_table
 from nsyspipe.run.gather import Gathered, ReportDigest, gather
 from nsyspipe.run.ranks import ChosenRanks, run_sizes
-from nsyspipe.run.run import Run, RunHeader, steps_source
+from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.run.traffic import traffic_table
 
 
@@ -221,9 +221,7 @@ class ReportRun(Run):
     def judged_findings(self) -> pa.Table:
         return self._judged[0]
 
-    def operations(
-        self, steps: tuple[int, int] | int | None = None, ranks: Iterable[int] | int | None = None
-    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    def operations(self, steps: AskedSteps = None, ranks: AskedRanks = None) -> Iterator[schema.OfRank]:
         from nsyspipe.run.operations import run_operations  # noqa: PLC0415 - few ask for it
 
         running: dict[str, Any] = {"jobs": self.jobs, "executor": self.executor}

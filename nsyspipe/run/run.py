@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,8 @@ from nsyspipe.model.side_files import NcclFacts, RunCapture
 if TYPE_CHECKING:
     import pandas as pd
 
+AskedSteps: TypeAlias = tuple[int, int] | int | None  # the first and the last, or one, by number; None for all
+AskedRanks: TypeAlias = Iterable[int] | int | None  # likewise
 # What the steps of a run come from: ranges, what launches repeat, without device activity its hosts; or there are none.
 RANGES, REPETITION, HOST, CAPTURE = "ranges", "repetition", "host", "capture"
 
@@ -262,7 +264,7 @@ class Run(ShownInNotebooks, ABC):
         """`schema.IDLE_CALLS`: the API calls that hosts were blocked in while devices idled, largest first."""
         return self._table("idle_calls")
 
-    def timeline(self, step: int | None = None, ranks: Iterable[int] | int | None = None) -> pa.Table:
+    def timeline(self, step: int | None = None, ranks: AskedRanks = None) -> pa.Table:
         """`schema.TIMELINE`: one step, reduced to what can be drawn; sorted by (rank, lane, start).
 
         Parameters
@@ -279,7 +281,7 @@ class Run(ShownInNotebooks, ABC):
             check_kind("step", step, Integral, "the number of one step", "step=14")
         return self._timeline(step, ranks)
 
-    def _timeline(self, step: int | None = None, ranks: Iterable[int] | int | None = None) -> pa.Table:
+    def _timeline(self, step: int | None = None, ranks: AskedRanks = None) -> pa.Table:
         from nsyspipe.analysis import timeline as drawing  # noqa: PLC0415 - few ask for it
 
         if step is None and (step := drawing.representative_step(self.steps())) is None:
@@ -297,9 +299,7 @@ class Run(ShownInNotebooks, ABC):
         return self._table("host_steps")
 
     @abstractmethod
-    def operations(
-        self, steps: tuple[int, int] | int | None = None, ranks: Iterable[int] | int | None = None
-    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    def operations(self, steps: AskedSteps = None, ranks: AskedRanks = None) -> Iterator[schema.OfRank]:
         """Yield each rank with its `schema.EVENTS` and `schema.PHASE_RANGES`, in order of rank.
 
         Parameters

@@ -53,8 +53,7 @@ def process_steps(
     may_repeat = family in {None, REPETITION} or is_part_of_step(family)
     may_repeat = may_repeat and reading.step is None and not reading.is_capture and capture.operations.has_names
     has_backward = bool((codes == PHASES.index("backward")).any())
-    calls = capture.calls.all
-    own_calls = by_process(calls, [one.process_id for one in events])
+    own_calls = by_process(capture.calls.all, [one.process_id for one in events])
     repeated: list[Repetition | None] = [None] * len(events)
     launched: list[LaunchSequence] = []
     if may_repeat or not has_backward:

@@ -17,8 +17,7 @@ from nsyspipe.run.collectives import ABSENT, NONE, CommRows, CrossRank, message_
 
 # Sums over summary steps, each of which the table has per step.
 _PER_STEP = ("calls", "bytes", "comm_ns", "exposed_ns", "hidden_ns", "wait_ns")
-# Calls by the pass that launched them; and of matched operations whose size is known whole messages, what crosses a link of
-# them, and their time.
+# Calls by the pass that launched them; of matched operations of known size the messages, what crosses a link, the time.
 _SUMS = (*_PER_STEP, "forward", "backward", "sized_bytes", "sized_bus_bytes", "sized_ns", "n_steps")
 _OF_CALLS = {"bytes_per_call": "bytes", "forward_share": "forward", "backward_share": "backward"}
 # What a rank did with one collective of one communicator, which is a use, in its summary steps. Null: not known.
@@ -116,14 +115,13 @@ def _uses(across: CrossRank, cells: pa.Table, pooled: pa.Table, chosen: Flags) -
         communicator, collective = divmod(row["use"], len(COLLECTIVES))
         calls, n_steps = row["calls"] or 0, row["n_steps"]
         told = {name: row[of] if calls else None for name, of in _OF_CALLS.items()}
-        of_calls = {name: None if total is None else total / calls for name, total in told.items()}
         uses[row["use"]] = CommUse(
             communicator=across.rows.communicators[communicator],
             collective=COLLECTIVES[collective],
             ranks=tuple(users[communicator]),
             calls_per_step=calls / n_steps if n_steps else 0.0,
             kernels_before=before.get(row["use"], ()),
-            **of_calls,
+            **{name: None if total is None else total / calls for name, total in told.items()},
         )
     return dict(sorted(uses.items(), key=lambda item: (item[1].communicator, item[1].collective)))
 

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from nsyspipe.errors import DatasetError, OptionError, nearest_name
-from nsyspipe.model.names import RUN_DIRECTORY, printable
+from nsyspipe.model.names import RUN_DIRECTORY, grouped, printable
 
 FILE, DIRECTORY, LINK = "a file", "a directory", "a link"
 _KINDS = {
@@ -303,9 +303,7 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
     if not is_saved(store) or is_one_run(store):
         fix = f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
         raise OptionError(asked, f"{place} is no store, in which labels name runs", fix=fix)
-    ids: dict[str, list[str]] = {}
-    for run_id, of_run in labels_by_time(store).items():
-        ids.setdefault(of_run, []).append(run_id)
+    ids = grouped((of_run, run_id) for run_id, of_run in labels_by_time(store).items())
     if broken := ids.pop("", []):
         problem = f"{argument_of(store, broken[0])} cannot be read, whatever its label is"
         raise OptionError(asked, problem, fix="remove it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
 from functools import cached_property
@@ -24,7 +24,7 @@ from nsyspipe.model.schema import EVENT_TABLES
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import conform
 from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
-from nsyspipe.run.run import Run, RunHeader, steps_source
+from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.store.layout import file_name, find_saved, published
 from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
 
@@ -100,9 +100,7 @@ class SavedRun(Run):
     def link(self) -> LinkVerdict | None:
         return self._details.link
 
-    def operations(
-        self, steps: tuple[int, int] | int | None = None, ranks: Iterable[int] | int | None = None
-    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    def operations(self, steps: AskedSteps = None, ranks: AskedRanks = None) -> Iterator[schema.OfRank]:
         chosen = self.chosen_ranks(ranks)
         if steps is not None:
             steps = check_steps(self.steps(), steps)
@@ -111,7 +109,7 @@ class SavedRun(Run):
             raise DatasetError(f"run {self.run_id}", "was saved without its operations", fix=fix)
         return (self._of_rank(rank, steps) for rank in chosen)
 
-    def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> tuple[int, pa.Table, pa.Table]:
+    def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> schema.OfRank:
         events, ranges = (self.files.table(name, rank) for name in EVENT_TABLES)
         for name, table in zip(EVENT_TABLES, (events, ranges), strict=True):
             check_ranks(table, [rank], self._path(name, rank))

@@ -38,8 +38,7 @@ def columns(spans, *ops, recorded=ALL):
 
 def row(*ops, span=(0, 100), **options):
     """Return the only window's figures."""
-    found = columns([span], *ops, **options)
-    return {name: None if one is None else one[0] for name, one in found.items()}
+    return {name: None if one is None else one[0] for name, one in columns([span], *ops, **options).items()}
 
 
 @pytest.mark.parametrize(("recorded", "nulls"), [

@@ -17,8 +17,7 @@ def offsets(*collectives, reports=None):
     reports = reports or tuple(range(len(collectives[0])))
     ends = np.array(collectives, np.int64)
     rows = np.arange(ends.size).reshape(ends.shape)[:, np.newaxis]
-    owner = ints(*reports[: ends.shape[1]] * len(ends))
-    found = clock_offsets(list(rows), ends.ravel(), owner, max(reports) + 1)
+    found = clock_offsets(list(rows), ends.ravel(), ints(*reports[: ends.shape[1]] * len(ends)), max(reports) + 1)
     return [(one.offset_ns, one.error_ns) for one in found]
 
 
@@ -34,10 +33,8 @@ def test_the_median_of_an_even_number_is_floored(values, median):
     ("deviation", "error"), [(0, 0), (1, 1), (2, 3), (3, 4), (10, 15), (1000, 1483), (10**9, 1_482_600_000)]
 )
 def test_the_error_is_the_spread_of_the_differences_to_the_nearest_ns(deviation, error):
-    # Differences of rank 2: 10^10 less the deviation, 10^10, 10^10 and more; x 1.4826.
-    at = 10**10
-    found = offsets((0, 0, at - deviation), (0, 0, at), (0, 0, at + deviation))
-    assert found == [(0, 0), (0, 0), (at, error)]
+    at = 10**10  # differences of rank 2: 10^10 less the deviation, 10^10, 10^10 and more; x 1.4826
+    assert offsets((0, 0, at - deviation), (0, 0, at), (0, 0, at + deviation)) == [(0, 0), (0, 0), (at, error)]
 
 
 @pytest.mark.parametrize(("offset", "applied"), [(4, 0), (5, 5), (-4, 0), (-5, -5)])

@@ -94,8 +94,7 @@ def test_what_one_collective_says(starts, ends, expected):
 def test_several_blocks_number_their_collectives_one_after_the_other():
     # A collective of operations 4 and 0, two of (1, 5, 3) and (2, 6, 7); operation 8 is not matched.
     starts = (10, 20, 30, 25, 12, 21, 31, 36, 99)
-    ends = (40, 50, 60, 50, 40, 50, 60, 60, 100)
-    found = measure([[[4, 0]], [[1, 5, 3], [2, 6, 7]]], starts, ends)
+    found = measure([[[4, 0]], [[1, 5, 3], [2, 6, 7]]], starts, (40, 50, 60, 50, 40, 50, 60, 60, 100))
     expected = {
         "collective_id": [0, 1, 2, 1, 0, 1, 2, 2, NOBODY], "n_ranks": [2, 3, 3, 3, 2, 3, 3, 3, 0],
         "first_start_ns": [10, 20, 30, 20, 10, 20, 30, 30, 0], "last_start_ns": [12, 25, 36, 25, 12, 25, 36, 36, 0],
@@ -278,8 +277,7 @@ def test_what_ran_as_sends_and_receives_is_named_by_what_was_called():
 def test_where_calls_are_not_all_known_kernels_keep_their_names_so_that_ranks_match():
     unknown = (op(0, kind=SEND), op(10, kind=SEND), op(20))
     rows = side_by_side(rank(*all_to_alls(5)), rank(*unknown))
-    names = [rows.kinds[kind].collective for kind in rows.kind.tolist()]
-    assert names == ["send_recv", "send_recv", "all_reduce"] * 2
+    assert [rows.kinds[kind].collective for kind in rows.kind.tolist()] == ["send_recv", "send_recv", "all_reduce"] * 2
     assert rows.message_bytes.tolist() == [ABSENT, 4, 2, *[ABSENT] * 3]
     ((first, *rest),) = matched(rank(*all_to_alls(5)), rank(*unknown))
     assert sorted([first, *rest]) == [[0, 0], [10, 10], [20, 20]]

@@ -65,8 +65,7 @@ def test_measures_of_a_set_equal_counting(spans, times):
     assert found.contains(at).tolist() == [time in covered for time in times]
     assert found.covered_until(at).tolist() == [sum(tick < time for tick in covered) for time in times]
     windows = ints(*(time + 7 for time in times))
-    inside = [len(covered & set(range(time, time + 7))) for time in times]
-    assert found.lengths(at, windows).tolist() == inside
+    assert found.lengths(at, windows).tolist() == [len(covered & set(range(time, time + 7))) for time in times]
 
 
 @quick
@@ -128,8 +127,7 @@ def test_kernels_memcpys_and_memsets_stand_side_by_side_and_a_name_that_says_not
     comms = [kernel(1, 2, name, is_comm=True) for name in (2, 3, 9)]
     kernels = kernel(10, 20), kernel(5, 6, graph), unnamed, *comms
     found = operations(kernels, [copy(30, 40)], [copy(40, 50, n_bytes=8)])
-    categories = [*["compute"] * 3, *["comm"] * 3, *["memory"] * 2]
-    assert [CATEGORIES[code] for code in found.category.tolist()] == categories
+    assert [CATEGORIES[code] for code in found.category.tolist()] == [*["compute"] * 3, *["comm"] * 3, *["memory"] * 2]
     names = ["at::relu", "CUDA graph", "(no name)", "ncclDevKernel_AllGather_RING_LL", "nccl", "(no name)"]
     assert named(found) == [*names, "memcpy DtoD", "memset"]
     assert list(found.names) == sorted(found.names)
@@ -156,8 +154,7 @@ def test_operations_stand_by_start_then_end_then_every_other_column():
         found = operations([rows[at] for at in chosen], launches=[[0] * 7, [], []])
         assert [chosen[at] for at in found.in_order().tolist()] == list(range(7))
     # Of those that are equal otherwise what is given decides.
-    equal = operations([kernel(6, 7), kernel(6, 7)], launches=[[3, 3], [], []])
-    assert equal.in_order(ints(2, 1)).tolist() == [1, 0]
+    assert operations([kernel(6, 7), kernel(6, 7)], launches=[[3, 3], [], []]).in_order(ints(2, 1)).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(("span", "wide"), [

@@ -56,8 +56,7 @@ def test_a_row_says_its_phase_and_name_in_words():
 ])  # fmt: skip
 def test_slowed_kernels_are_counted_in_the_phase_that_launched_them(grid, expected):
     durations = 1, 1, 1, 10, 10, 10, 14, 13, 16, 20, 1, 1, 1
-    ends = np.cumsum(durations).tolist()
-    spans = [(end - length, end) for length, end in zip(durations, ends, strict=True)]
+    spans = [(end - length, end) for length, end in zip(durations, np.cumsum(durations).tolist(), strict=True)]
     ops = [compute(*span, at, name_id=5, grid=grid, block=1) for at, span in enumerate(spans)]
     table, _ = table_of(*ops, texts={5: "k"}, phase=[0] * 8 + [1] * 5, under=spans[6:10])
     columns = (table[name].to_pylist() for name in ("n_kernels", "n_slowed", "slowed_ns", "free_ns"))
@@ -131,8 +130,7 @@ def test_windows_at_either_end_keep_their_own_sums_when_there_are_too_many(monke
     # For three rows 100 groups: 25 windows alone at either end, 950 between in 50 groups of 19.
     monkeypatch.setattr(module, "_MOST_SUMS", 300)
     n = 1000
-    kernels = [(at, 1, at % 3) for at in range(n)]
-    found, *_ = sums(kernels, list(pairwise(range(n + 1))))
+    found, *_ = sums([(at, 1, at % 3) for at in range(n)], list(pairwise(range(n + 1))))
     assert len(found.edges) == 101
     assert found.group.size <= 300
     for first, is_known in ((1, True), (25, True), (26, False), (25 + 19, True), (980, True)):
@@ -358,8 +356,7 @@ def test_without_steps_or_without_a_sight_of_communication_nothing_is_made_up():
     assert [row[name] for name in names] == [20, 0.005, None, None]
     (row,) = rows_of("kernels", [kernel(0, "a", None, None), kernel(1, "a", 1, 20)])
     assert (row["n_calls"], row["total_ns"], row["step_share"], row["time_ns_per_step"]) == (None,) * 4
-    # In a graph that was captured as a whole there may be more.
-    hidden = [STEPS[0] | {"comm_ns": None}, *STEPS[1:]]
+    hidden = [STEPS[0] | {"comm_ns": None}, *STEPS[1:]]  # in a graph that was captured as a whole there may be more
     assert rows_of("collectives", collectives=[collective(0, 1, 0, 60, wait=20)], steps=hidden) == []
     (row,) = rows_of("kernels", [kernel(0, "CUDA graph", 1, 20)], steps=hidden)
     assert (row["step_share"], row["beside_comm_ratio"]) == (0.005, None)

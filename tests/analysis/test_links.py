@@ -36,8 +36,7 @@ def ring(*transports, hosts=None, comm_id="0x1", rings=True):
     known = [(rank, transport.split(", ")) for rank, transport in enumerate(transports) if transport]
     edges = tuple(Edge(rank, (rank + 1) % n_ranks, tuple(words), 2) for rank, words in known)
     around = {0: tuple(range(n_ranks))} if rings else None
-    place = members(*(hosts or ["a"] * n_ranks))
-    return Communicator(comm_id, n_ranks, place, around, 2, None, edges or None)
+    return Communicator(comm_id, n_ranks, members(*(hosts or ["a"] * n_ranks)), around, 2, None, edges or None)
 
 
 def one_log(*comms):

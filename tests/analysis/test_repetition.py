@@ -17,8 +17,7 @@ from tests.build.make_comm import SEND, op, rank
 LOOP, AUTOGRAD = 1, 2
 _GAP_NS, _PAUSE_NS = 10, 500
 
-# name, grid, thread, pause of the host before it
-Launch = tuple[str, int, int, int]
+Launch = tuple[str, int, int, int]  # name, grid, thread, pause of the host before it
 Roll = np.random.Generator
 
 
@@ -107,8 +106,7 @@ def test_steps_of_equal_launches_begin_behind_the_optimizer(n: int) -> None:
 
 
 def test_a_capture_that_begins_and_ends_inside_a_step_has_whole_steps_only() -> None:
-    found = units([step()[20:], *[step()] * 4, step()[:30]])
-    assert found.edges.tolist() == edges(*[_STEP] * 4, first=_STEP - 20)
+    assert units([step()[20:], *[step()] * 4, step()[:30]]).edges.tolist() == edges(*[_STEP] * 4, first=_STEP - 20)
 
 
 @pytest.mark.parametrize(("parts", "sizes"), [
@@ -189,8 +187,7 @@ def test_micro_batches_are_no_steps_where_noise_hides_what_else_is_in_each_fourt
 
 def test_of_two_stretches_around_a_recompilation_the_longer_counts() -> None:
     other = [(name if "Functor" in name else f"triton_{name}", grid, at, gap) for name, grid, at, gap in step(5)]
-    compiling = launches(*(f"autotune_{at}" for at in range(200)))
-    found = units([*[step()] * 4, compiling, *[other] * 9])
+    found = units([*[step()] * 4, launches(*(f"autotune_{at}" for at in range(200))), *[other] * 9])
     assert np.diff(found.edges).tolist()[-8:] == [len(other)] * 8
     assert found.edges[-1] - found.edges[0] < 10 * len(other)
 
@@ -229,8 +226,7 @@ def test_what_does_not_repeat_has_no_units(parts: list[list[Launch]]) -> None:
 
 def test_where_no_optimizer_is_known_a_unit_begins_behind_the_longest_pause() -> None:
     one = step(name="update")
-    found = units([one[25:], *[one] * 5, one[:10]])
-    assert found.edges.tolist() == edges(*[len(one)] * 5, first=len(one) - 25)
+    assert units([one[25:], *[one] * 5, one[:10]]).edges.tolist() == edges(*[len(one)] * 5, first=len(one) - 25)
 
 
 def test_ranges_of_units_and_of_the_backward_pass() -> None:
@@ -261,8 +257,7 @@ def test_each_micro_batch_has_a_backward_pass_of_its_own_and_two_threads_that_co
     assert backward_of_thread(sequence(parts), found.members) is None
 
 
-# When five steps of a program begin: never evenly.
-STARTS = (0, 1000, 2300, 3100, 4600, 5500)
+STARTS = (0, 1000, 2300, 3100, 4600, 5500)  # when five steps of a program begin: never evenly
 
 
 def of_rank(begins, *, late=0, first=0, ids=False, shift=0):
@@ -394,5 +389,4 @@ def test_alignment_of_long_units_holds_a_band_and_not_a_row_per_item():
     assert n_common(one, other, 1000) >= 19_800
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # A number of 20 000 bits for each of as many items would be 50 MB.
-    assert peak < 8_000_000
+    assert peak < 8_000_000  # a number of 20 000 bits for each of as many items would be 50 MB

@@ -176,24 +176,21 @@ def test_who_was_kept_waiting_by_another_stage_is_late_for_that():
     # Pipelines of ranks 0 and 1, 2 and 3; gradients among 0 and 2, 1 and 3. In step 1 rank 3 takes 90 longer: rank 2 waits 110
     # for it where rank 0 waits 20, and comes 80 late to the gradients of its stage, rank 3 itself 95. In step 2 rank 2 is 60
     # late, although it waited no longer than rank 0.
-    waits = {1: (20, 30, 110, 30), 2: (20, 30, 20, 30)}
     rows: list[dict[str, object]] = [
         {"step": step, "rank": rank, "collective": "send_recv", "comm_id": f"pair {rank // 2}", "wait_ns": wait}
-        for step, of_ranks in waits.items()
+        for step, of_ranks in {1: (20, 30, 110, 30), 2: (20, 30, 20, 30)}.items()
         for rank, wait in enumerate(of_ranks)
     ]
-    late = {1: (0, 0, 80, 95), 2: (0, 0, 60, None)}
     rows += [
         {
             "step": step, "rank": rank, "collective": "all_reduce", "comm_id": f"data {rank % 2}", "late_by_ns": ns,
             "held_up_ns": ns,
         }
-        for step, of_ranks in late.items()
+        for step, of_ranks in {1: (0, 0, 80, 95), 2: (0, 0, 60, None)}.items()
         for rank, ns in enumerate(of_ranks)
     ]  # fmt: skip
     found = module.own_lateness(schema.COLLECTIVES.from_rows(rows))
     assert found["inherited_ns"].to_pylist() == [0, 0, 90, 0, 0, 0, 0, 0]
     assert found["late_by_ns"].to_pylist() == found["held_up_ns"].to_pylist() == [0, 0, 0, 95, 0, 0, 60, None]
-    # Without a pipeline all is as it was.
-    alone = module.own_lateness(schema.COLLECTIVES.from_rows(rows[8:]))
+    alone = module.own_lateness(schema.COLLECTIVES.from_rows(rows[8:]))  # without a pipeline all is as it was
     assert alone["late_by_ns"].to_pylist() == [0, 0, 80, 95, 0, 0, 60, None]

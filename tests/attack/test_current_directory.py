@@ -240,8 +240,7 @@ def test_launchers_do_not_where_they_are_started_in_their_own_clone(workshop, la
     """Its directory is on the training program's path, and reports are written there."""
     work = workshop.work
     for package in ("launchers", "nsyspipe"):
-        unwanted = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(LAUNCHERS.parent / package, work / package, ignore=unwanted)
+        shutil.copytree(LAUNCHERS.parent / package, work / package, ignore=shutil.ignore_patterns("__pycache__"))
     dry, answer = launched(workshop, launcher, folder=work / "launchers")
     assert workshop.trap.imports() != []  # the trap works: the program's path is as ever
     assert f"False|{work}:{workshop.root}/site\n" in answer.out

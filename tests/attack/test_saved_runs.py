@@ -210,8 +210,7 @@ BOMBS = {"steps": many_rows, "ranks": long_text, "kernels": one_text_many_times}
 def test_a_file_that_would_become_far_larger_than_it_is_is_refused_before_it_is_read(copy, monkeypatch, table, bomb):
     monkeypatch.setattr(parquet_size, "_SMALL_PAGES", 2**24)
     path = places(copy)[table]
-    found = bomb(pq.ParquetFile(path).read())
-    pq.write_table(found, path, compression="zstd", use_dictionary=bomb is not long_text)
+    pq.write_table(bomb(pq.ParquetFile(path).read()), path, compression="zstd", use_dictionary=bomb is not long_text)
     assert path.stat().st_size < 200_000
     before = pa.default_memory_pool().max_memory()
     with pytest.raises(NsyspipeError, match=r"cannot be read.*than a file of"):  # noqa: PT012

@@ -240,8 +240,7 @@ def test_no_file_and_no_message_of_a_job_holds_a_secret(machine, attempts):  # n
     for secret in (*secrets, "nvapi-in-the-environment"):
         assert secret not in said
         assert [path for path, text in written.items() if secret in text] == []
-    command = machine.sidecar("whole")["command"]
-    assert command[-2:] == ["--lr", "0.125"]
+    assert machine.sidecar("whole")["command"][-2:] == ["--lr", "0.125"]
     key = (machine.root / "state" / "nsyspipe" / "hash-key").read_bytes()
     assert not any(form in "".join(written.values()) for form in (key.hex(), repr(key)))
 

@@ -248,8 +248,7 @@ def test_speed_of_matching_clocks_and_waiting(shown):
     chosen = np.unique(rows.step)
     table = collectives_table(run, range(N_RANKS), chosen)
     table_seconds = min(_timed(lambda: collectives_table(run, range(N_RANKS), chosen)) for _ in range(2))
-    # Ends agree within 3 us, so clocks are known as well: up to what all have in common.
-    assert found.is_matched.all()
+    assert found.is_matched.all()  # ends agree within 3 us, so clocks are known as well: up to what all have in common
     assert np.ptp(np.array([one.offset_ns for one in offsets]) - clock_errors(N_RANKS, SEED)) < 3000
     assert table.num_rows == N_RANKS * N_COLLECTIVES
     shown(

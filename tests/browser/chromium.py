@@ -11,8 +11,7 @@ import pytest
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PATIENCE_S = 5
-# The whole first screen, and a phone.
-DESKTOP, PHONE = (1440, 900), (360, 780)
+DESKTOP, PHONE = (1440, 900), (360, 780)  # the whole first screen, and a phone
 
 
 def chromium_path() -> str:

@@ -256,7 +256,6 @@ def test_levels_are_stretches_that_lie_together(kept):
 
 def test_names_on_the_axis_break_where_their_parts_meet(kept):
     wrapped = kept.page.evaluate("nsyspipe.axes.wrapped('ddp-4gpu-shm-bucket100', 62)")
-    # 62 pixels hold 9 letters.
-    assert wrapped.split("\n") == ["ddp-4gpu-", "shm-", "bucket100"]
+    assert wrapped.split("\n") == ["ddp-4gpu-", "shm-", "bucket100"]  # 62 pixels hold 9 letters
     long = kept.page.evaluate("nsyspipe.axes.wrapped('x'.repeat(100), 62)")
     assert long.split("\n") == ["x" * 9, "x" * 9, "x" * 8 + "…"]

@@ -301,8 +301,7 @@ def test_a_scoreboard_tells_parts_and_intervals_in_a_row_or_below_each_other_in_
     tops = "chart.getOption().grid.map(one => one.top)"
     opened = open_page(written("board"), dark=True)
     wide = opened.chart(tops, BOARD)
-    # The second run, inside its bar.
-    x, y = opened.chart("chart.convertToPixel({gridIndex: 0}, [20e6, 1])", BOARD)
+    x, y = opened.chart("chart.convertToPixel({gridIndex: 0}, [20e6, 1])", BOARD)  # the second run, inside its bar
     opened.page.mouse.move(*opened.point(BOARD, x, y))
     said = opened.tooltip()
     assert [one for one in ("bucket25", "101.0 ms", "exposed communication", "improvement") if one not in said] == []

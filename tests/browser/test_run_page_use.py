@@ -8,8 +8,7 @@ from nsyspipe.report.units import bandwidth_text, bytes_text, ms_text, percent_t
 from tests.build.synthetic import generate
 
 TIMELINE = "chart-timeline"
-# In `ddp-2gpu-straggler` rank 0's first compute bar begins with the step.
-COMPUTE_ROW = 44
+COMPUTE_ROW = 44  # in `ddp-2gpu-straggler` rank 0's first compute bar begins with the step
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +164,7 @@ def test_the_wheel_scrolls_the_page_until_the_chart_is_clicked(timeline):
     page.mouse.wheel(0, -240)
     page.wait_for_timeout(100)
     start, end = timeline.zoom(TIMELINE)
-    # Two notches of 120: 1.6 * 1.6, around the pointer.
-    assert end - start == pytest.approx(100 / 1.6**2)
+    assert end - start == pytest.approx(100 / 1.6**2)  # two notches of 120: 1.6 * 1.6, around the pointer
     assert page.evaluate("scrollY") == settled
 
 

@@ -34,11 +34,9 @@ class Ddp:
     optimizer: int = 4 * MS
     late: tuple[int, ...] = (0, 0)
     has_copies: bool = True
-    # Between launches: what is launched too late starts too late.
-    launch_every: int = US
+    launch_every: int = US  # between launches: what is launched too late starts too late
     datatype: str = "f32"
-    # Whether one kernel scales all gradients; else each has one of its own name.
-    scales_alike: bool = True
+    scales_alike: bool = True  # whether one kernel scales all gradients; else each has one of its own name
     has_phases: bool = True
     has_payloads: bool = False
     n_micro_batches: int = 1

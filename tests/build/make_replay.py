@@ -14,8 +14,7 @@ from tests.build.ddp_run import MS, US, Ddp
 SINGLE = Ddp()
 WORK = 10 * MS + 4 * (5 * MS + 100 * US) + 4 * 100 * US + 4 * MS
 STEP = WORK + 80 * MS
-# What an all-reduce takes besides its bytes, as the replay has it.
-OVERHEAD = 30 * US
+OVERHEAD = 30 * US  # what an all-reduce takes besides its bytes, as the replay has it
 # A bucket that is new and begins while the rank works waits for a place on the GPU: kernels by their share of the time,
 # half of each, or of a block of 250 us; 34 ms of a step are in kernels that are longer, 0.4 ms in kernels of 100 us.
 PLACE = (34 * 250 + 0.4 * 100) / (2 * 34.4) * US
@@ -36,8 +35,7 @@ def only(found):
     assert scenario.refused is None, scenario.refused
     assert scenario.low_ns <= scenario.step_time_ns <= scenario.high_ns
     assert scenario.throughput_steps_per_s == pytest.approx(1e9 / scenario.step_time_ns)
-    gain = 100 * (found.step_time_ns - scenario.step_time_ns) / found.step_time_ns
-    assert scenario.gain_pct == pytest.approx(gain)
+    assert scenario.gain_pct == pytest.approx(100 * (found.step_time_ns - scenario.step_time_ns) / found.step_time_ns)
     return scenario
 
 
@@ -56,8 +54,7 @@ def forget_launches(report, name, n):
     """Take the first n launches of the kernels with that name out of a report."""
     with contextlib.closing(sqlite3.connect(report)) as connection, connection:
         words = f"delete from CUPTI_ACTIVITY_KIND_RUNTIME {_OF_KERNELS} order by start limit ?2)"
-        gone = connection.execute(words, (name, n))
-        assert gone.rowcount == n
+        assert connection.execute(words, (name, n)).rowcount == n
 
 
 def launch_first(report, name, *, every):

@@ -4,8 +4,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# nvtxPayloadEntryType
-INT, UINT, INT32, UINT32, UINT64, SIZE = 5, 6, 15, 16, 18, 22
+INT, UINT, INT32, UINT32, UINT64, SIZE = 5, 6, 15, 16, 18, 22  # nvtxPayloadEntryType
 # By type: how `struct` writes it.
 CODES = {
     **dict(enumerate("bBhHiIqQqQ", 1)),

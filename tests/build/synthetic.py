@@ -211,8 +211,7 @@ def _put_ranges(
 
 def _put(database: sqlite3.Connection, table: str, where: NDArray[np.bool_] | None = None, **columns: Any) -> None:
     """Insert columns: arrays or lists of one length, and constants; what the table requires besides is 0."""
-    required = {name: 0 for name, kind in schemas()[_VERSION][table].items() if "NOT NULL" in kind}
-    columns = required | columns
+    columns = {name: 0 for name, kind in schemas()[_VERSION][table].items() if "NOT NULL" in kind} | columns
     size = next(len(values) for values in columns.values() if isinstance(values, np.ndarray | list))
     keep = np.arange(size) if where is None else np.flatnonzero(where)
     names = ", ".join(f'"{name}"' for name in columns)

@@ -102,8 +102,7 @@ class TraceBuilder:
         return self._operation(MEMCPY, (start, end), call, pid, device=device, bytes=n_bytes, copyKind=kind)
 
     def memset(self, start: int, end: int, n_bytes: int = 8, *, launch: int | None = None) -> TraceBuilder:
-        call = self.launch(launch, api="cudaMemsetAsync_v3020")
-        return self._operation(MEMSET, (start, end), call, bytes=n_bytes)
+        return self._operation(MEMSET, (start, end), self.launch(launch, api="cudaMemsetAsync_v3020"), bytes=n_bytes)
 
     def graph(self, start: int, end: int, *, launch: int | None = None) -> TraceBuilder:
         call = self.launch(launch, api="cudaGraphLaunch_v10000")

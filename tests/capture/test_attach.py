@@ -14,8 +14,7 @@ from tests.build.programs import put
 from tests.capture import stand_in
 
 ATTACH = Path(__file__).parents[2] / "launchers" / "attach"
-# With optimizers that call their hooks as torch's do.
-TORCH = f"{stand_in.TORCH}from torch import optim\n"
+TORCH = f"{stand_in.TORCH}from torch import optim\n"  # with optimizers that call their hooks as torch's do
 OPTIMIZER = """
 hooks = []
 register_optimizer_step_post_hook = hooks.append

@@ -47,8 +47,7 @@ def test_a_name_below_a_file_or_of_a_directory_is_refused(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert run(tmp_path / "file" / "x", "--nsys=nsys") == 2
     assert "reports cannot be written there" in capsys.readouterr().err
-    # One of a report's name is not removed.
-    (tmp_path / "x_0.sqlite").mkdir()
+    (tmp_path / "x_0.sqlite").mkdir()  # one of a report's name is not removed
     assert run(tmp_path / "x", "--nsys=nsys", "--force") == 2
     assert "error: " in capsys.readouterr().err
     assert (tmp_path / "x_0.sqlite").is_dir()

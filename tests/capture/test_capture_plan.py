@@ -89,8 +89,7 @@ def test_an_earlier_capture_is_what_this_node_answers_for(tmp_path, words, earli
     assert {path.name for path in earlier_files(job(*words.split(), name=tmp_path / "run"))} == earlier
 
 
-# What Python's multiprocessing puts below a rank's directory.
-SOCKET = "tmp_1000/pymp-12345678/listener-12345678"
+SOCKET = "tmp_1000/pymp-12345678/listener-12345678"  # what Python's multiprocessing puts below a rank's directory
 
 
 @pytest.fixture

@@ -95,8 +95,7 @@ def test_many_open_files_do_not_matter(tmp_path, number):
 
 
 def test_a_rank_that_was_not_chosen_runs_without_nsys(status_dir, tmp_path):
-    nsys = nsys_words(tmp_path, 'touch started; "$@"')
-    assert run("sh", "-c", "exit 4", nsys=nsys, options=["--ranks=0-2,9"]) == 4
+    assert run("sh", "-c", "exit 4", nsys=nsys_words(tmp_path, 'touch started; "$@"'), options=["--ranks=0-2,9"]) == 4
     assert not (tmp_path / "started").exists()
     record = the_record(status_dir)
     assert (record.is_captured, record.report, record.problem, record.nsys_group) == (False, None, None, None)

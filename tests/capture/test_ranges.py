@@ -178,8 +178,7 @@ def test_a_generator_cannot_be_decorated_and_a_capture_that_nobody_ended_ends_wi
     code = "from nsyspipe.capture import annotate\n@annotate('data')\ndef items(): yield 1"
     assert "cannot decorate the generator items: its body runs in pieces" in run(code, status=1)
     code = "import atexit\natexit.register(lambda: print(nvtx.calls))\nstart_capture()"
-    out = run(START.format(module="nvtx") + code, nvtx=NVTX)
-    assert out == "['start nsyspipe.capture', 'end nsyspipe.capture']\n"
+    assert run(START.format(module="nvtx") + code, nvtx=NVTX) == "['start nsyspipe.capture', 'end nsyspipe.capture']\n"
 
 
 def test_the_launcher_is_told_the_names_and_what_the_job_runs_on(run, tmp_path):

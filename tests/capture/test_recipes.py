@@ -124,8 +124,7 @@ def test_a_step_of_lightning_has_its_phases_over_epochs_and_micro_batches(tmp_pa
     pass_ = ["forward", "loss", "end forward", "backward", "end backward"]
     steps = [[f"step {n}", *2 * pass_, "optimizer", "stepped", "end optimizer", f"end step {n}"] for n in range(4)]
     captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
-    found = asked(tmp_path, LIGHTNING, MANUAL="", GROUP=2, MAX=4, WORDS=words)
-    assert found == [*steps[0], *captured, *steps[3], 4]
+    assert asked(tmp_path, LIGHTNING, MANUAL="", GROUP=2, MAX=4, WORDS=words) == [*steps[0], *captured, *steps[3], 4]
 
 
 def test_lightning_stops_and_with_manual_optimization_only_backward_is_told(tmp_path):

@@ -74,8 +74,7 @@ def commit_in(folder):
 def test_the_commit_is_that_of_the_program_and_a_changed_file_makes_it_dirty(around, tmp_path):
     folder = tmp_path / "code"
     folder.mkdir()
-    commit = commit_in(folder)
-    for git, expected in ((False, (None, None)), (True, (commit, False))):
+    for git, expected in ((False, (None, None)), (True, (commit_in(folder), False))):
         found = around(folder, git=git)
         assert (found.git_commit, found.git_is_dirty) == expected
     (folder / "ddp_0.sqlite").write_text("not tracked")

@@ -31,8 +31,7 @@ def made(tmp_path_factory):
     files that are neither.
     """
     folder = tmp_path_factory.mktemp("made")
-    runs = scoreboard_runs(folder / "reports", ("slow", "fast", "again", "short", "wide"))
-    for name, run in runs.items():
+    for name, run in scoreboard_runs(folder / "reports", ("slow", "fast", "again", "short", "wide")).items():
         save(run, folder / name, events=True)
         save(run, folder / "store")
     for name in ("empty", "sick", "nothing"):

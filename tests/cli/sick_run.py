@@ -5,8 +5,7 @@ from tests.conftest import REAL
 
 LOG = REAL / "logs" / "ddp-4gpu-shm.nccl.log"
 TOPOLOGY = REAL / "logs" / "topo-4gpu.txt"
-# Of the log's processes, else it would be of another run.
-PIDS = (3175, 3171)
+PIDS = (3175, 3171)  # of the log's processes, else it would be of another run
 LINK = ("--nccl-log", LOG, "--topology", TOPOLOGY)
 
 

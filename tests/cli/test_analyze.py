@@ -28,8 +28,7 @@ def test_the_document_holds_the_hand_computed_figures(steady, invoke):
     assert found["run"]["n_ranks"] == found["run"]["world_size"] == 2
     assert found["run"]["reports"] == ["steady_0.sqlite", "steady_1.sqlite"]
     assert found["summary"]["skipped_steps"] == [0]
-    # Strict passes what is only for information.
-    assert {row["severity"] for row in found["problems"]} == {"info"}
+    assert {row["severity"] for row in found["problems"]} == {"info"}  # strict passes what is only for information
     assert invoke(steady, "--strict").exit_code == 0
     assert found["summary"]["by_rank"]["comm_share"] == {"lowest": [0, 0.06], "highest": [0, 0.06]}
     assert [(row["rank"], row["step"]) for row in found["steps"]] == [(r, s) for r in range(2) for s in range(4)]
@@ -116,8 +115,7 @@ def test_the_menu_leads_with_the_largest_change_and_fits(ddp):
 
 @pytest.mark.slow
 def test_one_combination_says_what_it_rests_on(ddp):
-    done = nsyspipe_here("whatif", ddp, "--no-grad-copy", "--bucket-mb", "25", COLUMNS="100")
-    lines = done.stdout.splitlines()
+    lines = nsyspipe_here("whatif", ddp, "--no-grad-copy", "--bucket-mb", "25", COLUMNS="100").stdout.splitlines()
     # 15.1 ms until the first bucket is ready, 80.09 on the link, 4 for the optimizer: 99.19. Beside the 15.6 ms of
     # backward that are left, transfers take 2 % longer (0.31), and each waits for room on the GPU.
     said = "With bucket_cap_mb=25, gradient_as_bucket_view=True: 99.71 ms, 15.09 ms (13.1 %) less step time"

@@ -48,8 +48,7 @@ def test_a_page_is_written_and_what_was_is_said_unless_quiet(dashboard, store, t
 def test_another_file_is_replaced_by_force_only(dashboard, store, tmp_path, content):
     path = tmp_path / "page.html"
     path.write_text(content)
-    done = dashboard(store, "-o", path)
-    refused(done, "--force")
+    refused(dashboard(store, "-o", path), "--force")
     assert path.read_text() == content
     assert dashboard(store, "-o", path, "--force").exit_code == 0
     before = path.read_text(encoding="utf-8")

@@ -54,8 +54,7 @@ def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside):
     done = diff("--against", "m1", "labels")
     refused(done, "is the id of a run, not a label", "fix: nsyspipe diff labels:m1 CANDIDATE")
     one = json.loads(diff("--against", "main", "labels/", "a=b/c", "--json", "-").stdout)
-    same = json.loads(diff("main=labels:m1", "main=labels:m2", "labels:f1", "--json", "-").stdout)
-    assert one == same
+    assert one == json.loads(diff("main=labels:m1", "main=labels:m2", "labels:f1", "--json", "-").stdout)
     assert one["metrics"][0]["n_baseline"] == 24  # steps of both captures
     for _ in range(2):  # the second replaces the first, whatever the sides are called
         assert diff("--against", "main", "labels", "labels:f1", "--markdown", "diff.md").exit_code == 0
@@ -169,11 +168,9 @@ def test_thresholds_come_from_the_nearest_file_which_the_output_names(diff, tmp_
     done = diff("fast", "slow")
     assert done.exit_code == 0
     assert "Thresholds from nsyspipe.toml." in done.stdout
-    # Options win over the file.
-    assert diff("fast", "slow", "--min-effect", "2").exit_code == 3
+    assert diff("fast", "slow", "--min-effect", "2").exit_code == 3  # options win over the file
     assert "nsyspipe.toml" in diff("fast", "slow", "--markdown", "-").stdout
-    # A log always shows it.
-    assert diff("fast", "slow", "-q").stderr == "Thresholds from nsyspipe.toml.\n"
+    assert diff("fast", "slow", "-q").stderr == "Thresholds from nsyspipe.toml.\n"  # a log always shows it
     done = diff("fast", "slow", "--json", "-")
     assert done.stderr == "Thresholds from nsyspipe.toml.\n"
     assert (document(done)["min_effect_pct"], document(done)["settings_file"]) == (50, "nsyspipe.toml")

@@ -39,8 +39,7 @@ def machine(tmp_path):
     folder.mkdir()
     program(folder, "nsys", printing(version=VERSION, profile=HELP))
     rows = GPUS.replace("\n", "\\n")
-    query = f"case $1 in --query-gpu*) printf '{rows}'; exit;; esac\n"
-    program(folder, "nvidia-smi", query + printing(topo=TOPOLOGY))
+    program(folder, "nvidia-smi", f"case $1 in --query-gpu*) printf '{rows}'; exit;; esac\n" + printing(topo=TOPOLOGY))
     return folder, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -147,8 +146,7 @@ def test_without_reports_they_are_ignored(sick, tmp_path):
     options = every_option(sick)
     for name, value in (("--step", "("), ("--topology", tmp_path / "none"), ("--findings", "x")):
         options[options.index(name) + 1] = value
-    found = json.loads(doctor(*options, LOG, "--json", "-"))
-    assert [one["name"] for one in found["checks"]] == CHECKS
+    assert [one["name"] for one in json.loads(doctor(*options, LOG, "--json", "-"))["checks"]] == CHECKS
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,7 @@ def test_a_command_imports_nothing_that_it_does_not_need(steady, tmp_path, words
 
 @pytest.mark.slow
 def test_a_program_that_imports_the_package_keeps_its_pandas(steady):
-    script = f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])"
-    done = python_run(script)
+    done = python_run(f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])")
     assert (done.stdout, done.stderr) == ("int64[pyarrow]\n", "")
 
 

@@ -72,8 +72,7 @@ def test_one_report_becomes_one_file_whose_host_is_host_0_whatever_its_name(repo
     assert query(tmp_path / f"copy of {name}", HOSTS) == [("Hostname", "host-0")]
     assert "redact the reports of several hosts in one call" in text
     assert "1 report redacted" in text
-    # Copies are readable as other new files are.
-    assert (tmp_path / f"copy of {name}").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / f"copy of {name}").stat().st_mode & 0o777 == 0o640  # copies are readable as other new files are
 
 
 def test_what_analyze_reads_beside_the_reports_is_named_and_nothing_else(reports, tmp_path):
@@ -118,8 +117,7 @@ def test_an_unknown_table_without_rows_is_no_obstacle_and_an_unknown_column_is_l
     edit(reports / "ddp_0.sqlite", f"ALTER TABLE {KERNEL} ADD COLUMN newColumn INTEGER DEFAULT 5")
     text = redacted(reports, tmp_path / "out")
     assert b"NEW_EVENTS" not in (tmp_path / "out" / "ddp_1.sqlite").read_bytes()
-    # 4 steps of 3 kernels.
-    assert re.search(rf"unknown columns +12 values  {KERNEL}\.newColumn \(12\)", text)
+    assert re.search(rf"unknown columns +12 values  {KERNEL}\.newColumn \(12\)", text)  # 4 steps of 3 kernels
     assert b"newColumn" not in (tmp_path / "out" / "ddp_0.sqlite").read_bytes()
 
 

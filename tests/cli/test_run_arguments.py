@@ -192,8 +192,7 @@ def test_reading_options_hold_for_reports(folder):
     ((_, runs),) = opened(["one"], skip_first="0")
     assert runs[0].skipped_steps == []
     # A saved run beside them keeps the figures that it has.
-    found = opened(["one", "store/runs/run_id=one"], skip_first="0")
-    assert [run.skipped_steps for _, (run,) in found] == [[], [0]]
+    assert [run.skipped_steps for _, (run,) in opened(["one", "store/runs/run_id=one"], skip_first="0")] == [[], [0]]
 
 
 @pytest.mark.parametrize("more", [{"step": "x"}, {"nccl_log": ["x.log"]}])

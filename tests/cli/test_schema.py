@@ -14,8 +14,7 @@ from tests.cli.tools import nsyspipe_here
 from tests.markdown_page import Page
 
 REFERENCE = Path(nsyspipe.__file__).parent / "model" / "REFERENCE.md"
-# `breakdown` has the columns of `steps`.
-ANSWERS = [name for name in RUN_TABLES if name != "breakdown"]
+ANSWERS = [name for name in RUN_TABLES if name != "breakdown"]  # `breakdown` has the columns of `steps`
 
 
 def schema(*arguments, columns=100):
@@ -38,8 +37,7 @@ def test_every_column_that_an_answer_has_is_described_with_its_type(run, table):
 
 @pytest.mark.parametrize("columns", [60, 200])
 def test_the_description_fits_the_terminal_and_never_exceeds_100_columns(columns):
-    lines = schema(columns=columns).stdout.splitlines()
-    assert max(map(len, lines)) <= min(columns, 100)
+    assert max(map(len, schema(columns=columns).stdout.splitlines())) <= min(columns, 100)
 
 
 def test_the_committed_reference_is_what_the_program_prints(pinned):

@@ -91,8 +91,7 @@ def test_a_pipe_gets_no_escape_codes_and_a_terminal_the_same_words(steady, tmp_p
     assert ESCAPE not in nsyspipe_here("schema", TERM="xterm-256color").stdout
     code, shown = terminal_run("analyze", steady, "--no-progress", columns=80)
     assert (code, "reading reports" in shown) == (0, False)
-    words = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()]
-    assert words == printed.splitlines()
+    assert [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()] == printed.splitlines()
 
 
 @pytest.mark.slow

@@ -43,8 +43,7 @@ def test_collectives_and_copies_are_counted_per_rank_and_step(run, made):
         for at in range(1600, 1600 + 3 * 1160, 1160):
             builder.nccl(at + 500, at + 510, launch=at - 5)
 
-    after = made(*[[(1000, 100, 0, 60)] * 3] * 2, edit=with_more_collectives)
-    assert changes(run, after) == {
+    assert changes(run, made(*[[(1000, 100, 0, 60)] * 3] * 2, edit=with_more_collectives)) == {
         ("collectives", "collectives per step"): (1, 2, 1),
         ("copies", "DtoD bytes per step"): (320, 0, -320),
         ("copies", "DtoD copies per step"): (1, 0, -1),
@@ -186,8 +185,7 @@ def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made):
         assert found.message == f"the same capture is on both sides: {run.header.label}"
         assert diff(run, other).metrics["why"][0].as_py() == "not comparable: the same capture is on both sides"
     # A capture of the same program whose kernels last longer is another one.
-    slower = made(*[[(1900, 100, 40, 60)] * 3] * 2)
-    assert check_comparable(side, Side("y", (slower,))) == []
+    assert check_comparable(side, Side("y", (made(*[[(1900, 100, 40, 60)] * 3] * 2),))) == []
 
 
 # Compute of 0.001 ms of a kernel "gemm"; a matrix product of another name may be of another precision.
@@ -361,10 +359,8 @@ def test_a_rank_that_only_one_side_lacks_blocks(run, made):
     found = checks(run, lacking)
     assert found["missing-ranks"] == (True, "none", "1")
     assert found["recorded"] == (False, "none", "ranks missing")
-    # Where both lack the same, they are alike.
-    assert checks(lacking, lacking) == {"missing-ranks": (False, "1", "1")}
-    # Many are counted.
-    one, other = made(STEPS, world_size=12), made(STEPS, STEPS, world_size=12)
+    assert checks(lacking, lacking) == {"missing-ranks": (False, "1", "1")}  # where both lack the same, they are alike
+    one, other = made(STEPS, world_size=12), made(STEPS, STEPS, world_size=12)  # many are counted
     assert checks(one, other)["missing-ranks"] == (True, "1, 2, 3, 4, 5, 6 and 5 more", "2, 3, 4, 5, 6, 7 and 4 more")
 
 
@@ -403,10 +399,8 @@ def test_what_makes_a_comparison_doubtful_is_named(run, made, steps, options, ch
 def test_other_message_bytes_are_named(tmp_path):
     runs = [payload_run(tmp_path / str(size), size) for size in (4096, 8192, 4100)]
     assert checks(runs[0], runs[1]) == {"message-bytes": (False, "0.004096 MB", "0.008192 MB")}
-    # A tenth of a per cent is padding.
-    assert checks(runs[0], runs[2]) == {}
-    # Of several captures their mean.
-    assert checks(runs[:2], runs[0])["message-bytes"][1] == "0.006144 MB"
+    assert checks(runs[0], runs[2]) == {}  # a tenth of a per cent is padding
+    assert checks(runs[:2], runs[0])["message-bytes"][1] == "0.006144 MB"  # of several captures their mean
 
 
 def test_other_traces_are_named_where_both_sides_say_theirs(run):
@@ -437,6 +431,5 @@ def test_what_would_settle_a_finding_is_not_the_command_that_is_running(runs):
     run = runs("2gpu-gpt-b25-shm")
     (fix,) = [row["fix"] for row in run.problems.to_pylist() if "comm-slows-compute" in row["message"]]
     assert fix.endswith("compare their kernels: nsyspipe diff")
-    problems = diff(run, run).problems.to_pylist()
-    fixes = {row["fix"] for row in problems if "comm-slows-compute" in row["message"]}
+    fixes = {row["fix"] for row in diff(run, run).problems.to_pylist() if "comm-slows-compute" in row["message"]}
     assert fixes == {fix.removesuffix(": nsyspipe diff")}

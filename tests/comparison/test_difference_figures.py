@@ -18,8 +18,7 @@ from nsyspipe.store.write import save
 from tests.comparison.conftest import STEPS, payload_run
 from tests.store.store_tools import places, unlisted
 
-# Two ranks, three steps: (compute, comm, copy, idle).
-ZERO = [(100, 10, 4, 6), (100, 20, 4, 6), (100, 30, 4, 6)]
+ZERO = [(100, 10, 4, 6), (100, 20, 4, 6), (100, 30, 4, 6)]  # two ranks, three steps: (compute, comm, copy, idle)
 ONE = [(90, 10, 4, 36), (90, 20, 4, 6), (90, 40, 4, 6)]
 
 
@@ -99,8 +98,7 @@ def test_parts_are_those_of_the_slowest_rank_of_each_step(table_of):
     # Slowest: rank 1 (140), rank 0 (130), and of two equal ones (140) the lower: rank 0.
     before, after = table_of(ZERO, ONE), table_of([(100, 10, 0, 10)] * 3, [(90, 10, 0, 10)] * 3)
     found = parts([before], [after])
-    # Of compute the mean is 290 / 3, in 1/1024 ns.
-    assert abs(found.pop("compute")[0] - 290 / 3) < 1 / 1024
+    assert abs(found.pop("compute")[0] - 290 / 3) < 1 / 1024  # of compute the mean is 290 / 3, in 1/1024 ns
     assert found == {"exposed_comm": (20, 10, -10), "exposed_memory": (4, 0, -4), "idle": (16, 10, -6)}
 
 
@@ -123,8 +121,7 @@ def test_thirds_of_a_nanosecond_sum_exactly_as_floats_and_causes_to_idle(table_o
 def test_parts_of_a_side_that_lacks_one_are_null_and_the_others_are_said(table_of):
     whole, lacking = (table_of([(100, 10, 4, 6)] * 3) for _ in range(2))
     at = whole.rows.column_names.index("idle_ns")
-    nulls = pa.nulls(whole.rows.num_rows, pa.int64())
-    vars(lacking)["rows"] = whole.rows.set_column(at, "idle_ns", nulls)
+    vars(lacking)["rows"] = whole.rows.set_column(at, "idle_ns", pa.nulls(whole.rows.num_rows, pa.int64()))
     found = parts([whole], [lacking])
     assert found["idle"] == (6, None, None)
     assert found["compute"] == (100, 100, 0)
@@ -170,14 +167,12 @@ def as_saved_before(run, folder):
     save(run, folder)
     run_id = run.header.run_id
     path = places(unlisted(folder, run_id), run_id)["kernels"]
-    kept = pq.read_table(path, partitioning=None).drop_columns(["n_in_summary", "in_summary_ns"])
-    pq.write_table(kept, path)
+    pq.write_table(pq.read_table(path, partitioning=None).drop_columns(["n_in_summary", "in_summary_ns"]), path)
     return nsyspipe.load(folder)
 
 
 def warnings(before, after):
-    checks = check_comparable(Side("a", (before,)), Side("b", (after,)))
-    return {check.check: check for check in checks}
+    return {check.check: check for check in check_comparable(Side("a", (before,)), Side("b", (after,)))}
 
 
 def test_a_run_has_the_same_kernels_as_itself_and_none_without_steps_of_figures(run):
@@ -207,8 +202,7 @@ def test_a_kernel_counts_where_it_starts_with_all_of_its_duration(run_with):
     found = {key[1]: row for key, row in rows(tables(run), tables(run)).items()}
     costs = {name: row["baseline_ns_per_step"] for name, row in found.items()}
     assert costs == {"gemm": 1000, NCCL: 100, "over": 101 / 3, "empty": 0, "late": 3801 / 3}
-    # Of no length it is there.
-    row = found["empty"]
+    row = found["empty"]  # of no length it is there
     assert (row["status"], row["baseline_n_per_step"], row["baseline_mean_ns"]) == ("same", 1 / 3, 0)
 
 
@@ -219,8 +213,7 @@ def test_what_runs_outside_of_the_summary_steps_does_not_appear(made, run_with, 
     assert "other" in after[0].run.kernels()["name"].to_pylist()
     found = rows(before, after)
     assert {key[1]: row["status"] for key, row in found.items()} == {"gemm": "same", NCCL: "same"}
-    # As compute of the same steps says.
-    assert found["backward", "gemm"]["delta_ns_per_step"] == 0
+    assert found["backward", "gemm"]["delta_ns_per_step"] == 0  # as compute of the same steps says
     # What ran there on the other side inside of them vanished.
     found = rows(tables(run_with((3000, 3030, "other", 2900))), after)
     row = next(row for key, row in found.items() if key[1] == "other")

@@ -26,13 +26,11 @@ def runs(board_runs):
 
 
 def rows(runs, *names, **options):
-    found = compare({name: runs[name] for name in names}, **options)
-    return {row["label"]: row for row in found.table.to_pylist()}
+    return {row["label"]: row for row in compare({name: runs[name] for name in names}, **options).table.to_pylist()}
 
 
 def test_the_speedup_is_the_ratio_of_mean_step_times(runs):
-    # Walls of 130, 131, 132 and of 100, 101, 102 ms.
-    found = rows(runs, "slow", "fast")["fast"]
+    found = rows(runs, "slow", "fast")["fast"]  # walls of 130, 131, 132 and of 100, 101, 102 ms
     assert found["speedup"] == pytest.approx(131 / 101, rel=1e-12)
     assert found["speedup_low"] < 131 / 101 < found["speedup_high"]
     assert found["throughput_steps_per_s"] == pytest.approx(1000 / 101)
@@ -58,30 +56,26 @@ def test_the_verdict_is_that_of_a_difference_on_step_time(runs, first, name, opt
     found = rows(runs, first, name, **options)[name]
     assert found["verdict"] == found["peer_verdict"] == verdict
     assert options or diff(runs[first], runs[name]).verdict == verdict
-    # Two steps, of 100 and 101 ms, have a speed-up without an interval.
-    found = rows(runs, "slow", "short")["short"]
+    found = rows(runs, "slow", "short")["short"]  # two steps, of 100 and 101 ms, have a speed-up without an interval
     assert found["speedup"] == pytest.approx(131 / 100.5)
     assert (found["speedup_low"], found["why"]) == (None, "short: 2 steps, needs 3")
 
 
 def test_another_world_size_is_not_judged_against_the_first_but_against_its_kind(runs):
     found = rows(runs, "slow", "wide", "fast", "wider")
-    # Steps of 121 and 111 ms in the mean.
-    assert found["wider"]["speedup"] == pytest.approx(131 / 111)
+    assert found["wider"]["speedup"] == pytest.approx(131 / 111)  # steps of 121 and 111 ms in the mean
     assert found["wider"]["verdict"] == "inconclusive"
     assert found["wider"]["why"] == "not comparable: world size"
     assert (found["wider"]["peer"], found["wider"]["peer_verdict"]) == ("wide", "improvement")
     assert found["wider"]["peer_speedup"] == pytest.approx(121 / 111)
     assert (found["wide"]["peer"], found["wide"]["peer_verdict"]) == ("wide", "reference")
     assert found["fast"]["peer"] == "slow"
-    # By force they are judged against the first.
-    found = rows(runs, "slow", "wide", force=True)["wide"]
+    found = rows(runs, "slow", "wide", force=True)["wide"]  # by force they are judged against the first
     assert (found["verdict"], found["peer"], found["why"]) == ("improvement", "slow", None)
 
 
 def test_kinds_name_their_best_and_what_cannot_be_told_from_it(runs):
-    board = compare({name: runs[name] for name in ("slow", "wide", "again", "wider", "short")})
-    first, second = board.kinds
+    first, second = compare({name: runs[name] for name in ("slow", "wide", "again", "wider", "short")}).kinds
     assert (first.peer, first.labels) == ("slow", ("slow", "again", "short"))
     assert (first.best, first.level_with) == ("slow", ("again",))  # equal ones: the reference
     assert first.not_told_from == ("short",)  # two steps say nothing of it
@@ -154,8 +148,7 @@ def test_another_gpu_is_another_kind(apart):
 
 
 def test_several_captures_are_one_run_with_the_mean_of_their_figures(runs):
-    board = compare([Side("both", (runs["slow"], runs["fast"])), runs["slow"]])
-    found = board.table.to_pylist()[0]
+    found = compare([Side("both", (runs["slow"], runs["fast"])), runs["slow"]]).table.to_pylist()[0]
     assert (found["n_captures"], found["n_summary_steps"]) == (2, 24)
     assert found["mean_step_time_ns"] == 116 * MS
     assert found["step_time_ns"] == 116 * MS

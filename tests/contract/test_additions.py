@@ -130,8 +130,7 @@ PACKAGE = Path(nsyspipe.__file__).parent
 # Columns that say where a row lies, or which rows count: no figures.
 PLACES = {"rank", "step", "start_ns", "end_ns", "is_complete", "in_summary", "n_steps", "n_summary_steps"}
 FIGURES = {*SUMMARY.names, *STEPS.names} - PLACES
-# A new figure may stand in so many: declared, registered, computed, and one more that works with it.
-MOST = 4
+MOST = 4  # a new figure may stand in so many: declared, registered, computed, and one more that works with it
 # So many files work with some figures: a file more is one that lists figures again.
 MORE = {
     21: "transfer_ns wall_ns", 20: "message_bytes", 19: "wait_ns", 17: "comm_ns", 16: "exposed_comm_ns",

@@ -57,8 +57,7 @@ def test_every_table_has_its_declared_schema_with_docs_and_units(steady_run, wit
     for one in (table, without_gpu.table(name)):
         assert one.schema.equals(TABLES[name].arrow, check_metadata=True)
     assert table.num_rows or name in {"problems", "links", "host_steps", "findings", "idle_calls"}
-    # What is of all ranks stands before theirs.
-    rows = table.select(TABLES[name].key).to_pylist()
+    rows = table.select(TABLES[name].key).to_pylist()  # what is of all ranks stands before theirs
     keys = [tuple(-1 if value is None else value for value in row.values()) for row in rows]
     assert keys == sorted(keys) or {*TABLES[name].key} & ORDERED_OTHERWISE
     for field in table.schema:
@@ -84,8 +83,7 @@ def test_a_run_reads_nothing_until_it_is_asked(steady):
         run.skip_first = 3
 
 
-# As whoever has no type checker calls it.
-api: Any = nsyspipe
+api: Any = nsyspipe  # as whoever has no type checker calls it
 
 
 def compared(run, **options):
@@ -202,8 +200,7 @@ def test_one_step_is_given_by_its_number(steady_run, tmp_path):
 def store(steady, tmp_path):
     """A store with two runs of label a, one of label b."""
     for number, label in enumerate("aab"):
-        run = nsyspipe.load(steady, label=label, run_id=f"run-{number}")
-        nsyspipe.export.parquet(run, tmp_path / "runs")
+        nsyspipe.export.parquet(nsyspipe.load(steady, label=label, run_id=f"run-{number}"), tmp_path / "runs")
     return tmp_path / "runs"
 
 

@@ -175,8 +175,7 @@ def answers(rule, given, expected):
         found, (rows, problems) = rule(given), judge(given)
         assert isinstance(found, NotJudged), found
         assert found.reason.startswith(expected)
-        # The run says so.
-        (said,) = [one for one in problems if found.reason in one.message]
+        (said,) = [one for one in problems if found.reason in one.message]  # the run says so
         assert (said.code, said.severity, said.fix) == ("not-judged", "info", found.fix)
         name = rule.__name__.replace("_", "-")
         assert (name in said.message, name in rows["id"].to_pylist()) == (True, False)

@@ -23,8 +23,7 @@ def each_step(n_ranks, n_steps, *collectives, exposed=800):
 # It takes 30 longer in forward on the host.
 LONGER = [phase("forward", rank, 1, host_ns=100 + 30 * rank) for rank in range(2)]
 LONGER += [phase("backward", rank, 1, host_ns=200 + 5 * rank) for rank in range(2)]
-# Rank 0 leaves at 60 (a broadcast) although rank 1 comes at 100: it waited 60.
-LEAVES = collective(1, (0, 100), 400)
+LEAVES = collective(1, (0, 100), 400)  # rank 0 leaves at 60 (a broadcast) although rank 1 comes at 100: it waited 60
 LEAVES[1]["held_up_ns"] = 60
 TWO_COMMUNICATORS = collective(1, (0, 700), 900) + collective(1, (0, 700), 900, seq=1, comm_id="b")
 # Tensor groups of 0 and 1, 2 and 3, 4 and 5, 6 and 7, data groups of 0, 2, 4, 6 and 1, 3, 5, 7, all from 0 on. First rank 1

@@ -120,8 +120,7 @@ def test_the_profilers_own_work_is_measured_in_the_steps_that_count(tmp_path):
 
 def test_a_first_step_that_the_capture_stretched_is_told(tmp_path):
     # Windows of 2000, 1000, 1000; the last one is cut.
-    run = run_of(tmp_path, quiet_rank(starts=(0, 2000, 3000, 4000)))
-    found = findings(run)["profiler-overhead"]
+    found = findings(run_of(tmp_path, quiet_rank(starts=(0, 2000, 3000, 4000))))["profiler-overhead"]
     assert found["saving_ns_per_step"] is None
     assert found["severity"] == "low"
     figures = {"first_step_to_median_ratio": 2, "first_step_is_skipped": True}
@@ -191,8 +190,7 @@ def test_a_busy_device_waits_for_no_loader_and_what_the_loop_launches_between_is
 
 @pytest.mark.parametrize(("text", "inputs"), [("validate", 20 * MS), ("get batch", 40 * MS)])
 def test_a_range_between_steps_is_what_it_says(tmp_path, text, inputs):
-    # 10 ms quiet, 20 ms in the range, 20 ms quiet.
-    rows = causes(report(tmp_path, text=text))[1:-1]
+    rows = causes(report(tmp_path, text=text))[1:-1]  # 10 ms quiet, 20 ms in the range, 20 ms quiet
     assert {(row["idle_between_steps_ns"], row["idle_input_ns"]) for row in rows} == {(20 * MS, inputs)}
 
 
@@ -213,8 +211,7 @@ def test_a_deep_queue_is_no_shift_of_the_clock(tmp_path):
         path = tmp_path / f"deep_{rank}.sqlite"
         path.write_bytes((SAMPLES / f"ddp-4gpu-before_{rank}.sqlite").read_bytes())
         edit(path, f"DELETE FROM {MEMCPY}")
-    run = nsyspipe.load(tmp_path / "deep_?.sqlite", jobs=1)
-    assert "device-clock-apart" not in run.problems["code"].to_pylist()
+    assert "device-clock-apart" not in nsyspipe.load(tmp_path / "deep_?.sqlite", jobs=1).problems["code"].to_pylist()
 
 
 MIB = 2**20
@@ -249,8 +246,7 @@ def accumulating(rank, syncs):
     ("syncs", "saving"), [((1, 1, 1), 200), ((0, 0, 1), None), ((0, 1, 1), None)], ids=["each", "last", "some"]
 )
 def test_gradients_that_each_micro_batch_sends(tmp_path, syncs, saving):
-    run = run_of(tmp_path, *(accumulating(rank, syncs) for rank in range(2)))
-    found = findings(run).get("no-sync")
+    found = findings(run_of(tmp_path, *(accumulating(rank, syncs) for rank in range(2)))).get("no-sync")
     assert (found and found["saving_ns_per_step"]) == saving
     if found:
         figures = {"n_backward_passes": 3, "messages_per_step": 6, "bytes_per_step": 12 * MIB}

@@ -94,8 +94,7 @@ def test_findings_are_rows_of_their_schema_with_evidence_as_json(monkeypatch):
 def test_a_run_gets_all_that_its_figures_say():
     # Exposed 300 of 1000, in one all-reduce; 50 copy gradients. The link is not known.
     rows = steps(2, 1, 2, exposed=300, **COPIES)
-    met = [row for number in (1, 2) for row in collective(number, (0, 0), 300)]
-    table, problems = judge(evidence(rows, met))
+    table, problems = judge(evidence(rows, [row for number in (1, 2) for row in collective(number, (0, 0), 300)]))
     columns = [table[name].to_pylist() for name in ("id", "saving_ns_per_step", "severity")]
     assert columns == [["single-bucket", "comm-bound", "grad-copy"], [300, 300, 50], ["high", "high", "medium"]]
     assert [one.code for one in problems] == ["not-judged"]
@@ -151,8 +150,7 @@ OF_IDLE = "why the GPU idles is not known without copies and memsets, so input-b
 def test_nothing_recorded_is_nothing_found_and_no_error(lacking):
     nothing = {one.name: None for one in schema.STEPS.columns if one.nullable and one.unit in {"ns", "bytes", "count"}}
     known = steps(2, exposed=300, idle_input_ns=100, idle_launch_ns=100, idle_blocked_ns=100, **COPIES)
-    rows = [row | (nothing if row["rank"] in lacking else {}) for row in known]
-    table, problems = judge(evidence(rows))
+    table, problems = judge(evidence([row | (nothing if row["rank"] in lacking else {}) for row in known]))
     assert table.num_rows == 0
     assert [one.message for one in problems] == [
         f"not judged: {OF_COMM} (communication and compute not known on every rank)",

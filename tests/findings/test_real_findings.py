@@ -70,8 +70,7 @@ def test_one_bucket_over_shared_memory(runs, files):
     assert 50 * MS < found["single-bucket"]["saving_ns_per_step"] < 58 * MS
     copies = found["grad-copy"]["evidence"]
     assert (copies["grad_copies_per_step"], copies["grad_copy_bytes_per_step"]) == (296, 1_226_141_600)
-    # whatif.md: 25.6 GB/s of busbw on this capture, measured from known bytes.
-    link = found["slow-link"]["evidence"]
+    link = found["slow-link"]["evidence"]  # whatif.md: 25.6 GB/s of busbw on this capture, measured from known bytes
     assert link["busbw_bytes_per_s"] == pytest.approx(25.6e9, rel=0.02)
     assert link["busbw_source"] == "gradient copies"
     assert link["link_kind"] == ("shm" if files else None)
@@ -102,8 +101,7 @@ def test_small_buckets_hide_a_slow_link_but_slow_compute(runs):
 def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_changed(runs):
     link = runs("ddp-4gpu", **NVLINK).link
     assert (link.is_slow, link.slowest.kind, link.slowest.edges) == (False, "nvlink", "all 4 edges")
-    # 1.226 GB of gradients times 2 x 3/4 over 5.18 ms.
-    assert link.busbw_bytes_per_s == pytest.approx(355e9, rel=0.01)
+    assert link.busbw_bytes_per_s == pytest.approx(355e9, rel=0.01)  # 1.226 GB of gradients times 2 x 3/4 over 5.18 ms
     assert link.busbw_source == "gradient copies"
     assert link.busbw_bytes_per_s < link.slowest.nominal_bytes_per_s
     # Without links there is no slowest.

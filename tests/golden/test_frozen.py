@@ -183,8 +183,7 @@ def test_schema_is_what_it_was(called, pinned, digested):
 
 @pytest.mark.slow
 def test_copies_without_secrets_are_what_they_were(called, pinned, tmp_path):
-    printed = called("redact", "2gpu-gpt-b25_0.sqlite", tmp_path / "copy.sqlite")
-    pinned("redact/2gpu-gpt-b25_0.txt", printed)
+    pinned("redact/2gpu-gpt-b25_0.txt", called("redact", "2gpu-gpt-b25_0.sqlite", tmp_path / "copy.sqlite"))
 
 
 @pytest.mark.slow

@@ -99,8 +99,7 @@ def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(ma
     assert "found: reports of " in answer.err
     reports = [name for name in machine.files() if name.endswith("sqlite")]
     assert reports
-    found = machine.analysis(*reports)
-    assert all(steps[:2] == [3, 4] for steps in steps_of(found, "steps").values())
+    assert all(steps[:2] == [3, 4] for steps in steps_of(machine.analysis(*reports), "steps").values())
 
 
 def test_a_program_that_never_begins_is_told_how(machine):

@@ -143,12 +143,10 @@ def test_a_program_trains_on_after_its_capture_unless_somebody_asks_for_its_end(
     machine.put_nsys(EARLY)
     assert LINGER_S == 120  # its own default is shortened, so that it would be seen
     machine.put_patience("nsyspipe.capture.plan", LINGER_S=0.5)
-    text = WAITING.replace("60", "4") + "print('trained on')"
-    answer = ddp(machine, text=text)
+    answer = ddp(machine, text=WAITING.replace("60", "4") + "print('trained on')")
     assert (answer.status, answer.out) == (0, "trained on\n" * 2), answer.err
     assert machine.sidecar("ddp-2gpu")["ended_by"] is None
-    # What says that it is over is ended all the same.
-    answer = ddp(machine, "--force", text=LOOP_OVER)
+    answer = ddp(machine, "--force", text=LOOP_OVER)  # what says that it is over is ended all the same
     assert answer.status == 124
     assert "its training loop was over" in answer.err
     assert machine.sidecar("ddp-2gpu")["ended_by"] == "exit"
@@ -222,8 +220,7 @@ def test_what_a_killed_launcher_ran_ends_with_it(machine, launcher):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=20)
     within(20, lambda: not machine.left_behind(), "all end")
-    # Its nsys has ended too, with a report.
-    assert [name for name in machine.files() if name.endswith("_0.nsys-rep")]
+    assert [name for name in machine.files() if name.endswith("_0.nsys-rep")]  # its nsys has ended too, with a report
     for folder in machine.temporary.glob("nsyspipe-*"):
         shutil.rmtree(folder)
 

@@ -31,8 +31,7 @@ def test_the_list_of_runs_is_that_of_the_gpus_that_are_there(machine, pinned):
 def test_a_dry_run_prints_every_command_and_writes_nothing(machine):
     answer = sweep(machine, "--cpu", "--dry-run", "-o", "d", "--only", "^ddp", "--", "--lr", "1")
     printed = [line for line in answer.out.splitlines() if line.startswith("env ")]
-    there = sweep(machine, "--cpu", "--list", "--only", "^ddp")
-    assert (answer.status, len(printed)) == (0, there.out.count("\n"))
+    assert (answer.status, len(printed)) == (0, sweep(machine, "--cpu", "--list", "--only", "^ddp").out.count("\n"))
     assert all(re.search(r"--json d/ddp-[\w-]+\.train\.json --lr 1$", line) for line in printed)
     assert machine.files() == []
 

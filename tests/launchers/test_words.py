@@ -231,8 +231,7 @@ _NOT_OF_THE_SWEEP = {
     "--program", "-m", "--module", "--attach-steps", "--capture-range", "--ranks", "--nsys-arg",
     "--no-export", "--no-profile", "--force",
 }  # fmt: skip
-# Other spellings of torchrun's own options.
-_SPELLINGS = {"--nproc_per_node", "--nproc-per-node", "--node_rank"}
+_SPELLINGS = {"--nproc_per_node", "--nproc-per-node", "--node_rank"}  # other spellings of torchrun's own options
 
 
 def run(*command, status=0):
@@ -334,8 +333,7 @@ def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tm
     assert (answers[0].returncode, answers[0].stderr) == (0, "")
     told = answers[0].stdout.splitlines()
     assert told[:2] == ["--ntasks-per-node=1", "--cpus-per-task=32"]
-    # Five minutes before Slurm's half an hour is over.
-    assert 1400 < int(told.pop(15)) <= 1500
+    assert 1400 < int(told.pop(15)) <= 1500  # five minutes before Slurm's half an hour is over
     assert told[5:] == [
         f"{LAUNCHERS}/node.sh", "--nnodes", "2", "--nproc", "8", "--rdzv-endpoint", "n0:20007",
         "-o", "captures/slurm-7", "--timeout", "--program", "train.py",

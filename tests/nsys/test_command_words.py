@@ -61,8 +61,7 @@ COMMANDS = [
 
 
 def test_words_are_written_down_like_this(pinned):
-    told = "".join(f"{shlex.join(words)}\n  {shlex.join(of(*words))}\n" for words in COMMANDS)
-    pinned("launchers/words.txt", told)
+    pinned("launchers/words.txt", "".join(f"{shlex.join(words)}\n  {shlex.join(of(*words))}\n" for words in COMMANDS))
 
 
 @pytest.mark.parametrize(("texts", "is_hidden"), [(STAND, False), ([*HIDDEN, "a b.yaml"], True)])
@@ -235,8 +234,7 @@ def test_of_several_captures_that_begin_at_once_one_makes_it(state):
     code = "from nsyspipe.nsys.secrets import hash_key; print(hash_key().key_id)"
     variables = os.environ | {"XDG_STATE_HOME": str(state.parent)}
     started = [subprocess.Popen([sys.executable, "-c", code], env=variables, stdout=subprocess.PIPE) for _ in range(8)]
-    said = {process.communicate(timeout=30)[0] for process in started}
-    assert said == {f"{key_of(state).key_id}\n".encode()}
+    assert {process.communicate(timeout=30)[0] for process in started} == {f"{key_of(state).key_id}\n".encode()}
     assert [path.name for path in state.iterdir()] == ["hash-key"]
 
 

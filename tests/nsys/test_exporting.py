@@ -204,8 +204,7 @@ def test_failures_are_told_by_what_nsys_says_and_leaves(tmp_path, tool, pinned):
 
 @pytest.mark.slow
 def test_a_hanging_nsys_is_ended_with_its_children(report, tool, tmp_path):
-    script = f'sleep 60 & echo $! > "{tmp_path}/child"; printf x > "$out"; wait'
-    error = failure(report, tool(script), timeout_s=1)
+    error = failure(report, tool(f'sleep 60 & echo $! > "{tmp_path}/child"; printf x > "$out"; wait'), timeout_s=1)
     assert error.problem == "nsys export did not end within 1 s, and was ended"
     assert "--timeout 60" in error.fix
     assert have_ended((tmp_path / "child").read_text())

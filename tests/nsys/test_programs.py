@@ -103,8 +103,7 @@ def test_a_program_is_asked_and_not_its_children_and_one_that_prints_without_end
     # A child that keeps the output open is not waited for; who has closed it is still given its time.
     for script, status in (("sleep 60 &\necho done", 0), ("echo done; exec >&-; sleep 0.2; exit 4", 4)):
         assert ask([str(program(tmp_path, "tool", script))], 20) == Output(status, "done\n")
-    command = program(tmp_path, "tool", "while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done")
-    output = ask([str(command)], 0.3)
+    output = ask([str(program(tmp_path, "tool", "while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done"))], 0.3)
     assert output.status is None
     assert len(output.text) < 2**21
 

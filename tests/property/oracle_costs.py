@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from tests.property import oracle
 
 LABELS = {"comm": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"}
-# Built runs are of some hundred ns: a pause is as short there.
-PAUSE = 12
+PAUSE = 12  # built runs are of some hundred ns: a pause is as short there
 MEASURED = ("compute_ns", "comm_ns", "exposed_comm_ns", "device_ns", "idle_ns")
 
 
@@ -212,8 +211,7 @@ def kernel_costs(
     groups: dict[tuple[str | None, str], list[int]] = {}
     for at, op in enumerate(process.ops):
         if oracle.is_kernel(op):
-            name = LABELS.get(op.category, op.name)
-            groups.setdefault((phase_of(op, spans), name), []).append(at)
+            groups.setdefault((phase_of(op, spans), LABELS.get(op.category, op.name)), []).append(at)
     found = {}
     for key, places in groups.items():
         ops = [process.ops[at] for at in places]

@@ -62,8 +62,7 @@ def trains(draw):
             begin = at if under == "all" else at + draw(st.integers(0, length))
             found.append(Op(begin, at + length, "comm", number))
         at += length + draw(st.integers(0, 1))
-    steps = [Range(0, 10, "step 1", 1), Range(10, 20, "step 2", 1), Range(2, 7, "forward", 1)]
-    return Process(found, steps)
+    return Process(found, [Range(0, 10, "step 1", 1), Range(10, 20, "step 2", 1), Range(2, 7, "forward", 1)])
 
 
 @st.composite

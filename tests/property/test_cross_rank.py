@@ -23,8 +23,7 @@ STEP = ("rank", "step", "start_ns", "end_ns", "wait_ns")
 ONE = ("rank",)
 KEYS = {"ranks": ONE, "steps": ("rank", "start_ns"), "collectives": ("step", "seq", "rank"), "stragglers": ONE}
 FIGURES = ("arrival_skew_ns", "wait_ns", "transfer_ns")
-# Medians of even numbers are floored: of ends and of differences, in both runs.
-FLOORS = 4
+FLOORS = 4  # medians of even numbers are floored: of ends and of differences, in both runs
 
 
 def tables(run, **more):

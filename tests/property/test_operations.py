@@ -291,8 +291,7 @@ def windows(*rows):
     columns = ("rank", "step", "start_ns", "end_ns", "in_summary", "wait_ns")
     found = [dict(zip(columns, row, strict=False)) for row in rows]
     names = [column for column in schema.STEPS.columns if column.name in columns]
-    part = TableSchema("part", "Some columns of steps.", schema.STEPS.key, tuple(names))
-    return part.from_rows(found)
+    return TableSchema("part", "Some columns of steps.", schema.STEPS.key, tuple(names)).from_rows(found)
 
 
 @examples(70)

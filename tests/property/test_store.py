@@ -85,8 +85,7 @@ def test_a_name_that_is_allowed_is_a_text_to_every_reader(name):
         assert pd.read_parquet(f"{folder}/t")["run_id"].astype(object).tolist() == [name]
 
 
-# As assumed over host memory.
-LONGEST_DELAY_NS = 6_500.0
+LONGEST_DELAY_NS = 6_500.0  # as assumed over host memory
 
 
 @st.composite
@@ -106,8 +105,7 @@ def trainings(draw):
 @given(run=trainings())
 @examples(15)
 def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
-    reports = run.write(tmp_path_factory.mktemp("run"))
-    found = whatif(nsyspipe.load(reports), gradient_bytes=sum(run.gradients))
+    found = whatif(nsyspipe.load(run.write(tmp_path_factory.mktemp("run"))), gradient_bytes=sum(run.gradients))
     # Operations count as spread evenly over the work between two markers: each may be taken to begin beside communication
     # where it did not, and then moves by a delay.
     delays_ns = 2 * sum(run.buckets) * LONGEST_DELAY_NS
@@ -126,8 +124,7 @@ def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
     sent_ns = sum(run.gradients) * 2 * (run.n_ranks - 1) / run.n_ranks / LINKS["pcie5x16"].bus_bytes_per_s * 1e9
     under_way_ns = sent_ns + max(run.late) + len(run.buckets) * 30 * US
     assert by_id["link-pcie5x16"].step_time_ns <= by_id["link-pcie4x16"].step_time_ns * 1.0001 + 0.1 * under_way_ns
-    # Nobody waits longer than the slowest does.
-    assert by_id["no-wait"].step_time_ns <= found.step_time_ns * 1.0001
+    assert by_id["no-wait"].step_time_ns <= found.step_time_ns * 1.0001  # nobody waits longer than the slowest does
 
 
 @pytest.mark.slow

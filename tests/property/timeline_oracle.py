@@ -48,11 +48,10 @@ class Bar:
         times: dict[str, int] = {}
         for name, length, _ in self.operations:
             times[name] = times.get(name, 0) + length
-        is_one = len(self.operations) == 1
         return {
             "lane": lane, "start_ns": self.start, "end_ns": self.end, "busy_ns": len(set(self.ticks)),
             "n_operations": len(self.operations), "name": min(times, key=lambda name: (-times[name], name)),
-            "seq": self.operations[0][2] if is_one else None,
+            "seq": self.operations[0][2] if len(self.operations) == 1 else None,
         }  # fmt: skip
 
 

@@ -231,8 +231,7 @@ def test_a_call_waits_for_the_stream_that_the_report_names(tmp_path):
     table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
     columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
     builder.schema = builder.schema | {table: dict.fromkeys(columns, "INTEGER")}
-    names = ["cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaStreamSynchronize"]
-    for number, name in enumerate(names):
+    for number, name in enumerate(["cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaStreamSynchronize"]):
         called(builder, 100 * number, name, number + 60)
     for number, stream in ((60, 9), (60, 7), (61, 0xFFFFFFFF)):
         builder.add(table, **dict(zip(columns, (0, 1, 0, stream, number, builder.global_pid()), strict=True)))

@@ -131,8 +131,7 @@ def test_a_split_is_named_by_its_parent_and_colour(tmp_path):
         ids = {"pointer": f"0xc{number}", "gpu": number, "tail": tail}
         bodies = [init(number, 4, "START"), init(number, 4, "COMPLETE")]
         bodies += [init(number // 2, 2, what, **ids) for what in ("START", "COMPLETE")]
-        # As 2.19 wrote it: no space before the hyphen.
-        bodies[2] = bodies[2].replace(" - Init", "- Init")
+        bodies[2] = bodies[2].replace(" - Init", "- Init")  # as 2.19 wrote it: no space before the hyphen
         return [said(body, pid=30 + number, gpu=number) for body in bodies]
 
     log = read(tmp_path, *(rank(number) for number in range(4)))
@@ -173,8 +172,7 @@ def test_of_a_release_that_names_no_communicator_only_version_and_settings_are_k
     bodies = ["NCCL version 2.10.3+cuda11.3", "NCCL_P2P_LEVEL set by environment to NVL"]
     bodies += ["Channel 00/02 :    0   1", "Channel 00 : 0[1a000] -> 1[1b000] via P2P/IPC/read"]
     bodies += ["comm 0x7f5 rank 0 nranks 2 cudaDev 0 busId 1a000 - Init COMPLETE"]
-    log = read(tmp_path, [said(body) for body in bodies])
-    assert log == NcclLog("2.10.3+cuda11.3", (), {"NCCL_P2P_LEVEL": "NVL"})
+    assert read(tmp_path, [said(body) for body in bodies]) == NcclLog("2.10.3+cuda11.3", (), {"NCCL_P2P_LEVEL": "NVL"})
 
 
 CONNECTIONS = {

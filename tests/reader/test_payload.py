@@ -165,8 +165,7 @@ def test_an_unstated_size_holds_at_least_the_fields():
     shorter = whole[:16] + struct.pack("<QQ", 31, 63) + whole[32:63]
     longer = whole[:16] + struct.pack("<QQ", 40, 72) + whole[32:] + b"\0" * 8
     assert [found is not None for found in decoded(nccl.IMPLICIT, shorter, longer)] == [False, True]
-    # An id of 64 bits that the tool gave is matched in full.
-    own = replace(nccl.NCCL_2_21, schema=2**32 + 7)
+    own = replace(nccl.NCCL_2_21, schema=2**32 + 7)  # an id of 64 bits that the tool gave is matched in full
     blobs = (blob(one, {COMM: 1, BYTES: 2}) for one in (own, replace(own, schema=2**33 + 7)))
     assert decoded(own, *blobs) == [{"comm_id": 1, "message_bytes": 2}, None]
 

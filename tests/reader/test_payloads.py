@@ -28,8 +28,7 @@ def builder(version=NEW, **more):
 
 def reduced(at, size, *, comm=5, builder_=None, **more):
     """Add ncclAllReduce as NCCL 2.21 describes it."""
-    fields = {COMM: comm, BYTES: size}
-    return (builder_ or builder()).nccl_payload(at, "ncclAllReduce", fields, nccl.NCCL_2_21, **more)
+    return (builder_ or builder()).nccl_payload(at, "ncclAllReduce", {COMM: comm, BYTES: size}, nccl.NCCL_2_21, **more)
 
 
 def read(folder, built, *statements, **options):
@@ -196,8 +195,7 @@ def test_an_enum_takes_the_room_that_its_table_says(tmp_path):
     assert rows(read(tmp_path, built), "message_bytes") == [(6,)]
 
 
-# Parameters of the GPT, f32; its all-gathers move bf16.
-GPT = 166_307_840
+GPT = 166_307_840  # parameters of the GPT, f32; its all-gathers move bf16
 MIB = 2**20
 # By capture: bytes of a step's messages.
 BYTES_PER_STEP = {

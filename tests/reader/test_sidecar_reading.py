@@ -57,8 +57,7 @@ def test_one_that_names_none_of_the_reports_is_left_alone_and_each_directory_has
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         put(tmp_path / name, RANKS)
-    result = found(tmp_path, "a/ddp_0.sqlite", "b/ddp_0.sqlite")
-    assert [sorted(one.by_argument) for one in result.found] == [[0], [1]]
+    assert [sorted(one.by_argument) for one in found(tmp_path, "a/ddp_0.sqlite", "b/ddp_0.sqlite").found] == [[0], [1]]
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "dangling", "large"])
@@ -81,8 +80,7 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
     status = tmp_path / "status"
     status.mkdir()
     for rank in (0, 1):
-        content = {"pid": 50 + rank, "local_rank": rank, "step_pattern": "^step [0-9]+$"}
-        put(status, content, f"ranges_{rank}.json")
+        put(status, {"pid": 50 + rank, "local_rank": rank, "step_pattern": "^step [0-9]+$"}, f"ranges_{rank}.json")
         (tmp_path / f"ddp.nccl.node1.{50 + rank}.log").write_text("")
     (tmp_path / "ddp.topo.txt").write_text(TOPOLOGY)
     place = Place(str(tmp_path / "ddp"))
@@ -125,8 +123,7 @@ def test_an_empty_object_says_nothing_unknown_keys_are_ignored_and_texts_are_fit
     assert nothing.facts == RunCapture()
     more = {"capture_version": 1, "later": {"a": [1]}, "ranks": [], "git_commit": None}
     assert parse_sidecar(json.dumps(more).encode(), tmp_path) == nothing
-    content = {"torch_version": "2.9\x1b[31m\n", "name": "\ud800x"}
-    facts = parse_sidecar(json.dumps(content).encode(), tmp_path).facts
+    facts = parse_sidecar(json.dumps({"torch_version": "2.9\x1b[31m\n", "name": "\ud800x"}).encode(), tmp_path).facts
     assert (facts.torch_version, facts.name) == ("2.9\ufffd[31m\ufffd", "\ufffdx")
 
 

@@ -128,8 +128,7 @@ def test_a_secret_in_any_cell_is_not_in_the_copy(tmp_path, cells, as_blob):
 
 def test_a_text_in_a_column_of_numbers_becomes_unknown(tmp_path):
     path = steady_rank(0).write(tmp_path / "a.sqlite")
-    contexts = f"UPDATE {KERNEL} SET contextId = CASE rowid WHEN 2 THEN '{SECRET}' ELSE 7 END"
-    copy = redacted(edit(path, contexts))
+    copy = redacted(edit(path, f"UPDATE {KERNEL} SET contextId = CASE rowid WHEN 2 THEN '{SECRET}' ELSE 7 END"))
     assert query(copy, f"SELECT contextId FROM {KERNEL} WHERE rowid IN (2, 3)") == [(None,), (7,)]
 
 

@@ -17,8 +17,7 @@ FOUR = SINGLE.changed(buckets=(1,) * 4, transfer=(20 * MS,) * 4)
 ACCUMULATED = SINGLE.changed(n_micro_batches=3)
 VIEW = SINGLE.changed(has_copies=False)
 BYTES = 104 * MIB
-# Half of what the bytes take: twice the bandwidth, or two bytes for four.
-HALF = OVERHEAD + (80 * MS - OVERHEAD) / 2
+HALF = OVERHEAD + (80 * MS - OVERHEAD) / 2  # half of what the bytes take: twice the bandwidth, or two bytes for four
 # Four buckets of 25 MiB: the first is ready at 15.1 ms and is beside work; from there on the link is busy.
 FOUR_END = 15_100 * US + first_of(4) + 4 * OVERHEAD + (80 * MS - OVERHEAD)
 # Of 10 ms beside 34.8 ms of work, which they slow by 3 % and 6.5 us per operation (14 in 34.8 ms): 10 ms x c / (1 + c).
@@ -85,8 +84,7 @@ def test_the_capture_its_limit_and_the_least_range_are_told(ask):
 def test_a_link_is_its_bandwidth(ask):
     by_link, by_rate = ask(SINGLE, link="shm"), ask(SINGLE, bandwidth="25GB/s")
     assert only(by_link).step_time_ns == only(by_rate).step_time_ns
-    # What was measured is as sure as a user, a data sheet less.
-    assert only(by_link).high_ns == only(by_rate).high_ns
+    assert only(by_link).high_ns == only(by_rate).high_ns  # what was measured is as sure as a user, a data sheet less
     sheet = LINKS["roce-100"].bus_bytes_per_s
     assert only(ask(SINGLE, link="roce-100")).high_ns > only(ask(SINGLE, bandwidth=sheet)).high_ns
     assert "shm: bus bandwidth 25 GB/s within 10 %, measured" in by_link.scenarios[0].assumptions[0]
@@ -317,8 +315,7 @@ def test_a_change_names_the_finding_that_advises_it_and_its_bound(ask, loaded):
     named = {"bucket-25": "single-bucket", "perfect-overlap": "comm-bound", "no-grad-copy": None, "no-wait": None}
     for name, finding in named.items():
         assert (by_id[name].finding, by_id[name].finding_saving_ns) == (finding, savings.get(finding))
-    # Of each step 80 ms are exposed.
-    assert by_id["perfect-overlap"].finding_saving_ns == pytest.approx(80 * MS)
+    assert by_id["perfect-overlap"].finding_saving_ns == pytest.approx(80 * MS)  # of each step 80 ms are exposed
     # What is refused names it too; several changes answer none.
     (refused,) = ask(VIEW.changed(datatype="bf16"), bucket_mb=25).scenarios
     assert (refused.refused is not None, refused.finding) == (True, "single-bucket")

@@ -12,8 +12,7 @@ from tests.build.trace import DEFAULT, TraceBuilder
 
 CALLS = ("AllReduce", "AllToAll", "AllGather", "ReduceScatter", "SendRecv")
 KERNELS = {call: f"ncclDevKernel_{call}_RING_LL" for call in CALLS}
-# The stream of the work, where a collective is in line with it, and others.
-IN_LINE, BESIDE, OTHER = 7, 19, 24
+IN_LINE, BESIDE, OTHER = 7, 19, 24  # the stream of the work, where a collective is in line with it, and others
 N_BYTES = 1 << 24
 
 
@@ -108,10 +107,8 @@ def test_groups_of_ranks_wait_for_their_own_alone(written):
     found = whatif(run, bandwidth="2x")
     assert only(found).step_time_ns == pytest.approx(27 * MS + 2 * half(4 * MS), abs=US)
     assert (found.identity_error_pct, found.limit_step_time_ns) == (0.0, 27 * MS)
-    # 16 MiB of two ranks in 4 ms.
-    own = N_BYTES / 0.004
-    twice = whatif(run, bandwidth=2 * own)
-    assert only(twice).step_time_ns == pytest.approx(only(found).step_time_ns, abs=US)
+    own = N_BYTES / 0.004  # 16 MiB of two ranks in 4 ms
+    assert only(whatif(run, bandwidth=2 * own)).step_time_ns == pytest.approx(only(found).step_time_ns, abs=US)
 
 
 # Beside tensor groups 0-1 and 2-3 data groups 0-2 and 1-3 reduce gradients for 6 ms; rank 3 is late by 5 ms.
@@ -166,8 +163,7 @@ EXPERTS = [
     ("2x", 17 * MS + 2 * half(2 * MS)),
 ])  # fmt: skip
 def test_experts_and_gradients_are_scaled_apart(written, bandwidth, expected):
-    run = written(*(rank_of(rank, EXPERTS, 24 * MS, backward=2) for rank in range(2)))
-    found = whatif(run, bandwidth=bandwidth)
+    found = whatif(written(*(rank_of(rank, EXPERTS, 24 * MS, backward=2) for rank in range(2))), bandwidth=bandwidth)
     assert only(found).step_time_ns == pytest.approx(expected, abs=2 * US)
     assert found.identity_error_pct < 0.01
     assert only(found).label == "bandwidth x 2" + (f", of {bandwidth[:-3]} communication" if "=" in bandwidth else "")

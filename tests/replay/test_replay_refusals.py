@@ -40,8 +40,7 @@ def test_only_a_cut_off_step_is_no_step(tmp_path):
 def test_one_rank_of_several_is_answered_what_it_allows(tmp_path):
     SINGLE.write(tmp_path)
     by_id = {one.id: one for one in whatif(nsyspipe.load(tmp_path / "ddp_0.sqlite")).scenarios}
-    answered = {name for name, one in by_id.items() if one.refused is None}
-    assert answered == {"bucket-25", "bucket-100", "no-grad-copy"}
+    assert {name for name, one in by_id.items() if one.refused is None} == {"bucket-25", "bucket-100", "no-grad-copy"}
     assert by_id["no-grad-copy"].step_time_ns == pytest.approx(STEP - 400 * US, abs=US)
     assert by_id["bucket-25"].assumptions[0].startswith("for this rank alone")
     assert "1 rank alone is there" in by_id["link-shm"].refused
@@ -201,8 +200,7 @@ def test_a_sharded_run_is_answered_where_communication_gets_faster(written):
     assert found.step_time_ns == 16 * MS
     assert found.limit_step_time_ns is None  # by how much communication slows the work is not known
     assert only(found).step_time_ns == pytest.approx(11 * MS, abs=US)
-    # Twice the bandwidth: half of 5 ms less 2 x 30 us, and those.
-    faster = only(whatif(run, bandwidth=2 * own))
+    faster = only(whatif(run, bandwidth=2 * own))  # twice the bandwidth: half of 5 ms less 2 x 30 us, and those
     assert faster.step_time_ns == pytest.approx(11 * MS + 60 * US + 2470 * US, abs=2 * US)
     assert "only faster links can be answered" in refusal(whatif(run, bandwidth=own / 2))
     assert "nothing of them to change" in refusal(whatif(run, bucket_mb=25))

@@ -44,8 +44,7 @@ def test_they_stand_apart_and_a_narrow_terminal_says_which_columns_it_goes_witho
     (35, "kkkkkkk..kkk-end  1 ms  improvement"), (29, "kkkkkkkkkkk..kkkkkk-end  1 ms"), (18, "kkkkk..k-end  1 ms"),
 ])  # fmt: skip
 def test_names_are_cut_in_the_middle_and_columns_go_before_a_figure_is_cut(width, line):
-    table = kinds.Table("x", COLUMNS[:3], [["k" * 20 + "-end", "1 ms", "improvement"]])
-    assert line in text(width, [table])
+    assert line in text(width, [kinds.Table("x", COLUMNS[:3], [["k" * 20 + "-end", "1 ms", "improvement"]])])
 
 
 def test_names_that_only_differ_in_their_middle_are_cut_behind_it():
@@ -156,8 +155,7 @@ def test_the_times_of_a_column_have_one_unit(times, unit, texts):
 
 
 def test_differences_keep_their_signs_and_other_columns_are_left_alone():
-    deltas = [units.delta_text("ns", ns) for ns in (7.305e6, -255.9)]
-    assert units.in_one_unit(deltas) == ["+7.305 ms", "-0.0003 ms"]
+    assert units.in_one_unit([units.delta_text("ns", ns) for ns in (7.305e6, -255.9)]) == ["+7.305 ms", "-0.0003 ms"]
     mixed = [units.ms_text(445.4e6), "17.0 %", units.rate_text(6.261)]
     assert units.in_one_unit(mixed) == mixed
     assert units.in_one_unit([units.rate_text(10.73), units.rate_text(6.261), "-"], "steps/s") == ["10.73", "6.26", "-"]

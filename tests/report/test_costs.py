@@ -72,8 +72,7 @@ def test_a_capture_has_totals_and_no_column_of_steps(tmp_path):
     ]  # fmt: skip
     assert list(shown["Traffic"][0]) == ["role", "collective", "ranks", "algbw GB/s", "busbw GB/s", "communicator"]
     # So does a real one, whose text and Markdown have them.
-    builder = TraceBuilder().env(RANK=0).gpu().kernel(0, 600, launch=-10).nccl(600, 1000, launch=-5)
-    run = run_of(tmp_path, builder)
+    run = run_of(tmp_path, TraceBuilder().env(RANK=0).gpu().kernel(0, 600, launch=-10).nccl(600, 1000, launch=-5))
     for text in (summary_text(run, Console(width=100), n_top=3), markdown(run, 3)):
         assert "gemm" in text
         assert "calls in all" in " ".join(text.split()) or "in all" in text

@@ -78,8 +78,7 @@ def test_facets_hold_the_values_in_their_own_order():
         run_row("2", label="a", world_size=8, hosts="n0", link_kind=None),
         run_row("3", label="b", world_size=None, hosts="", link_kind="unknown", gpu_names="L4"),
     ]
-    found = {one["name"]: (one["words"], one["codes"]) for one in dashboard.facets(rows)}
-    assert found == {
+    assert {one["name"]: (one["words"], one["codes"]) for one in dashboard.facets(rows)} == {
         "label": (["b", "a"], [0, 1, 0]),  # b has two runs
         "world": (["8", "16", "not recorded"], [1, 0, 2]),
         "gpu": (["H200", "L4"], [0, 0, 1]),

@@ -62,8 +62,7 @@ def test_it_says_what_the_terminal_does_how_sure_that_is_and_whose_it_is(faster,
 def test_reports_and_the_runs_saved_from_them_give_the_same_page(faster, board_runs, tmp_path):
     for name in ("slow", "fast"):
         save(board_runs[name], tmp_path / name)
-    saved = diff(tmp_path / "slow", tmp_path / "fast")
-    assert drawn.difference_page(saved) == drawn.difference_page(faster)
+    assert drawn.difference_page(diff(tmp_path / "slow", tmp_path / "fast")) == drawn.difference_page(faster)
 
 
 def test_names_of_traces_are_only_text(tmp_path, board_runs):
@@ -101,8 +100,7 @@ def test_a_waterfall_leads_from_one_mean_to_the_other(change):
 
 
 def test_the_axis_is_whole_unless_changes_would_be_too_small(change, tmp_path):
-    # 40 of 131 ms are more than a quarter.
-    assert drawn.waterfall(change)["from"] == 0
+    assert drawn.waterfall(change)["from"] == 0  # 40 of 131 ms are more than a quarter
     before, after = (plain_run(tmp_path / str(compute), [steps(compute)]) for compute in (100, 96))
     # 131 and 127 ms: two less than the lowest, on a whole millisecond.
     assert drawn.waterfall(diff(before, after))["from"] == 125 * MS
@@ -134,8 +132,7 @@ def test_both_timelines_begin_at_zero_on_the_slowest_rank(change):
     spans = [(lane["compute"]["start"], lane["compute"]["length"]) for lane in lanes]
     assert spans == [([0], [101 * MS]), ([0], [71 * MS])]
     assert [lane["comm"]["start"] for lane in lanes] == [[101 * MS], [71 * MS]]
-    names = [found.data["names"][lane["compute"]["name"][0]] for lane in lanes]
-    assert names == ["gemm", "sgemm"]
+    assert [found.data["names"][lane["compute"]["name"][0]] for lane in lanes] == ["gemm", "sgemm"]
 
 
 def test_figures_show_where_their_difference_lies(change):

@@ -69,8 +69,7 @@ def test_the_slowest_and_the_fastest_are_named_only_if_they_differ(rows, pair):
     figures = host_figures(table(*rows))
     found = fastest_and_slowest(figures)
     assert (found and (found[0].rank, found[1].rank)) == pair
-    said = [note for note in host_notes(figures, 16) if note.startswith("Slowest")]
-    assert len(said) == (pair is not None)
+    assert len([note for note in host_notes(figures, 16) if note.startswith("Slowest")]) == (pair is not None)
 
 
 MS = 1_000_000
@@ -134,8 +133,7 @@ def in_turn(rank, *spans):
 
 def test_time_between_steps_is_probably_the_loaders():
     slow = in_turn(0, (0, 100), (150, 250), (302, 400), (455, 500))  # 50, 52 and 55 ms between
-    quick = in_turn(1, (0, 100), (101, 200), (202, 300))
-    first, second = host_figures(schema.HOST_STEPS.from_rows(slow + quick))
+    first, second = host_figures(schema.HOST_STEPS.from_rows(slow + in_turn(1, (0, 100), (101, 200), (202, 300))))
     assert (first.between_ns, second.between_ns) == (52 * MS, 3 * MS // 2)
     said = "Between two steps 52.00 ms pass (median) on rank 0, outside of every step: probably in the data loader."
     assert [one for one in host_notes([first, second], 16) if one.startswith("Between")] == [said]

@@ -117,8 +117,7 @@ def test_hostile_names_stay_text(tmp_path):
         builder.gpu(0, f"H200 {NAME}").write(tmp_path / f"a{NAME[:25]}_{rank}.sqlite")
     run = nsyspipe.load(tmp_path, run_id=NAME, label=NAME)
     rows = [finding(1) | {"title": NAME, "advice": NAME}]
-    problems = [{"message": NAME, "fix": NAME, "report": NAME}]
-    source = markdown(Changed(run, findings=rows, problems=problems))
+    source = markdown(Changed(run, findings=rows, problems=[{"message": NAME, "fix": NAME, "report": NAME}]))
     page = Page(source)
     assert not page.links
     assert not page.reached

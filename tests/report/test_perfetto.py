@@ -78,8 +78,7 @@ def check_steps(track, shown, shift):
 def check_ranges(track, ranges, shift):
     """Every host range is there once, phases inside of their step."""
     hosts = [one for one in track.child("steps").children if one.name.startswith("phases on host")]
-    drawn = Counter((*bar,) for host in hosts for bar in host.bars)
-    assert drawn == Counter(
+    assert Counter((*bar,) for host in hosts for bar in host.bars) == Counter(
         (row["start_ns"] + shift, row["end_ns"] + shift, row["phase"] or f"step {row['step']}") for row in ranges
     )
     for host in hosts[:1]:
@@ -109,8 +108,7 @@ def test_a_steady_run_shows_what_was_built(steady):
     assert steps.child("phases on host").bars[3:6] == host
     # Launched in forward: the first kernel; in backward: the second, the all-reduce and the copy.
     assert steps.child("phases on device").bars[2:4] == [(1100, 1200, "forward"), (1200, 1350, "backward")]
-    # Four collectives, each on both ranks.
-    assert [len(slices) for slices in found.flows().values()] == [2, 2, 2, 2]
+    assert [len(slices) for slices in found.flows().values()] == [2, 2, 2, 2]  # four collectives, each on both ranks
 
 
 def test_streams_say_nccl_calls_have_a_track_and_progress_moves_inside_a_rank(steady):
@@ -119,8 +117,7 @@ def test_streams_say_nccl_calls_have_a_track_and_progress_moves_inside_a_rank(st
     assert [" (NCCL)" in one.name for one in rank.threads] == [False, True]
     events = [row for _, table, _ in run.operations() for row in table.to_pylist()]
     launches = sorted({row["launch_ns"] for row in events if row["rank"] == 0})
-    calls = rank.child("steps").child("CUDA calls on host")
-    assert [one.notes["start_ns"] for one in calls.slices] == launches
+    assert [one.notes["start_ns"] for one in rank.child("steps").child("CUDA calls on host").slices] == launches
     # Two ranks with 12 operations of compute and copies, then 4 of communication: 75 % of each half come in between.
     assert moves == [(0, 100), (38, 100), (50, 100), (50, 100), (88, 100), (100, 100), (100, 100)]
 
@@ -129,8 +126,7 @@ def test_a_large_trace_is_told_of_before_it_is_written(steady):
     run = nsyspipe.load(steady)
     assert large_trace(run, [0, 1]) is None
     ranks = run.ranks.set_column(run.ranks.column_names.index("n_kernels"), "n_kernels", [[2_000_000, 2_000_000]])
-    # 4 million kernels of 180 bytes.
-    assert "720.00 MB" in large_trace(SimpleNamespace(ranks=ranks), [0, 1])
+    assert "720.00 MB" in large_trace(SimpleNamespace(ranks=ranks), [0, 1])  # 4 million kernels of 180 bytes
     assert "360.00 MB" in large_trace(SimpleNamespace(ranks=ranks), [1])
 
 
@@ -141,8 +137,7 @@ def test_of_many_ranks_those_that_differ_are_in_the_trace_or_those_that_are_aske
     assert left_out(run).startswith("note: the trace has 8 of 12 ranks: the most waited for, ")
     assert left_out(run).endswith("for all: --perfetto-ranks 0-11")
     write(run, tmp_path / "some.pftrace", ranks=[9, 2])
-    found = ReadTrace((tmp_path / "some.pftrace").read_bytes())
-    assert [one.name.split()[1] for one in found.ranks] == ["2", "9"]
+    assert [one.name.split()[1] for one in ReadTrace((tmp_path / "some.pftrace").read_bytes()).ranks] == ["2", "9"]
     with pytest.raises(OptionError, match="ranks 12, 14-15: are not in this run\n  found: ranks 0-11"):
         run.operations(ranks=[14, 12, 1, 15])
 

@@ -168,8 +168,7 @@ def test_a_trace_is_written_rank_by_rank():
             yield rank, events, schema.PHASE_RANGES.empty()
             seen.append(f"kernel of {rank}".encode() in file.getvalue())
 
-    ranks = schema.RANKS.from_rows([rank_row(rank) for rank in range(3)])
-    perfetto(make.a_run(header(), ranks, operations()), file)
+    perfetto(make.a_run(header(), schema.RANKS.from_rows([rank_row(rank) for rank in range(3)]), operations()), file)
     assert seen == [True, True, True]
     assert len(ReadTrace(file.getvalue()).ranks) == 3
 
@@ -188,8 +187,7 @@ def test_a_trace_is_written_rank_by_rank():
 ])  # fmt: skip
 def test_slices_stand_on_the_first_track_that_has_room(lanes_of, times, order, lanes):
     starts, ends = ints(*(start for start, _ in times)), ints(*(end for _, end in times))
-    found = lanes_of(starts, ends, order if order is None else ints(*order))
-    assert [lane.tolist() for lane in found] == lanes
+    assert [lane.tolist() for lane in lanes_of(starts, ends, order if order is None else ints(*order))] == lanes
 
 
 TIMES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=30)

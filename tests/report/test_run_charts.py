@@ -129,8 +129,7 @@ def test_of_many_collectives_the_longest_are_kept_in_order_and_of_very_many_rows
     assert found.note == "The one step of the figures; the 2 longest of 3 collectives."
     monkeypatch.setattr(module, "_MOST_ROWS", 4)
     found = medians(*(row(step, 0, 0, wait=step) for step in range(8)))
-    # Every other step: 0, 2, 4, 6, whose median is 3.
-    assert found.rows[0]["wait"][0] == 3.0
+    assert found.rows[0]["wait"][0] == 3.0  # every other step: 0, 2, 4, 6, whose median is 3
     assert found.note == "Medians over 4 of 8 steps of the figures."
 
 

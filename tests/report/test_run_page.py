@@ -190,8 +190,7 @@ def test_the_largest_gain_is_said_with_its_worth_and_none_where_none_is_known(ro
 def test_findings_of_one_cause_stand_together_in_the_order_of_the_best():
     names = ("slow-link", "grad-copy", "single-bucket", "input-bound", "unheard-of")
     said = by_cause([SimpleNamespace(id=name) for name in names])
-    groups = [(cause, [one.id for one in of_cause]) for cause, of_cause in said]
-    assert groups == [
+    assert [(cause, [one.id for one in of_cause]) for cause, of_cause in said] == [
         ("exposed communication", ["slow-link", "single-bucket"]), ("copies", ["grad-copy"]),
         ("idle devices", ["input-bound"]), ("others", ["unheard-of"]),
     ]  # fmt: skip
@@ -234,8 +233,7 @@ def test_causes_of_idle_time_are_sorted_and_zeros_left_out():
 
 def test_links_that_are_alike_are_one_row():
     edge = {"transport": "SHM", "kind": "shm", "path": "NV18", "nominal_bytes_per_s": 63e9}
-    rows = [edge | {"from_rank": at, "to_rank": at + 1} for at in range(20)]
-    (row,) = link_table(schema.LINKS.from_rows(rows)).rows
+    (row,) = link_table(schema.LINKS.from_rows([edge | {"from_rank": at, "to_rank": at + 1} for at in range(20)])).rows
     assert [*row[:4], row[5]] == ["shm", "SHM", "NV18", "63.00 GB/s", "20"]
     assert re.fullmatch("0\N{RIGHTWARDS ARROW}1, 1\N{RIGHTWARDS ARROW}2, .* and 8 more", row[6])
     # What NCCL says is listed by name.

@@ -82,8 +82,7 @@ def test_a_collective_is_told_with_its_bytes_and_who_came_last():
     sized = {"message_bytes": 64, "busbw_bytes_per_s": 2e9}
     rows = [collective(0, 9, 0, 4, rank, late_by_ns=late, **sized) for rank, late in enumerate((0, 7))]
     rows += [collective(0, 9, 1, 4), collective(0, 9, 2, 3, late_by_ns=5)]
-    found = collective_facts(schema.COLLECTIVES.from_rows(rows), 4)
-    assert found == {"0": [64, 2e9, 1], "1": [None, None, None]}
+    assert collective_facts(schema.COLLECTIVES.from_rows(rows), 4) == {"0": [64, 2e9, 1], "1": [None, None, None]}
 
 
 def test_names_are_written_once():

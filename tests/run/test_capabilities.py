@@ -224,8 +224,7 @@ def test_a_capture_without_a_gpu_lacks_no_rank_and_gets_no_fix_that_cannot_help(
     assert found["copies"].fix == found["compute_and_comm"].fix
     assert {one.code for one in examine(sorted(tmp_path.glob("*.sqlite"))).problems} == {"no-gpu-activity"}
     ranks = [{"rank": rank, "report": f"cpu_{rank}", "pid": 1000 + rank} for rank in range(2)]
-    sidecar = {"name": "cpu", "trace": ["nvtx", "osrt"], "ranks": ranks}
-    (tmp_path / "cpu.capture.json").write_text(json.dumps(sidecar))
+    (tmp_path / "cpu.capture.json").write_text(json.dumps({"name": "cpu", "trace": ["nvtx", "osrt"], "ranks": ranks}))
     problems = examine(sorted(tmp_path.glob("*.sqlite"))).problems
     assert [(one.code, one.severity) for one in problems] == [("captured-without-gpu", "info")]
     found = {name: (one.status, one.found, one.fix) for name, one in capabilities(tmp_path).items()}

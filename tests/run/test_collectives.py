@@ -43,8 +43,7 @@ def test_every_figure_of_a_run_in_which_one_rank_arrives_late(tmp_path):
         {"rank": 0, "n_arrived_last": 0, "wait_caused_ns": 0, "lateness_ns": 0, "held_up_ns": 0, "wait_ns": 80},
         {"rank": 1, "n_arrived_last": 2, "wait_caused_ns": 80, "lateness_ns": 80, "held_up_ns": 80, "wait_ns": 0},
     ]
-    # Equal ends make exact clocks and no problem.
-    assert (clocks(run), said(run)) == ([(0, 0, 0)] * 2, [])
+    assert (clocks(run), said(run)) == ([(0, 0, 0)] * 2, [])  # equal ends make exact clocks and no problem
 
 
 def test_a_run_of_one_rank_waits_for_nobody_that_is_known(tmp_path):

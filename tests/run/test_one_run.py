@@ -111,8 +111,7 @@ def test_nodes_of_one_capture_and_copies_of_its_sidecar_are_one_run(tmp_path):
         bare(rank).write(folder / f"ddp_{rank}.sqlite")
         ranks = [{"rank": at, "report": f"ddp_{at}", "pid": 1000 + at} for at in range(2)]
         (folder / "ddp.capture.json").write_text(json.dumps({"name": "ddp", "ranks": ranks}))
-    run = nsyspipe.load([tmp_path / "here", tmp_path / "there"])
-    assert run.ranks["rank_source"].to_pylist() == ["sidecar"] * 2
+    assert nsyspipe.load([tmp_path / "here", tmp_path / "there"]).ranks["rank_source"].to_pylist() == ["sidecar"] * 2
 
 
 def two_ranks():
@@ -131,8 +130,7 @@ def strangers(folder, **environment):
 
 
 def test_ranks_without_any_common_collective_may_be_of_different_runs_which_comes_first(tmp_path):
-    # The default id of torchrun says nothing.
-    run = strangers(tmp_path, TORCHELASTIC_RUN_ID="none")
+    run = strangers(tmp_path, TORCHELASTIC_RUN_ID="none")  # the default id of torchrun says nothing
     first = run.problems.to_pylist()[0]
     assert (first["code"], first["severity"]) == ("different-runs", "error")
     assert first["message"].startswith("none of the 8 communication operations")  # 2 ranks, 4 steps
@@ -141,8 +139,7 @@ def test_ranks_without_any_common_collective_may_be_of_different_runs_which_come
     assert checks["mixed-runs"]
     for text in (summary_text(run, Console(width=100)), markdown(run)):
         assert "Caution: the reports may be of different runs" in text
-    # Ranks that captured one job's id are of one run, whatever matches.
-    run = strangers(tmp_path, SLURM_JOB_ID=7)
+    run = strangers(tmp_path, SLURM_JOB_ID=7)  # ranks that captured one job's id are of one run, whatever matches
     assert problem_of(run, "unmatched-collectives")["message"].startswith("8 of 8")
     assert ("different-runs" in codes(run), "Caution" in summary_text(run, Console(width=100))) == (False, False)
 
@@ -263,8 +260,7 @@ def test_gaps_in_the_numbers_prove_that_ranks_are_missing(tmp_path, stems, optio
 
 
 def test_more_processes_than_the_job_had_ranks_are_an_error_row(tmp_path):
-    run = run_of(tmp_path, *(bare(rank).env(WORLD_SIZE=2) for rank in range(3)))
-    row = problem_of(run, "more-ranks-than-world")
+    row = problem_of(run_of(tmp_path, *(bare(rank).env(WORLD_SIZE=2) for rank in range(3))), "more-ranks-than-world")
     assert (row["severity"], row["message"][:36]) == ("error", "3 processes, but the job had 2 ranks")
 
 

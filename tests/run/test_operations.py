@@ -228,8 +228,7 @@ def test_a_span_of_a_real_run_is_a_part_of_it(runs, name):
         if row["step"] == step:
             events, ranges = whole[row["rank"]]
             runs_in = pc.and_(pc.less(events["start_ns"], row["end_ns"]), pc.greater(events["end_ns"], row["start_ns"]))  # fmt: skip
-            expected = [events.filter(runs_in), ranges.filter(pc.equal(ranges["step"], step))]
-            assert some[row["rank"]] == expected
+            assert some[row["rank"]] == [events.filter(runs_in), ranges.filter(pc.equal(ranges["step"], step))]
 
 
 class Counting(Executor):

@@ -219,8 +219,7 @@ def calls(run):
 def test_only_steps_of_the_figures_count_as_a_mean_over_ranks_and_steps(tmp_path):
     # Step 0 is skipped, step 3 cut off. Each gap is 10 longer than the call: the launch's latency.
     first = rank(0, (ALLOC, 500), (SYNC, 100), (SYNC, 200), (ALLOC, 700))
-    second = rank(1, (ALLOC, 500), (SYNC, 50), (ALLOC, 90), (ALLOC, 700))
-    run = run_of(tmp_path, first, second)
+    run = run_of(tmp_path, first, rank(1, (ALLOC, 500), (SYNC, 50), (ALLOC, 90), (ALLOC, 700)))
     assert calls(run) == [(SYNC, (110 + 210 + 60) / 4), (ALLOC, 100 / 4)]
     expected = {"n_summary_steps": 2, "idle_blocked_ns_per_step": sum(ns for _, ns in calls(run))}
     assert run.summary().select([*expected]).to_pylist() == [expected]

@@ -55,8 +55,7 @@ def test_an_open_range_ends_one_ns_after_the_last_event(tmp_path, add, end):
         if row["textId"] == builder.strings["step 3"]:
             row["end"] = None
     # Without launches the last window ends with its range.
-    run = run_of(tmp_path, blank(builder, "correlationId", KERNEL, MEMCPY))
-    assert run.steps()["end_ns"].to_pylist()[-1] == end
+    assert run_of(tmp_path, blank(builder, "correlationId", KERNEL, MEMCPY)).steps()["end_ns"].to_pylist()[-1] == end
 
 
 def test_ranges_that_end_before_they_start_are_left_out_and_counted(tmp_path):
@@ -66,8 +65,7 @@ def test_ranges_that_end_before_they_start_are_left_out_and_counted(tmp_path):
 
 
 def test_bytes_that_are_no_utf8_are_replaced_wherever_they_stand(tmp_path):
-    builder = inline(steady_rank(0).host("n").gpu(), lambda text: text == "step 2")
-    path = builder.write(tmp_path / "a_0.sqlite")
+    path = inline(steady_rank(0).host("n").gpu(), lambda text: text == "step 2").write(tmp_path / "a_0.sqlite")
     edit(
         path,
         f"UPDATE {STRINGS} SET value = CAST(x'737465ff70' || substr(value, 5) AS TEXT) WHERE value LIKE 'step%'",

@@ -71,8 +71,7 @@ def test_calls_are_as_many_as_the_program_made(captured):
     for program in programs:
         for call in program["traffic_per_step"]:
             name = COLLECTIVES.get(call["call"], call["call"])
-            ranks = ",".join(map(str, call["ranks"]))
-            told[program["rank"], name, ranks] += call["calls"]
+            told[program["rank"], name, ",".join(map(str, call["ranks"]))] += call["calls"]
     rows = {
         (row["rank"], row["collective"], row["ranks"]): row["calls_per_step"]
         for row in run.traffic().to_pylist()

@@ -242,8 +242,7 @@ def by_counting(run):
 def test_kernels_and_their_difference_are_those_of_the_events(runs):
     # A sharded run, whose ranks all gather in both passes, and one that reduces gradients.
     both = {"baseline": runs("fsdp-4gpu"), "candidate": runs("ddp-4gpu")}
-    change = nsyspipe.diff(*both.values(), force=True)
-    rows = {(row["phase"], row["name"]): row for row in change.kernels.to_pylist()}
+    rows = {(row["phase"], row["name"]): row for row in nsyspipe.diff(*both.values(), force=True).kernels.to_pylist()}
     for side, run in both.items():
         counted = by_counting(run)
         kernels = run.kernels().to_pylist()

@@ -14,8 +14,7 @@ from tests.build.tools import STEADY, bare, codes, figures, numbered, one_report
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.conftest import REAL
 
-# The session of `steady_rank` starts 10^18 ns after 1970.
-AT = "2001-09-09T01:46:40Z"
+AT = "2001-09-09T01:46:40Z"  # the session of `steady_rank` starts 10^18 ns after 1970
 LOGS = REAL / "logs"
 WITH_PAYLOADS = "3.25.0 2026.2.1 mfu"
 
@@ -109,8 +108,7 @@ def test_gpus_of_one_report_are_told_apart_by_process(tmp_path):
     one_report(*builders).write(tmp_path / "ddp_node0.sqlite")
     for names in (["B", "A"], ["B", None]):
         sidecar(tmp_path, *(rank(at, "ddp_node0", 1000 + at, gpu_name=name) for at, name in enumerate(names)))
-        # A name for one of them only says nothing of the other.
-        expected = names if all(names) else [None, None]
+        expected = names if all(names) else [None, None]  # a name for one of them only says nothing of the other
         assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == expected
 
 
@@ -217,8 +215,7 @@ def test_ranks_that_failed_are_told(tmp_path):
         (({"status": 143, "problem": "nsys was ended after 60 s."},) * 3, "rank 0 and 2 more: its program ended with status 143; nsys was ended after 60 s; the report may be cut short"),
     ):  # fmt: skip
         sidecar(tmp_path, *(rank(at, f"ddp_{at}", **more) for at, more in enumerate(ranks)))
-        run = nsyspipe.load(tmp_path)
-        assert messages(run, "capture-failed") == ([("warning", message)] if message else [])
+        assert messages(nsyspipe.load(tmp_path), "capture-failed") == ([("warning", message)] if message else [])
 
 
 @pytest.fixture
@@ -286,8 +283,7 @@ def test_the_document_says_how_the_run_was_captured_and_a_saved_run_the_same(tmp
     assert found["run"]["capture"] == SAID
     assert [found["run"]["run_id"], found["summary"]] == [before["run"]["run_id"], before["summary"]]
     assert (found["run"]["label"], nsyspipe.load(reports, label="x").header.label) == ("ddp", "x")
-    # A single report has the capture's name too.
-    assert nsyspipe.load(reports / "ddp_0.sqlite").header.label == "ddp"
+    assert nsyspipe.load(reports / "ddp_0.sqlite").header.label == "ddp"  # a single report has the capture's name too
     save(run, tmp_path / "store")
     assert document(nsyspipe.load(tmp_path / "store")) == found
 

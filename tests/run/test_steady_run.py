@@ -102,8 +102,7 @@ def test_shares_are_pooled_over_the_capture_and_what_is_of_a_step_is_null(tmp_pa
         summary = found["summary"]
         assert (summary["n_steps"], summary["n_summary_steps"]) == (0, 0)
         # Four times 200 ns of compute and 60 of communication, from 100 to 3350.
-        shares = summary["compute_share"], summary["comm_share"], summary["wait_share"]
-        assert shares == (800 / 3250, 240 / 3250, 0)
+        assert (summary["compute_share"], summary["comm_share"], summary["wait_share"]) == (800 / 3250, 240 / 3250, 0)
         of_a_step = {name for name in summary if name.endswith("_per_step")}
         of_a_step |= {"step_time_ns", "throughput_steps_per_s"}
         assert {summary[name] for name in of_a_step} == {row["lateness_ns"] for row in found["stragglers"]} == {None}
@@ -121,8 +120,7 @@ def test_two_captures_compare_their_shares_without_an_interval_and_a_capture_and
     share, time = rows["idle_share"], rows["step_time"]
     assert (share["baseline"], share["delta"]) == (captured.summary()["idle_share"][0].as_py(), 0)
     assert (share["ci_low"], share["n_baseline"], share["verdict"]) == (None, 0, "inconclusive")
-    why = "both: a capture without steps"
-    assert (time["baseline"], time["verdict"], time["why"]) == (None, "inconclusive", why)
+    assert (time["baseline"], time["verdict"], time["why"]) == (None, "inconclusive", "both: a capture without steps")
     found = nsyspipe.diff(captured, steady_run(tmp_path))
     assert (found.is_comparable, "steps-from" in found.comparability["check"].to_pylist()) == (False, True)
     row = nsyspipe.compare([captured]).table.to_pylist()[0]

@@ -210,8 +210,7 @@ def test_where_ranges_mark_the_steps_nothing_changes(tmp_path):
     assert not [code for code in codes(run) if code.startswith(("steps-by", "backward-by"))]
 
 
-# A graph that holds a whole step hides what it does: nothing says that it trains.
-HIDDEN = {"2gpu-graph"}
+HIDDEN = {"2gpu-graph"}  # a graph that holds a whole step hides what it does: nothing says that it trains
 
 
 @pytest.mark.slow
@@ -244,8 +243,7 @@ def test_a_step_of_an_unknown_optimizer_begins_before_forward_where_the_host_pau
         for after, name, thread in launches[0 if step else 2 :]:
             at = 1000 * step + after
             builder.kernel(at + 1, at + 6, name, launch=at, thread=thread)
-    run = run_of(tmp_path, builder)
-    (digest,) = (process for report in run._gathered.digests for process in report.processes)
+    (digest,) = (process for report in run_of(tmp_path, builder)._gathered.digests for process in report.processes)
     starts = digest.members["start_ns"].to_pylist()
     assert len(starts) >= 4
     assert all(start % 1000 > 840 or start % 1000 <= 10 for start in starts[1:])

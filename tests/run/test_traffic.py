@@ -62,8 +62,7 @@ def rows_of(run, rank):
 
 def test_tensor_and_data_groups_of_a_grid_are_kept_apart(tmp_path):
     run = run_of(tmp_path, *map(grid_rank, range(4)))
-    named = [(row["communicator"], row["role"], row["ranks"], row["n_ranks"]) for row in rows_of(run, None)]
-    assert named == [
+    assert [(row["communicator"], row["role"], row["ranks"], row["n_ranks"]) for row in rows_of(run, None)] == [
         ("0x10", "tensor", "0,1", 2), ("0x11", "tensor", "2,3", 2), ("0x40", "data", "0,2", 2), ("0x41", "data", "1,3", 2)
     ]  # fmt: skip
     assert parallelism(run.traffic()) == ["data", "tensor"]
@@ -75,8 +74,7 @@ def test_tensor_and_data_groups_of_a_grid_are_kept_apart(tmp_path):
             4, 4 * MIB, 4 * own, 4 * own, 0, 0 if rank % 2 else 20, None
         ]  # fmt: skip
         assert [data[f"{name}_per_step"] for name in times] == [1, 4 * MIB, 60, 20, 40, 0, None]
-        # Of each the last arrives 15 before its end.
-        assert tensor["algbw_bytes_per_s"] == pytest.approx(MIB / 15e-9)
+        assert tensor["algbw_bytes_per_s"] == pytest.approx(MIB / 15e-9)  # of each the last arrives 15 before its end
         assert tensor["busbw_bytes_per_s"] == pytest.approx(MIB / 15e-9)
         assert data["algbw_bytes_per_s"] == pytest.approx(4 * MIB / 60e-9)
     of_all = rows_of(run, None)[0]
@@ -139,8 +137,7 @@ def test_of_some_ranks_only_communicators_read_whole_say_who_waits(tmp_path, ask
 
 
 def test_thousands_of_rows_list_the_ranks_of_a_communicator_in_one_text(tmp_path):
-    run = run_of(tmp_path, *(grid_rank(rank, 2, 4, has_payloads=False) for rank in range(4)))
-    listed = run.traffic()["ranks"]
+    listed = run_of(tmp_path, *(grid_rank(rank, 2, 4, has_payloads=False) for rank in range(4))).traffic()["ranks"]
     assert len({chunk.buffers()[2].address for chunk in listed.chunks}) == 1 < listed.num_chunks
 
 

@@ -49,8 +49,7 @@ def write_reports(folder: Path, scale: int, *, n_ranks: int = 2, n_steps: int = 
 
 
 def old_run(folder: Path, run_id: str = RUN_ID) -> Run:
-    reports = write_reports(folder / "old", 1)
-    return nsyspipe.load(reports, run_id=run_id, nccl_log=LOG, topology=TOPOLOGY, jobs=1)
+    return nsyspipe.load(write_reports(folder / "old", 1), run_id=run_id, nccl_log=LOG, topology=TOPOLOGY, jobs=1)
 
 
 def new_run(folder: Path, run_id: str = RUN_ID) -> Run:

@@ -133,8 +133,7 @@ def store(tmp_path_factory):
         (folder / name).mkdir()
         for rank in range(n_ranks):
             steady_rank(rank, world_size=n_ranks).write(folder / name / f"{name}_{rank}.sqlite")
-        run = nsyspipe.load(folder / name, run_id=name, jobs=1)
-        export.parquet(run, folder / "store", events=name == "pair")
+        export.parquet(nsyspipe.load(folder / name, run_id=name, jobs=1), folder / "store", events=name == "pair")
     return folder / "store"
 
 

@@ -92,8 +92,7 @@ def test_another_name_or_what_else_is_known_of_a_run_does_not_cost_its_operation
 @pytest.mark.parametrize("options", [{"step": "backward"}, {"comm_kernel": "gemm"}])
 def test_the_same_reports_read_otherwise_do_not_keep_operations_nor_lose_them(runs, tmp_path, options):
     store = stored(tmp_path / "store", runs[0], events=True)
-    reports = store_tools.write_reports(tmp_path / "reports", 1)
-    otherwise = nsyspipe.load(reports, run_id=RUN_ID, jobs=1, **options)
+    otherwise = nsyspipe.load(store_tools.write_reports(tmp_path / "reports", 1), run_id=RUN_ID, jobs=1, **options)
     assert "--force" in refused(otherwise, store, "has events, phase_ranges of run nightly")
 
 
@@ -204,8 +203,7 @@ def test_a_limit_on_the_size_of_files_is_an_error_that_says_so(runs, tmp_path):
 
 
 def test_a_store_that_can_only_be_read_is_an_error_and_can_be_read(runs, mounted, tmp_path):
-    store = stored(tmp_path / "store", runs[0])
-    place = mounted("--bind", store)
+    place = mounted("--bind", stored(tmp_path / "store", runs[0]))
     subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
     refused(runs[1], place, "Read-only file system")
     assert nsyspipe.load(place).steps().equals(runs[0].steps())

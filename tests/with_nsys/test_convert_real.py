@@ -56,8 +56,7 @@ def test_the_help_of_a_real_nsys_is_understood(nsys):
     found = installed.find(str(nsys))
     assert installed.numbers(found.version_text) >= (2021,)
     assert {"cuda", "nvtx", "osrt", "none"} <= set(found.trace_values())
-    options = ["--type", "--output", "--lazy", "--force-overwrite", "--quiet"]
-    assert all(found.has("export", one) for one in options)
+    assert all(found.has("export", one) for one in ["--type", "--output", "--lazy", "--force-overwrite", "--quiet"])
     assert not found.has("export", "--no-such-option")
 
 

@@ -30,8 +30,7 @@ def test_two_ranks_are_captured_exported_and_analyzed(machine):
     answer = run(machine, "ddp.sh", "-n", "2", "-o", "a/run", *TINY, "--accumulate", "2")
     assert answer.status == 0, answer.err
     found = machine.analysis("a/run_*.sqlite")
-    # The two steps of the warm-up are not captured.
-    assert steps_of(found) == {0: [2, 3, 4, 5], 1: [2, 3, 4, 5]}
+    assert steps_of(found) == {0: [2, 3, 4, 5], 1: [2, 3, 4, 5]}  # the two steps of the warm-up are not captured
     assert all(row["backward_ns"] > 0 for row in found["host_steps"])
     assert found["run"]["world_size"] == 2
     sidecar = machine.sidecar("a/run")
@@ -183,8 +182,7 @@ def test_ctrl_c_in_mid_capture_keeps_the_report_and_leaves_nothing(machine):
     assert answer.status == 130
     assert "found: reports of 2 of 2 ranks" in answer.err
     # Step 3 was cut off; nsys may write an end for it.
-    found = steps_of(machine.analysis("ddp-2gpu_*.sqlite"))
-    assert {rank: steps[0] for rank, steps in found.items()} == {0: 1, 1: 1}
+    assert {rank: steps[0] for rank, steps in steps_of(machine.analysis("ddp-2gpu_*.sqlite")).items()} == {0: 1, 1: 1}
 
 
 def test_fewer_steps_than_asked_for_are_captured_and_told_also_from_another_file_system(machine):

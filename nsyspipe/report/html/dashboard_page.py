@@ -223,9 +223,8 @@ def check_dashboard(given: str, store: Path, *, force: bool) -> None:
     """Refuse (OutputError) what may not be replaced, before any work is done."""
     target = Path(given)
     if target.suffix not in {"", ".html", ".htm"}:
-        raise OutputError(
-            given, f"is named {target.suffix}, and the page is HTML", fix=str(target.with_suffix(".html"))
-        )
+        problem = f"is named {target.suffix}, and the page is HTML"
+        raise OutputError(given, problem, fix=str(target.with_suffix(".html")))
     check_directory(given, f"{store.resolve().name or 'runs'}.html")
     check_target(target, (), may_replace=lambda: True)
     if target.exists() and not force and identity_of_page(target, STORE) != DASHBOARD:

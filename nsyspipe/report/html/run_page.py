@@ -15,7 +15,7 @@ from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
 from nsyspipe.analysis.traffic import PIPELINE, parallelism
 from nsyspipe.errors import DatasetError
 from nsyspipe.findings.judge import CAUSES
-from nsyspipe.model.names import few
+from nsyspipe.model.names import few, grouped
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report import run as run_report, words
@@ -177,10 +177,7 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
 def by_cause(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
     """Return findings of one cause together, in the order of the first of each."""
     causes = {name: cause for cause, names in CAUSES.items() for name in names}
-    groups: dict[str, list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault(causes.get(finding.id, "others"), []).append(finding)
-    return [*groups.items()]
+    return [*grouped((causes.get(one.id, "others"), one) for one in findings).items()]
 
 
 def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
@@ -342,10 +339,8 @@ def idle_table(summary: Mapping[str, Any], unseen: str = "") -> Table | None:
 
 def link_table(links: pa.Table) -> Table | None:
     """Return the edges between ranks, those that are alike in one row; None where nothing is known of them."""
-    groups: dict[tuple[Any, ...], list[str]] = {}
-    for row in links.to_pylist():
-        edge = f"{row['from_rank']}\N{RIGHTWARDS ARROW}{row['to_rank']}"
-        groups.setdefault(tuple(row[name] for name in _ALIKE), []).append(edge)
+    edge = "{from_rank}\N{RIGHTWARDS ARROW}{to_rank}".format_map
+    groups = grouped((tuple(row[name] for name in _ALIKE), edge(row)) for row in links.to_pylist())
     rows = [dict(zip(_ALIKE, group, strict=True)) | {"edges": edges} for group, edges in groups.items()]
     fields = [
         Field("kind", of("kind"), "text"),

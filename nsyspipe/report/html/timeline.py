@@ -39,8 +39,7 @@ def timeline_data(timeline: pa.Table, steps: pa.Table, first: list[int], others:
     ``length``, ``name`` (index, -1 for none) and, unless they say nothing, ``busy`` (= length), ``n`` (= 1), ``seq``
     (-1 for none), ``exposed`` and, where it is known, ``wait`` (both of ``comm``). Start and length are what is drawn,
     gaps between joined operations with it; ``busy``, ``exposed`` and ``wait`` are exact. ``stretch``: where the slowest
-    rank is longest without compute; None where that is nothing to speak of, or not known: its lane ``compute`` is then
-    ``untold``.
+    rank is longest without compute; None where that is nothing to speak of, or not known (lane ``compute`` ``untold``).
     """
     if not timeline.num_rows:
         return None
