@@ -159,7 +159,7 @@ def check_store(run: Run, store: Path) -> None:
     # Of the inputs a directory is a saved run.
     if any(Path(os.path.realpath(one)).parent == where for one in run.inputs if not one.is_dir()):
         raise OutputError(str(store), "is where the reports lie", fix=f"--out {store / 'runs'}")
-    if not any(run_ids(store)) and has_reports(store, (EXPORT_SUFFIX, *RAW_SUFFIXES)):
+    if has_reports(store, (EXPORT_SUFFIX, *RAW_SUFFIXES)) and not any(run_ids(store)):
         problem, fix = "holds reports, and no saved run", f"--out {store / 'runs'}"
         raise OutputError(str(store), problem, found=reports_near(store), fix=fix)
 
