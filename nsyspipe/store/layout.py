@@ -234,7 +234,7 @@ def is_saved(path: Path) -> bool:
 
 def is_one_run(path: Path) -> bool:
     """Tell whether a path names one run of a store, not all of it: ``STORE:NAME``, or its directory in a table."""
-    return _run_of(path) is not None or _name_in_store(path) is not None
+    return _one_run(path) is not None
 
 
 def find_saved(path: Path, run_id: str | None = None, label: str | None = None) -> tuple[Path, str]:
@@ -243,9 +243,8 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
     A path may end in ``:NAME``, the id of a run or a label: of several runs of that label the latest is meant, as where
     a `label` is given and no name. Of a NAME that is the id of one run and the label of another nobody knows what it means.
     """
-    is_directory = (found := _run_of(path)) is not None
-    store, named = found or _name_in_store(path) or (path, None)
-    if named and not is_directory:  # those that cannot be read have the label ""
+    store, named, is_id = _one_run(path) or (path, None, False)
+    if named and not is_id:  # those that cannot be read have the label ""
         of_label = [run_id for run_id, label in labels_by_time(store).items() if label == named]
         meant = [*dict.fromkeys([*[named][: has_run(store, named)], *of_label[-1:]])]
         if len(meant) > 1:
@@ -341,21 +340,14 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
     return {name: ([place_of(place, one) for one in ids[name] if one not in of], of) for name, of in left_out.items()}
 
 
-def _name_in_store(path: Path) -> tuple[Path, str] | None:
-    """Return store and name of ``STORE:NAME``; None for any other path, and for one that is there as it is."""
-    text = str(path)
+def _one_run(path: Path) -> tuple[Path, str, bool] | None:
+    """Return store and id of ``STORE/<table>/run_id=ID``, or store and name of ``STORE:NAME``, and whether it is the id; else None."""
+    is_whole = len(path.parts) > 1 and path.name.startswith(RUN_DIRECTORY)
+    directory = path if is_whole else Path(os.path.realpath(path))  # `.` has no name
+    run_id, store, text = directory.name.removeprefix(RUN_DIRECTORY), directory.parent.parent, str(path)
+    if directory.name.startswith(RUN_DIRECTORY) and os.path.isdir(directory) and has_run(store, run_id):  # noqa: PTH112 - a name may be too long
+        return store, run_id, True
     if os.path.lexists(text):
         return None
     parts = ((Path(text[:at]), text[at + 1 :]) for at, letter in enumerate(text) if letter == ":" and at)
-    return next((pair for pair in parts if any(run_ids(pair[0]))), None)
-
-
-def _run_of(path: Path) -> tuple[Path, str] | None:
-    """Return store and run of ``STORE/<table>/run_id=ID``; None for any other path."""
-    is_whole = len(path.parts) > 1 and path.name.startswith(RUN_DIRECTORY)
-    directory = path if is_whole else Path(os.path.realpath(path))  # `.` has no name
-    kind, _, run_id = directory.name.partition("=")
-    if kind != "run_id" or not os.path.isdir(directory):  # noqa: PTH112 - a name may be too long
-        return None
-    store = directory.parent.parent
-    return (store, run_id) if has_run(store, run_id) else None
+    return next(((store, name, False) for store, name in parts if any(run_ids(store))), None)
