@@ -13,7 +13,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.options import AUTO, Reading, check_kind, check_whole, parse_skip_first, path_of, paths_of, several
 from nsyspipe.nsys.find_reports import exported_reports, find_named
 from nsyspipe.run.run import Run
-from nsyspipe.store.layout import ids_by_time, is_saved, runs_by_label
+from nsyspipe.store.layout import is_saved, labels_by_time, place_of, runs_by_label
 
 if TYPE_CHECKING:
     from nsyspipe.comparison.difference import RunDifference, Side
@@ -89,8 +89,8 @@ def load(
     CaptureError
         If nsys cannot export a report.
     OptionError
-        If a parameter is of another kind, a regular expression or the rank map cannot be used, or an option does not go
-        with a saved run.
+        If a parameter is of another kind, a regular expression or the rank map cannot be used, an option does not go with
+        a saved run, or ``STORE:NAME`` is the id of one run and the label of another.
     """
     if not (arguments := paths_of("reports", reports, "load('captures/')")):
         raise OptionError("reports=[]", "names no report", fix="load('captures/')")
@@ -172,7 +172,7 @@ def diff(
         The baseline is all runs of this label in the store that stands in its place, as captures of one configuration, but
         for those of some ranks beside ones of all; the candidate may be another label of the store, and None is the only other one.
     min_effect_pct
-        Smallest relative difference that counts, per cent from 0: 2 and "2%" are the same.
+        Smallest relative difference that counts, per cent from 0: 2 and "2%" are the same. Less than 0.1 has to be a text.
     confidence
         Of the intervals, above 0.5 and below 1.
     metrics
@@ -188,7 +188,8 @@ def diff(
     -------
     RunDifference
         With Arrow tables ``metrics``, ``step_time_parts``, ``idle_causes``, ``kernels``, ``changes``,
-        ``comparability`` and ``problems``; null means "not recorded".
+        ``comparability`` (what makes the two hard to compare) and ``problems`` (of each capture alone); null means "not
+        recorded".
 
     Raises
     ------
@@ -217,7 +218,7 @@ def diff(
     if against is not None:
         store = path_of("baseline", baseline, f"diff('runs/', against={against!r})")
         found = runs_by_label(store, against, [] if candidate is None else [candidate])
-        baseline, *others = ([load(place, label=name) for place in places] for name, places in found.items())
+        baseline, *others = ([load(place, label=name) for place in places] for name, (places, _) in found.items())
         candidate = others[0] if others else candidate
     if candidate is None:
         fix = "diff(BASELINE, CANDIDATE); a list is several captures of one of them"
@@ -283,11 +284,11 @@ def compare(
         sides = [Side(label, _as_side(run).runs) for label, run in given.items()]
     elif isinstance(given, str | os.PathLike):
         place = os.fspath(given)
-        ids = ids_by_time(Path(place)) if is_saved(Path(place)) else []
+        ids = [*labels_by_time(Path(place))]
         if len(ids) <= 1:
             find_named([] if is_saved(Path(place)) else [place])  # refuses what names no run
             raise OptionError(repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)")
-        sides = [_as_side(f"{place.rstrip('/')}:{run_id}") for run_id in ids]
+        sides = [_as_side(place_of(place, run_id)) for run_id in ids]
     else:
         fix = "compare(RUN, RUN), or compare('runs/')"
         sides = [_as_side(run) for run in several("runs", given, "a list of them", fix)]

@@ -76,7 +76,7 @@ def _thresholds(settings: gate.GateSettings, *, is_quiet: bool) -> dict[str, Any
     if settings.file and is_quiet:
         typer.echo(printable(f"Thresholds from {settings.file}."), err=True)
     effect = gate.DEFAULT_MIN_EFFECT_PCT if settings.min_effect is None else round(100 * settings.min_effect, 12)
-    return {"min_effect_pct": effect, "confidence": settings.confidence or gate.DEFAULT_CONFIDENCE}
+    return {"min_effect_pct": f"{effect}%", "confidence": settings.confidence or gate.DEFAULT_CONFIDENCE}
 
 
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes

@@ -17,10 +17,9 @@ from nsyspipe.cli.options import OneRunOptions, ReadingOptions, RunningOptions, 
 from nsyspipe.cli.outputs import Stage, progress
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import listed
-from nsyspipe.model.options import AUTO
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs, find_named, split_logs, words_of_runs
 from nsyspipe.store import layout
-from nsyspipe.store.layout import find_saved, is_one_run, is_saved
+from nsyspipe.store.layout import find_saved, is_one_run, is_saved, place_of
 
 if TYPE_CHECKING:
     from nsyspipe.run.ranks import ChosenRanks
@@ -109,11 +108,12 @@ def parse_runs(arguments: Sequence[str], *, is_any_number: bool = False) -> list
 
 def labelled_runs(label: str, place: str, *others: str) -> list[NamedRuns]:
     """Return all runs of a label in a store, and what they are compared with: RUN arguments, or another label of the store."""
-    sides = [NamedRuns(name, tuple(places)) for name, places in layout.runs_by_label(place, label, others).items()]
-    for one in sides:
-        of_label = {f"{place.rstrip('/')}:{run_id}" for run_id in layout.ids_by_time(Path(place), one.label)}
-        if partial := sorted(of_label.difference(one.places)):
-            typer.echo(f"Left out, as {one.label} has runs of all ranks: {listed(partial, 4)}.", err=True)
+    found = layout.runs_by_label(place, label, others)
+    for name, (_, partial) in found.items():
+        if partial:
+            words = listed([f"{place.rstrip('/')}:{run_id}" for run_id in partial], 4)
+            typer.echo(f"Left out, as {name} has runs of all ranks: {words}.", err=True)
+    sides = [NamedRuns(name, tuple(places)) for name, (places, _) in found.items()]
     return sides if len(sides) > 1 else [*sides, *parse_runs(others)]
 
 
@@ -140,8 +140,8 @@ def split_label(argument: str) -> tuple[str | None, str]:
 
 def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
     """Return the runs that a glob of saved runs matches, or that a store has; none if it is anything else."""
-    if is_any_number and len(ids := [] if "\0" in place else layout.ids_by_time(Path(place))) > 1:
-        return [f"{place.rstrip('/')}:{run_id}" for run_id in ids]
+    if is_any_number and len(ids := [*layout.labels_by_time(Path(place))]) > 1:
+        return [place_of(place, run_id) for run_id in ids]
     found = [] if os.path.lexists(place) or not glob.has_magic(place) else sorted(glob.glob(place))  # noqa: PTH207 - absolute too
     return found if all(is_saved(Path(one)) for one in found) else []
 
@@ -160,11 +160,8 @@ def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running
     options, logs, maps = reading.chosen(), reading.nccl_log or [], reading.topology or []
     saved = {place for one in named for place in one.places if is_saved(Path(place))}
     reports = [(one, place) for one in named for place in one.places if place not in saved]
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and value != AUTO]
-    given += ["--nccl-log or --topology"] if logs or maps else []
-    if given and not reports:
-        problem = "says how reports are read, and all runs are saved ones, whose figures are made"
-        raise OptionError(", ".join(given), problem, fix="leave it out, or analyze the reports again")
+    if not reports:
+        reading.refuse_given("all runs are saved ones, whose figures are made", "analyze the reports again")
     logs_of, maps_of = _by_label(logs, named), _by_label(maps, named)
     for place in sorted(saved):
         find_saved(Path(place))  # refuses a store of several

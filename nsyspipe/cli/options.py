@@ -152,6 +152,13 @@ class ReadingOptions:
         names = [one.name for one in fields(ReadingOptions)]
         return {name: getattr(self, name) for name in (*names, *more)}
 
+    def refuse_given(self, why: str, fix: str) -> None:
+        """Refuse those that are given where nothing is read."""
+        given = [one.name for one in fields(self) if (getattr(self, one.name) or one.default) != one.default]
+        if given:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise OptionError(names, f"says how reports are read, and {why}", fix=f"leave it out, or {fix}")
+
 
 @dataclass(frozen=True)
 class OneRunOptions(ReadingOptions):

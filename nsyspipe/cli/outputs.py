@@ -223,7 +223,7 @@ def _replacing(run: Run, store: Path) -> str:
     if not has_run(store, new.run_id):
         return f"run {new.run_id}{more}"
     with contextlib.suppress(DatasetError):  # nobody can tell
-        old = SavedRun(store, store, new.run_id).header
+        old = SavedRun(store, new.run_id).header
         if (old.reports, old.captured_at_utc) != (new.reports, new.captured_at_utc):
             when = f", captured {old.captured_at_utc[:19]} UTC" if old.captured_at_utc else ""
             more = f", {_OF_OTHERS}: {listed(old.reports, 2)}{when}{more}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.traffic import dimensions, ranks_per_batch
+from nsyspipe.analysis.traffic import EXPERT, dimensions, parallelism, ranks_per_batch
 from nsyspipe.comparison.changes import SIDES, has_whole_graphs, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import METRICS
@@ -224,10 +224,8 @@ def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
     """Tell of ranks of which more share a batch than on the other side, or may: as many ranks process fewer batches."""
     numbers = {number for side in sides for number in side.work.per_batch.values()}
     if len(numbers) > 1 and (most := max(n for n, _ in numbers)) > 1:
-        words, is_other = (
-            [" | ".join(side.work.per_batch) for side in sides],
-            any(n < most for n, is_all in numbers if is_all),
-        )
+        words = [" | ".join(side.work.per_batch) for side in sides]
+        is_other = any(n < most for n, is_all in numbers if is_all)
         after = "; ranks of tensor and pipeline parallelism share a batch"
         yield _check(SHARED_BATCH, "ranks per batch", words, blocks=is_other, after=after)
 
@@ -371,6 +369,10 @@ _TESTS: tuple[Test, ...] = (
     ),
     _ranks_per_batch,
     _other_work,
+    _alike(
+        "experts", "all-to-all of experts", lambda run: "some" if EXPERT in parallelism(run.traffic()) else _NONE,
+        applies=lambda runs: not any(map(has_whole_graphs, runs)), after="; a model that has experts on one side only is another one",
+    ),
     _alike(
         "steps-from", "source of the steps", lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
         blocks=lambda _: True, applies=lambda runs: all(run.header.n_ranks for run in runs),

@@ -242,7 +242,7 @@ class RunDifference(ShownInNotebooks):
 
     @property
     def problems(self) -> pa.Table:
-        """`SIDE_PROBLEMS`: the problems of each side's captures."""
+        """`SIDE_PROBLEMS`: the problems of each capture by itself; what the two sides make doubtful together is `comparability`."""
         return SIDE_PROBLEMS.from_rows(problems_in_python(self.problem_rows))
 
     @property

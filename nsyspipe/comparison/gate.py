@@ -26,6 +26,7 @@ _GIVEN, _FIX = f"--fail-on {REGRESSION}", f"--fail-on {ANY_CHANGE}"
 DEFAULT_MIN_EFFECT_PCT, DEFAULT_CONFIDENCE = 2.0, 0.95
 DEFAULT_MIN_EFFECT = DEFAULT_MIN_EFFECT_PCT / 100
 _LEAST_CONFIDENCE = 0.5
+_LEAST_NUMBER = 0.1  # per cent: what is less is noise in any capture, and a ratio that was meant
 _PERCENT = re.compile(r"\+?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?) ?%?", re.ASCII)
 _OWN, _PROJECT, _TABLE = "nsyspipe.toml", "pyproject.toml", "diff"
 _NAME = b"nsyspipe"
@@ -58,10 +59,10 @@ def check_confidence(confidence: object, name: str = "--confidence", fix: str = 
 
 
 def effect_ratio(min_effect_pct: object) -> float:
-    """Return a percentage from 0 as a ratio, of a text as `parse_min_effect` reads it."""
-    if isinstance(min_effect_pct, str):
-        return parse_min_effect(min_effect_pct)
+    """Return a percentage from 0 as a ratio, of a text as `parse_min_effect` reads it; a number below 0.1 may be one already."""
     value = _number(min_effect_pct)
+    if isinstance(min_effect_pct, str) or 0 < value < _LEAST_NUMBER:
+        return parse_min_effect(str(min_effect_pct))
     if not 0 <= value < math.inf:
         raise OptionError(f"min_effect_pct={min_effect_pct!r}", "is no percentage from 0", fix="min_effect_pct=2")
     return value / 100
@@ -74,7 +75,7 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
     if 0 < 100 * value < 1 and not text.strip().endswith("%"):
         ratio, percent = f"{10000 * value:.4g}%", f"{100 * value:.4g}%"
         problem = f"may mean {ratio} (a ratio) or {percent} (per cent)"
-        raise OptionError(f"{name} {text!r}", problem, fix=f"write {ratio} or {percent}")
+        raise OptionError(f"{name} {text!r}", problem, fix=f"write '{ratio}' or '{percent}'")
     if not math.isfinite(value):
         raise OptionError(f"{name} {text!r}", "is no percentage from 0", fix=fix)
     return value

@@ -64,6 +64,9 @@ _WHY = {
     )
     for column in columns.split()
 }  # fmt: skip
+# What is null where ranks communicate between their step ranges, and why in words.
+_OF_WHOLE_STEPS = {"wait_ns", "transfer_ns", "message_bytes", "bus_bytes", "overlap_backward_ns"}
+LEFT_OUT = "step ranges leave out communication"
 INCONCLUSIVE, NO_CHANGE = "inconclusive", "no change"
 # The first of these that a metric has is the verdict of several: what nobody can tell is not yet an improvement.
 _FIRST = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
@@ -78,7 +81,8 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
     """
     figure, is_capture = METRICS[name], table.run.is_capture
     above, below = figure.of_step
-    lacking = _WHY.get(above, "not recorded")
+    is_left_out = above in _OF_WHOLE_STEPS and "comm-between-steps" in [row["code"] for row in table.run.problem_rows]
+    lacking = LEFT_OUT if is_left_out else _WHY.get(above, "not recorded")
     if is_capture and below is None:
         return "a capture without steps"
     if not (is_capture or table.n_steps):

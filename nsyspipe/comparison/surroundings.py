@@ -65,8 +65,10 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
     were hashed are compared where one key hashed all of them, and else may have changed.
     """
     runs = [table.run for side in tables for table in side]
-    counts = (", ".join(str(n_steps(table.run)) for table in side) for side in tables)
-    rows = _word_rows("steps", "steps in the figures", *counts)
+    counts = [[n_steps(table.run) for table in side] for side in tables]
+    rows = _word_rows("steps", "steps in the figures", *(", ".join(map(str, side)) for side in counts))
+    if rows and [*map(len, counts)] == [1, 1]:
+        rows = [_number_row(("steps", "steps in the figures", "count"), *(float(n) for (n,) in counts))]
     if all(table.n_steps for side in tables for table in side):
         before, after = map(_numbers, tables)
         little_ns = _LATE_SHARE * float(min(mean_step_time(side) or 0 for side in tables))
@@ -78,8 +80,7 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
             one, other = before.get(key, 0.0), after.get(key, 0.0)
             is_in_all = key[0] == "collectives" and key != _IN_ALL and (one, other) == of_all
             if not (one is None or other is None or is_in_all or _is_alike(key[2], one, other, little_ns)):
-                numbers = {"baseline_value": one, "candidate_value": other, "delta": other - one}
-                rows.append(dict(zip(("topic", "what", "unit"), key, strict=True)) | numbers)
+                rows.append(_number_row(key, one, other))
     keys_of_hashes = {run.header.capture.hash_key for run in runs if run.header.capture is not None}
     # One key, which is kept, has hashed the values of all captures.
     is_told = len(keys_of_hashes) == 1 and keys_of_hashes.isdisjoint({None, PER_CAPTURE})
@@ -101,6 +102,11 @@ def _is_alike(unit: str, old: float, new: float, little_ns: float) -> bool:
         return True
     least = MARKED if unit == "bytes/s" else _ALIKE  # what is measured is never the same twice
     return abs(new - old) <= least * max(abs(old), abs(new))
+
+
+def _number_row(fact: Fact, old: float, new: float) -> dict[str, Any]:
+    numbers = {"baseline_value": old, "candidate_value": new, "delta": new - old}
+    return dict(zip(("topic", "what", "unit"), fact, strict=True)) | numbers
 
 
 def _word_rows(topic: str, what: str, old: str | None, new: str | None) -> list[dict[str, Any]]:

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 SEVERITIES = ("error", "warning", "info")
 MORE_STEPS = "capture 10 steps or more"  # wherever more are advised: of 8 in the figures the spread is told
+WHOLE_STEP = "--step of a range that holds the whole step, or leave --step out"
 _MENDS = {  # what mends several of them
     "CUDA": "capture with nsys profile --trace=cuda,nvtx and export without --tables",
     "ANNOTATE": "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with --step REGEX",
     "WITH_BLOBS": "export again with nsys 2025.3 or newer: --include-blobs=true",
     "EXPORT_ALL": "export again without --tables: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep",
     "MORE_STEPS": MORE_STEPS,
-    "WHOLE_STEP": "--step of a range that holds the whole step, or leave --step out",
+    "WHOLE_STEP": WHOLE_STEP,
     "GRAPH_NODES": "capture with nsys profile --cuda-graph-trace=node",
 }
 
@@ -105,7 +106,7 @@ _KINDS = """
     sidecar-file-unusable (warning): {file}, which the capture's sidecar names, is not used: {reason} -> name the files with --nccl-log and --topology
     step-pattern-ignored (info): the capture's sidecar says that the steps match {pattern}, but {why}: they were detected by their names
         -> --step REGEX, if they are not the ones that you mean
-    phase-pattern-unmatched (warning): no NVTX range is named as {option} {pattern} asks for, so there is no {phase} phase; the longest: {families}
+    phase-pattern-unmatched (warning): no NVTX range is named as {option} {pattern} asks for, so none counts as {phase}; the longest: {families}
         -> leave {option} out, or name ranges that are there
     comm-kernel-unmatched (warning): no kernel is named as --comm-kernel {pattern} asks for; named like communication: {alike}
         -> leave --comm-kernel out, or let it match one of the names that nsyspipe analyze --top 30 shows

@@ -79,9 +79,10 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     if found and not captures:
         fix = f"nsyspipe analyze {_word(str(found[0]))}, or pass the {RAW_SUFFIXES[0]} file"
         raise NotAReportError(str(found[0]), "is an export already, where a report to export was needed", fix=fix)
-    if wrong := next((path for path in captures if path.suffix in OUTPUTS), None):
+    if wrong := next((path for path in captures if path.suffix not in RAW_SUFFIXES), None):
         fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
-        raise NotAReportError(str(wrong), f"{OUTPUTS[wrong.suffix]}, where a report to export was needed", fix=fix)
+        what = OUTPUTS.get(wrong.suffix, f"not named as a report of nsys ({listed(RAW_SUFFIXES, joint='or')})")
+        raise NotAReportError(str(wrong), f"{what}, where a report to export was needed", fix=fix)
     return [paths[0] for paths in grouped((path.resolve(), path) for path in captures).values()]
 
 
@@ -148,9 +149,11 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
                 found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
                 needed = listed(suffixes[:2], joint="or")
                 problem, fix = f"a directory without {needed} reports", "pass the directory that nsys wrote to"
-                if not found and (inside := table_of_store(path)):
+                if not found and EXPORT_SUFFIX not in suffixes and has_reports(path, [EXPORT_SUFFIX]):
+                    problem, fix = "all its reports are exported already", f"nsyspipe analyze {_word(str(path))}"
+                elif not found and (inside := table_of_store(path)):
                     problem, fix = inside[0], _word(inside[1])
-                elif not found and (runs := [one for one in sorted(path.iterdir()) if _has_reports(one, suffixes)]):
+                elif not found and (runs := [one for one in sorted(path.iterdir()) if has_reports(one, suffixes)]):
                     names = listed([f"{one}/" for one in runs], most=4)
                     problem, fix = f"{problem}: those are in {names}", _word(f"{runs[0]}/")
             elif path.exists():
@@ -168,7 +171,8 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
     return expanded
 
 
-def _has_reports(folder: Path, suffixes: Sequence[str]) -> bool:
+def has_reports(folder: Path, suffixes: Sequence[str]) -> bool:
+    """Tell whether a directory holds files of these suffixes; not one that cannot be looked into."""
     with contextlib.suppress(OSError):
         return folder.is_dir() and any(one.suffix in suffixes for one in folder.iterdir())
     return False

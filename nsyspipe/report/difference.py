@@ -11,11 +11,12 @@ from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.changes import SIDES, top_kernels
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
-from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
+from nsyspipe.comparison.metrics import INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.comparison.surroundings import Cause
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.names import listed
+from nsyspipe.model.problems import WHOLE_STEP
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
 from nsyspipe.report.blocks import Block, Facts, Field, Notes, Sentence, Table, Troubles, Word, of, table_of
@@ -224,7 +225,7 @@ def _host_text(difference: RunDifference) -> str:
 def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
     name = metric_label(row["metric"])
     if None in (row["baseline"], row["candidate"]):
-        return f"no {name} ({row['why']})"
+        return f"no {name} ({_reason(row)})"
     text = " ".join(filter(None, [row["statistic"], name, change_text(row)]))
     if row["ci_low"] is None:
         return f"{text}; {_reason(row)}"
@@ -247,8 +248,11 @@ def _reason(row: Mapping[str, Any]) -> str:
         return f"{why} (--force to go on)"
     if "without steps" in why:
         return f"{why}; name the steps with --step REGEX"
+    if LEFT_OUT in why:
+        return f"{why}; {WHOLE_STEP}"
     if row["ci_low"] is None:
-        return f"{why}; capture more steps" if "step" in why else why
+        is_known = None not in (row["baseline"], row["candidate"])
+        return f"{why}; capture more steps" if is_known and "step" in why else why
     if row["baseline_mean"] is not None and _OPPOSED in why:
         sides = ((f"baseline_{name}", f"candidate_{name}") for name in (MEAN, MEDIAN))
         apart = (delta_text(row["unit"], row[after] - row[before]) for before, after in sides)

@@ -76,8 +76,8 @@ SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suff
 def write(
     answer: Run | RunDifference | Scoreboard | WhatIf, path: str | os.PathLike[str], *,
     steps: Steps | int = None, ranks: Iterable[int] | int | None = None, force: bool = False,
-) -> None:  # fmt: skip
-    """Write a run, a difference, a scoreboard or a what-if to one file, whose suffix says what: a document, a summary, a page, ...
+) -> Path:  # fmt: skip
+    """Write a run, a difference, a scoreboard or a what-if to one file, whose suffix says what: a document, a page, ...; return its path.
 
     Parameters
     ----------
@@ -119,12 +119,13 @@ def write(
     if not isinstance(answer, Run):
         text = formats[name].text()
         files.write_text(path, text, inputs, may_replace=lambda: force or formats[name].identity_of(path) == identity)
-        return
+        return path
     chosen, run_id = FORMATS[name], answer.header.run_id
     shown = None if steps is None else check_steps(answer.steps(), steps)
     some = {} if ranks is None else {"ranks": answer.chosen_ranks(ranks)}
     with files.writing(path, answer.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id) as file:
         chosen.write(answer, file, shown, None, **some)
+    return path
 
 
 def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Path]]:
@@ -153,8 +154,8 @@ def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Pa
 def dashboard(
     store: str | os.PathLike[str], path: str | os.PathLike[str], *,
     pages: str | os.PathLike[str] | None = None, force: bool = False,
-) -> None:  # fmt: skip
-    """Write one page over all runs of a store: which got better or worse, and since which run.
+) -> Path:  # fmt: skip
+    """Write one page over all runs of a store: which got better or worse, and since which run; return its path.
 
     Parameters
     ----------
@@ -182,10 +183,11 @@ def dashboard(
     into = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
     text, *_ = store_page(place, Path(given), into, force=force)
     files.write_text(Path(given), text, [place], may_replace=lambda: True)
+    return Path(given)
 
 
-def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, force: bool = False) -> None:
-    """Save a run in a store, from which `nsyspipe.load` reads it back.
+def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, force: bool = False) -> Path:
+    """Save a run in a store; return the path of the run, from which `nsyspipe.load` reads it back.
 
     Parameters
     ----------
@@ -205,11 +207,14 @@ def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, fo
         If the store cannot be written, or operations in it would be lost; it is as it was.
     """
     from nsyspipe.run.run import Run
+    from nsyspipe.store.layout import place_of
     from nsyspipe.store.write import save
 
     if not isinstance(run, Run):
         raise OptionError.of_kind("run", run, "a run", "parquet(load(REPORTS), 'runs/')")
-    save(run, Path(path_of("store", store, "parquet(run, 'runs/')")), events=events, force=force)
+    place = Path(path_of("store", store, "parquet(run, 'runs/')"))
+    save(run, place, events=events, force=force)
+    return Path(place_of(place, run.header.run_id))
 
 
 def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:

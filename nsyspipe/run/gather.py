@@ -104,7 +104,11 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     digested = [digest_process(*share, capture, codes, is_one_window=family is None) for share in shares]
     longest = largest_families(others, named, _MOST_FAMILIES)
     sizes = capture.payloads.comm_sizes.select(["comm_id", "n_ranks"]).to_pydict().values()
-    gap, of_processes = capture.payloads.size_gap, (one for _, problems in digested for one in problems)
+    unmatched, gap = [*_unmatched(reading, codes, longest, capture.operations)], capture.payloads.size_gap
+    # No range would be looked at but those that --backward asks for.
+    asked = next((one.fix for one in unmatched if "--backward " in one.message), None)
+    problems = (one for _, of_process in digested for one in of_process)
+    of_processes = (replace(one, fix=asked or one.fix) if "backward" in one.code else one for one in problems)
     return ReportDigest(
         path=path,
         facts=capture.facts,
@@ -124,7 +128,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
         has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digested),
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
-        problems=(*capture.problems, *_unmatched(reading, codes, longest, capture.operations), *of_processes),
+        problems=(*capture.problems, *unmatched, *of_processes),
     )
 
 

@@ -87,6 +87,10 @@ class Examined:
         """Kernels that communicate."""
         return sum(process.n_comm or 0 for process in self.digest.processes)
 
+    def fix_of(self, code: str) -> str | None:
+        """Return what mends a problem, as the analysis says it of the report, else as the catalogue does."""
+        return next((one.fix for one in self.digest.problems if one.code == code), CATALOGUE[code].fix)
+
     def has(self, code: str) -> bool:
         """Tell whether the analysis has a problem with the report alone."""
         return any(one.code == code for one in self.digest.problems)
@@ -148,9 +152,10 @@ def _phases(report: Examined) -> Answer:
     for code, text in BACKWARD_SOURCES.items():
         if report.has(code):
             n_steps = sum(one.windows.num_rows for one in report.digest.processes)
-            return _lack(code, counts=((text, n_steps), *counts), status=PARTLY)
+            return Answer(PARTLY, ((text, n_steps), *counts), fix=report.fix_of(code))
     text = "" if counts else "no NVTX range is named like a phase"
-    return _lack("no-steps" if has_backward else "no-backward", text, counts, status=PARTLY if counts else NO)
+    fix = report.fix_of("no-steps" if has_backward else "no-backward")
+    return Answer(PARTLY if counts else NO, counts, text, fix)
 
 
 def _kernels(report: Examined) -> Answer:

@@ -234,18 +234,24 @@ def is_saved(path: Path) -> bool:
 
 def is_one_run(path: Path) -> bool:
     """Tell whether a path names one run of a store, not all of it: ``STORE:NAME``, or its directory in a table."""
-    return _run_of(path) is not None or _name_in_store(path) is not None
+    return _one_run(path) is not None
 
 
 def find_saved(path: Path, run_id: str | None = None, label: str | None = None) -> tuple[Path, str]:
     """Return store and id of the one run that is meant; an `OptionError` of several if none is named, or not one of them.
 
     A path may end in ``:NAME``, the id of a run or a label: of several runs of that label the latest is meant, as where
-    a `label` is given and no name.
+    a `label` is given and no name. Of a NAME that is the id of one run and the label of another nobody knows what it means.
     """
-    store, named = _run_of(path) or _name_in_store(path) or (path, None)
-    if named and not has_run(store, named):  # those that cannot be read have the label ""
-        named = [named, *ids_by_time(store, named)][-1]
+    store, named, is_id = _one_run(path) or (path, None, False)
+    if named and not is_id:  # those that cannot be read have the label ""
+        of_label = [run_id for run_id, label in labels_by_time(store).items() if label == named]
+        meant = [*dict.fromkeys([*[named][: has_run(store, named)], *of_label[-1:]])]
+        if len(meant) > 1:
+            ways = f"{shlex.quote(place_of(store, named))}, that run, or {argument_of(store, meant[-1])}, the label's latest"
+            what = "is the id of a run and the label of others, which --against takes"
+            raise OptionError(f"{store}:{named}", what, fix=ways)
+        named = [named, *meant][-1]
     wanted = named if run_id is None else run_id
     if wanted is not None and named in (None, wanted) and has_run(store, wanted):
         return store, wanted
@@ -272,6 +278,11 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
     raise OptionError(str(path), "has no such run", found=shown, fix=fix)
 
 
+def place_of(store: str | Path, run_id: str) -> str:
+    """Return the path that is one run of a store by its id, whatever labels there are."""
+    return str(Path(store, published(RUNS_FILE, run_id).parent))
+
+
 def argument_of(store: Path, name: str) -> str:
     """Return how a shell names one run of a store, by its id or label."""
     return shlex.quote(f"{store}:{name}")
@@ -289,24 +300,24 @@ def labels_by_time(store: Path) -> dict[str, str]:
     return labels | {run_id: printable(label) for run_id, label in known}
 
 
-def ids_by_time(store: Path, label: str | None = None) -> list[str]:
-    """Return the runs of a store, or those of a label, by the time of their capture; of equal times by id."""
-    return [run_id for run_id, one in labels_by_time(store).items() if label in (None, one)]
+def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the paths of all runs of a label of a store, and of those of another: the one named, else the only other there is.
 
-
-def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict[str, list[str]]:
-    """Return the names of all runs of a label of a store, and of those of another: the one named, else the only other there is.
-
-    Of a label with runs of all ranks those of some are left out. Of others that are no label of the store nothing is returned. An `OptionError` says what labels there are.
+    Of a label with runs of all ranks those of some are left out: their ids come with the paths. Of others that are no label of
+    the store nothing is returned. An `OptionError` says what labels there are.
     """
+    from nsyspipe.store.index import listed_runs  # noqa: PLC0415 - it takes long
+
     store, asked = Path(place), f"--against {label}"
     if not is_saved(store) or is_one_run(store):
         fix = f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
         raise OptionError(asked, f"{place} is no store, in which labels name runs", fix=fix)
-    ids = grouped((of_run, run_id) for run_id, of_run in labels_by_time(store).items())
-    if broken := ids.pop("", []):
-        problem = f"{argument_of(store, broken[0])} cannot be read, whatever its label is"
+    found, ids = listed_runs(store), dict[str, dict[str, bool]]()  # of a label: of each run whether it has all ranks
+    if found.unreadable:
+        problem = f"{argument_of(store, found.unreadable[0].run_id)} cannot be read, whatever its label is"
         raise OptionError(asked, problem, fix="remove it")
+    for run in found.runs.select(["run_id", "label", "n_ranks", "world_size"]).to_pylist():
+        ids.setdefault(printable(run["label"]), {})[run["run_id"]] = run["n_ranks"] >= (run["world_size"] or 0)
     counts = ", ".join(f"{name} ({len(of)} run{'s'[: len(of) != 1]})" for name, of in ids.items())
     if label not in ids:
         if any(label in of for of in ids.values()):
@@ -322,28 +333,21 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
         problem = f"{place} has {'several other labels' if candidates else 'no other label'}, and no candidate is named"
         fix = shlex.join(["nsyspipe", "diff", "--against", label, place, [*candidates, "REPORTS"][0]])
         raise OptionError(asked, problem, found=counts, fix=fix)
-    from nsyspipe.store.index import listed_runs  # noqa: PLC0415 - it takes long
+    left_out = {
+        name: [one for one, has_all in ids[name].items() if any(ids[name].values()) > has_all]
+        for name in (label, *candidates)
+    }
+    return {name: ([place_of(place, one) for one in ids[name] if one not in of], of) for name, of in left_out.items()}
 
-    runs = listed_runs(store).runs.select(["run_id", "n_ranks", "world_size"]).to_pylist()
-    partial = {run["run_id"] for run in runs if (run["world_size"] or 0) > run["n_ranks"]}
-    chosen = {name: [one for one in ids[name] if one not in partial] or ids[name] for name in (label, *candidates)}
-    return {name: [f"{place.rstrip('/')}:{run_id}" for run_id in of] for name, of in chosen.items()}
 
-
-def _name_in_store(path: Path) -> tuple[Path, str] | None:
-    """Return store and name of ``STORE:NAME``; None for any other path, and for one that is there as it is."""
-    text = str(path)
+def _one_run(path: Path) -> tuple[Path, str, bool] | None:
+    """Return store and id of ``STORE/<table>/run_id=ID``, or store and name of ``STORE:NAME``, and whether it is the id; else None."""
+    is_whole = len(path.parts) > 1 and path.name.startswith(RUN_DIRECTORY)
+    directory = path if is_whole else Path(os.path.realpath(path))  # `.` has no name
+    run_id, store, text = directory.name.removeprefix(RUN_DIRECTORY), directory.parent.parent, str(path)
+    if directory.name.startswith(RUN_DIRECTORY) and os.path.isdir(directory) and has_run(store, run_id):  # noqa: PTH112 - a name may be too long
+        return store, run_id, True
     if os.path.lexists(text):
         return None
     parts = ((Path(text[:at]), text[at + 1 :]) for at, letter in enumerate(text) if letter == ":" and at)
-    return next((pair for pair in parts if any(run_ids(pair[0]))), None)
-
-
-def _run_of(path: Path) -> tuple[Path, str] | None:
-    """Return store and run of ``STORE/<table>/run_id=ID``; None for any other path."""
-    directory = Path(os.path.realpath(path))  # `.` has no name
-    kind, _, run_id = directory.name.partition("=")
-    if kind != "run_id" or not os.path.isdir(directory):  # noqa: PTH112 - a name may be too long
-        return None
-    store = directory.parent.parent
-    return (store, run_id) if has_run(store, run_id) else None
+    return next(((store, name, False) for store, name in parts if any(run_ids(store))), None)

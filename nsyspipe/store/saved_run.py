@@ -37,8 +37,7 @@ _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")  # ranks of which 
 class SavedRun(Run):
     """A run that `write.save` wrote: all files of one save, read when the first is needed; operations when asked for."""
 
-    store: Path  # what the user named
-    tables: Path  # the store itself, also where the user named a directory in it
+    store: Path
     run_id: str
     given_label: str | None = None  # another name for it
 
@@ -57,10 +56,10 @@ class SavedRun(Run):
     @cached_property
     def files(self) -> RunFiles:
         """All its files, of one save."""
-        return read_run_files(self.tables, self.run_id)
+        return read_run_files(self.store, self.run_id)
 
     def _path(self, name: str, rank: int | None = None) -> Path:
-        return self.tables / published(file_name(name, rank), self.run_id)
+        return self.store / published(file_name(name, rank), self.run_id)
 
     @cached_property
     def _row(self) -> dict[str, Any]:
@@ -76,7 +75,7 @@ class SavedRun(Run):
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        return (self.store if self.store.exists() else self.tables,)  # STORE:NAME is no path
+        return (self.store,)
 
     @cached_property
     def header(self) -> RunHeader:
@@ -128,9 +127,9 @@ def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
     return pc.and_(pc.greater_equal(table["step"], steps[0]), pc.less_equal(table["step"], steps[1]))
 
 
-def open_saved(store: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
+def open_saved(path: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
     """Open a run of a store, as `layout.find_saved` finds it; to be called by another name if one is given."""
-    return SavedRun(store, *find_saved(store, run_id, label), label)
+    return SavedRun(*find_saved(path, run_id, label), label)
 
 
 # --- what no column of a run holds, as JSON in its row ---

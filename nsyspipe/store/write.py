@@ -19,6 +19,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.options import OnProgress
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RUNS
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT
+from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, has_reports, reports_near
 from nsyspipe.run.run import Run
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.index import index_row, read_index, read_index_row
@@ -139,7 +140,7 @@ def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, fo
 
 def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
     """Return the digests of files that a saved run has, if it is the same run; None if it is not."""
-    old = SavedRun(store, store, run.header.run_id)
+    old = SavedRun(store, run.header.run_id)
     with contextlib.suppress(DatasetError):  # nobody can tell
         is_same = old.step_family == run.step_family
         is_same = is_same and all(getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING)
@@ -149,7 +150,7 @@ def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None
 
 
 def check_store(run: Run, store: Path) -> None:
-    """Refuse a directory in which the reports lie: whoever names it next would get the saved run, not them; and ``STORE:NAME``."""
+    """Refuse a directory in which reports lie: whoever names it next would get the saved run, not them; and ``STORE:NAME``."""
     place, colon, name = str(store).rpartition(":")
     if colon and not store.exists():
         fix = f"--out {place}/ (a label is given where the reports are named: --label {name!r})"
@@ -158,6 +159,9 @@ def check_store(run: Run, store: Path) -> None:
     # Of the inputs a directory is a saved run.
     if any(Path(os.path.realpath(one)).parent == where for one in run.inputs if not one.is_dir()):
         raise OutputError(str(store), "is where the reports lie", fix=f"--out {store / 'runs'}")
+    if has_reports(store, (EXPORT_SUFFIX, *RAW_SUFFIXES)) and not any(run_ids(store)):
+        problem, fix = "holds reports, and no saved run", f"--out {store / 'runs'}"
+        raise OutputError(str(store), problem, found=reports_near(store), fix=fix)
 
 
 def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:

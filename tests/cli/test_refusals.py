@@ -43,7 +43,7 @@ ASKED = [
     ("diff slow fast --json x --markdown x", "both write x"),
     ("diff slow fast --json no/such/place.json", "cannot be written: its directory is not there\n  fix: mkdir -p no/such"),
     ("diff slow fast --html -", "--html -: cannot be printed"),
-    ("diff slow fast --step x", "says how reports are read"), ("diff a=slow a=slow fast", "has the capture"),
+    ("diff slow fast --step x --nccl-log x", "--step, --nccl-log: says how reports are read"), ("diff a=slow a=slow fast", "has the capture"),
     # Of a question, before anything is read.
     ("whatif nowhere --bandwidth fast", "is no bandwidth"), ("whatif nowhere --bandwidth 200Gb/s", "25GB/s"),
     ("whatif nowhere --link isdn", "it: --bandwidth 300GB/s"),
@@ -64,7 +64,7 @@ ASKED = [
     ("whatif x=slow y=slow", "names several runs, where one is meant"),
     ("diff run_0.nsys-rep run_1.nsys-rep", "no such file"), ("redact slow.sqlite", "needs a place for the copies"),
     ("analyze slow --perfetto -", "--perfetto -: cannot be printed"),
-    ("analyze slow --out -", "--out -: cannot be printed"),
+    ("analyze slow --out -", "--out -: cannot be printed"), ("analyze slow --out reports/fast", "fix: --out reports/fast/runs"),
     ("analyze reports/slow --events", "--events: belongs to a dataset"),
     ("analyze slow --perfetto-steps 1:2", "--perfetto-steps: belongs to a trace"),
     ("analyze slow --perfetto x.json", "--perfetto x.json: is named as what --json writes"),
@@ -102,7 +102,7 @@ ASKED = [
     ("doctor sick --rank-map sick_0.sqlite=0", "sick_1"),
     ("doctor sick --rank-map sick_0.sqlite=0,sick_1.sqlite=0", "rank"),
     (["doctor", "sick", "--rank-map", "no such file"], "--rank-map"), ("doctor sick --skip-first x", "--skip-first"),
-    ("doctor sick --findings x", "--findings"),
+    ("doctor sick --findings x", "--findings"), ("doctor store --comm-kernel x", "--comm-kernel: says how reports are read, and store has"),
     # Inputs.
     ("doctor no.sqlite", "no.sqlite"), (["doctor", ""], ""), ("doctor text.sqlite", "text.sqlite"),
     ("doctor bare.sqlite", "bare.sqlite"), ("doctor nothing", "nothing"), (["convert", ""], ""),
@@ -112,7 +112,7 @@ ASKED = [
     ("analyze nowhere/", "nowhere: no such file or directory"), ("analyze stor:slow", "store/ and 3 more reports in"),
     *((f"{command} answer{suffix}", f"answer{suffix}: {what}, where a report was needed\n  fix: pass the reports of a capture")
       for command in ("analyze", "diff slow", "doctor") for suffix, what in [(".html", "a page"), (".json", "a JSON document")]),
-    ("analyze answer.pftrace", "answer.pftrace: a trace for Perfetto, where"), ("convert answer.html", "a page, where a report to export was needed"),
+    ("analyze answer.pftrace", "answer.pftrace: a trace for Perfetto, where"), ("convert answer.html", "a page, where a report to export was needed"), ("convert plain.txt", "not named as a report of nsys"),
     ("dashboard store -o store/runs/x.html", "lies among the files of a dataset"), (["analyze", "slow", "--json", ""], "names no file to write"),
     ("analyze reports/slow --ranks 9", "fix: --ranks 0"),
     ("analyze answer.ipynb", ": a notebook, where"),

@@ -1,5 +1,6 @@
 """RUN arguments: labels, captures, and what is opened for them."""
 
+import re
 import shutil
 
 import pytest
@@ -144,7 +145,7 @@ OUTCOMES = {
     "compare {}": ("fix: 'one_*.sqlite' and another for the other run; where each is a run: LABEL=REPORT", None, None, GLOBS, QUOTED, None, None, None),
     "doctor {}": (None, None, None, None, None, None, *["and doctor takes reports"] * 2),
     "redact {} out": (None, None, None, None, None, *["and redact takes reports"] * 3),
-    "convert {}": (*["is an export already"] * 2, *["a directory without .nsys-rep"] * 2, "is an export already", *["takes reports"] * 3),
+    "convert {}": (*["is an export already"] * 2, "fix: nsyspipe analyze alone", "fix: nsyspipe analyze mixed", "is an export already", *["takes reports"] * 3),
     "dashboard {} -o -": ("not one store", "no such directory", *["holds no saved run"] * 2, "not one store", None, *["fix: store"] * 2),
 }  # fmt: skip
 
@@ -181,6 +182,19 @@ def test_the_latest_of_a_label_is_meant(named, monkeypatch):
         nsyspipe.load("store:night")
 
 
+def test_a_name_that_is_the_id_of_one_run_and_the_label_of_another_is_refused_with_a_way_to_name_each(named, tmp_path):
+    store = f"{shutil.copytree(named / 'store', tmp_path / 'store')}"
+    path = nsyspipe.export.parquet(nsyspipe.load(named / "one", run_id="day", label="night", jobs=1), store)
+    with pytest.raises(OptionError, match="store:day: is the id of a run and the label of others") as caught:
+        nsyspipe.load(f"{store}:day")
+    ways = re.findall(rf"{re.escape(store)}\S*(?=,)", str(caught.value.fix))
+    assert (ways[0], [nsyspipe.load(way).header.run_id for way in ways]) == (str(path), ["day", "two"])
+    assert [side.runs[0].header.run_id for side in nsyspipe.compare(store).sides] == ["day", "one", "two"]
+    change = nsyspipe.diff(store, against="night")
+    sides = [[run.header.run_id for run in side.runs] for side in (change.baseline, change.candidate)]
+    assert sides == [["day"], ["one", "two"]]
+
+
 def test_no_name_is_not_that_of_a_run_which_cannot_be_read(named, tmp_path):
     store = shutil.copytree(named / "store", tmp_path / "store")
     (store / "runs" / "run_id=two" / "part-0.parquet").write_bytes(b"")
@@ -193,12 +207,6 @@ def test_reading_options_hold_for_reports(folder):
     assert runs[0].skipped_steps == []
     # A saved run beside them keeps the figures that it has.
     assert [run.skipped_steps for _, (run,) in opened(["one", "store/runs/run_id=one"], skip_first="0")] == [[], [0]]
-
-
-@pytest.mark.parametrize("more", [{"step": "x"}, {"nccl_log": ["x.log"]}])
-def test_reading_options_for_saved_runs_alone_are_refused(folder, more):
-    with pytest.raises(OptionError, match="saved"):
-        opened(["store/runs/run_id=one"], **more)
 
 
 def test_a_log_may_belong_to_one_label(folder):

@@ -154,6 +154,7 @@ def test_captures_of_a_side_stand_side_by_side_in_words_and_as_means_in_numbers(
     found = changes([one, other], captured(few, torch_version="2.5"))
     assert found["versions", "torch"] == ("2.4 | 2.5", "2.5")
     assert found["steps", "steps in the figures"] == ("3, 3", "4")
+    assert changes(run, few)["steps", "steps in the figures"] == (3, 4, 1)
     assert changes([run, few], run)["copies", "DtoD copies per step"] == (0.5, 1, 0.5)
 
 
@@ -253,6 +254,7 @@ def test_runs_whose_ranks_share_batches_part_from_others(run, made, before, afte
 def test_real_runs_of_tensor_and_pipeline_parallelism_part_from_ddp(runs, name, is_parted, parallelism):
     pair = runs("2gpu-gpt-b25"), runs(name)
     assert ("shared-batch" in checks(*pair)) == is_parted
+    assert checks(*pair).get("experts") == ((False, "none", "some") if name == "2gpu-moe" else None)
     assert changes(*pair)["collectives", "parallelism"] == ("data 2", parallelism)
 
 

@@ -7,7 +7,7 @@ from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import overall_verdict
 from nsyspipe.errors import OptionError, ReportNotFoundError
 from nsyspipe.replay.answer import whatif
-from nsyspipe.report.difference import difference_document, verdict_text
+from nsyspipe.report.difference import verdict_text
 from nsyspipe.report.scoreboard import doubts
 from nsyspipe.store.write import save
 
@@ -77,14 +77,6 @@ def test_several_metrics_have_one_verdict_of_the_contract(verdicts, expected):
     ]
     assert overall_verdict(rows) == expected
     assert overall_verdict(rows[::-1]) == expected
-
-
-def test_reports_and_the_saved_runs_give_the_same_document(run, made, tmp_path):
-    runs = run, made([(1500, 90, 40, 60)] * 3, STEPS)
-    for one in runs:
-        save(one, tmp_path)
-    saved = diff(*(tmp_path / "runs" / f"run_id={one.header.run_id}" for one in runs))
-    assert difference_document(saved) == difference_document(diff(*runs))
 
 
 def test_kernels_of_one_step_add_up_to_its_compute_and_communication(runs):

@@ -60,12 +60,12 @@ def test_a_minimum_effect_is_in_per_cent_with_or_without_the_sign(text, ratio):
     assert module.parse_min_effect(text) == pytest.approx(ratio)
 
 
-@pytest.mark.parametrize("text", ["0.02", ".5", "1e-5"])
-def test_a_number_that_may_be_a_ratio_is_asked_about(text):
+@pytest.mark.parametrize("given", ["0.02", ".5", "1e-5", 0.02, 0.005])
+def test_a_number_that_may_be_a_ratio_is_asked_about(given):
     with pytest.raises(OptionError, match="may mean") as caught:
-        module.parse_min_effect(text)
-    for answer in caught.value.fix.removeprefix("write ").split(" or "):
-        assert module.parse_min_effect(answer) >= 0
+        module.effect_ratio(given)
+    ratio, percent = (one.strip("'") for one in caught.value.fix.removeprefix("write ").split(" or "))
+    assert [module.effect_ratio(one) for one in (ratio, percent)] == pytest.approx([float(given), float(given) / 100])
 
 
 @pytest.mark.parametrize(("parse", "problem", "texts"), [

@@ -209,7 +209,7 @@ class Damaged(SavedRun):
 
 def test_figures_of_a_damaged_run_that_are_no_numbers_are_null(runs, tmp_path):
     save(runs["slow"], tmp_path)
-    found = compare([Damaged(tmp_path, *find_saved(tmp_path))]).table.to_pylist()[0]
+    found = compare([Damaged(*find_saved(tmp_path))]).table.to_pylist()[0]
     assert found["comm_share"] is found["throughput_steps_per_s"] is None
     assert found["step_time_ns"] == 131 * MS
 

@@ -140,6 +140,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "answer=3: is an int": lambda _: api.export.write(3, "a.html"),
     "store=3: is an int": lambda run: api.export.parquet(run, 3),
     "path=3: is an int": lambda run: api.dashboard(run.header.label, 3),
+    "min_effect_pct='0.02': may mean 2% (a ratio)": partial(compared, min_effect_pct=0.02),
 }  # fmt: skip
 
 
@@ -275,7 +276,7 @@ def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_pat
     for option, tables in (("backward=", in_python), ("--backward ", in_commands)):
         for problems in tables:
             at = problems["code"].index("phase-pattern-unmatched").as_py()
-            message = f"no NVTX range is named as {option}'bwd|backwards' asks for, so there is no backward phase; "
+            message = f"no NVTX range is named as {option}'bwd|backwards' asks for, so none counts as backward; "
             assert problems["message"][at].as_py().startswith(message)
             assert problems["fix"][at].as_py().startswith(f"leave {option.strip()} out")
     two = nsyspipe.load(path, label="two")

@@ -156,7 +156,7 @@ def test_figures_are_logged_beside_an_experiment(monkeypatch, steady_run, servic
 # --- files ----------------------------------------------------------------------------------------
 def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(steady_run, tmp_path):
     for name in ("run.json", "run.md", "run.csv", "run.html", "run.pftrace", "run.PERFETTO-TRACE"):
-        export.write(steady_run, tmp_path / name)
+        assert export.write(steady_run, tmp_path / name) == tmp_path / name
     assert (tmp_path / "run.json").read_text() == dumps(document(steady_run))
     assert (tmp_path / "run.md").read_text() == markdown(steady_run)
     assert (tmp_path / "run.csv").read_text() == costs_csv(steady_run)
@@ -178,8 +178,7 @@ def test_what_cannot_be_written_is_refused(steady_run, tmp_path, name, steps, wh
 def test_a_what_if_is_written_as_the_command_writes_it(steady_run, tmp_path):
     answer = nsyspipe.whatif(steady_run)
     for name in ("w.json", "w.md", "w.html"):
-        export.write(answer, tmp_path / name)
-        export.write(answer, tmp_path / name)  # its own file
+        assert {export.write(answer, tmp_path / name) for _ in range(2)} == {tmp_path / name}  # its own file
     assert json.loads((tmp_path / "w.json").read_text())["run"]["run_id"] == steady_run.header.run_id
     with pytest.raises(OutputError, match="is not of this run"):
         export.write(nsyspipe.whatif(nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1)), tmp_path / "w.md")

@@ -8,6 +8,7 @@ import nsyspipe
 from nsyspipe.analysis.links import links, slowest
 from nsyspipe.analysis.traffic import parallelism
 from nsyspipe.reader.fabric import read_nccl_logs
+from nsyspipe.report.difference import verdict_text
 from tests.build import nccl_layouts as nccl
 from tests.build.nccl_layouts import BYTES, COMM, RANK, RANKS
 from tests.build.tools import codes, problem_of, run_of
@@ -102,6 +103,9 @@ def test_what_parts_of_steps_leave_out_is_said_and_what_that_hides_is_null(tmp_p
     # In the mean of ranks 10 of 1000 are waited, and 40 of 130 hidden.
     assert known == ([None] * 6 if n_comm else [8 * MIB, 0.01, pytest.approx(40 / 130), 4, 4 * MIB, 10])
     assert (None in run.stragglers()["lateness_ns"].to_pylist()) == (n_comm > 0)
+    # A difference gives that reason too, and what mends it.
+    said = verdict_text(nsyspipe.diff(run, run, metrics="wait", force=True))
+    assert ("step ranges leave out communication; --step of a range" in said) == (n_comm > 0)
 
 
 def test_without_payloads_a_communicator_is_a_stream_and_all_ranks(tmp_path):

@@ -184,16 +184,13 @@ def test_other_paths_are_no_saved_run(tmp_path, saved):
     assert not is_saved(tmp_path)
 
 
-@pytest.mark.parametrize(("option", "value", "shown"), [
-    ("step", "x", "--step"), ("backward", "x", "--backward"), ("forward", "x", "--forward"),
-    ("optimizer", "x", "--optimizer"), ("data", "x", "--data"), ("comm_kernel", "x", "--comm-kernel"),
-    ("skip_first", 0, "--skip-first"), ("rank_map", {"a": 0}, "--rank-map"), ("nccl_log", LOG, "--nccl-log"),
-    ("topology", TOPOLOGY, "--topology"),
+@pytest.mark.parametrize("option", [
+    "step", "backward", "forward", "optimizer", "data", "comm_kernel", "skip_first", "rank_map", "nccl_log", "topology",
 ])  # fmt: skip
-def test_options_of_the_analysis_do_not_go_with_a_saved_run(store, option, value, shown):
+def test_options_of_the_analysis_do_not_go_with_a_saved_run(store, option):
     with pytest.raises(OptionError, match="whose figures are made") as caught:
-        nsyspipe.load(store, run_id=RUN_ID, **{option: value})
-    assert caught.value.subject == shown
+        nsyspipe.load(store, run_id=RUN_ID, **{option: "0"})
+    assert caught.value.subject == f"--{option.replace('_', '-')}"
 
 
 def test_a_saved_run_goes_with_nothing_else(store, tmp_path):
