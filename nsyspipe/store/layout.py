@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from nsyspipe.errors import DatasetError, OptionError, nearest_name
-from nsyspipe.model.names import RUN_DIRECTORY, grouped, printable
+from nsyspipe.model.names import RUN_DIRECTORY, printable
 
 FILE, DIRECTORY, LINK = "a file", "a directory", "a link"
 _KINDS = {
