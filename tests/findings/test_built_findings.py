@@ -216,8 +216,6 @@ def test_why_a_device_idles_is_null_where_its_clock_may_be_apart_by_a_step_of_60
     (told,) = [row for row in run.problems.to_pylist() if row["code"].startswith("device-clock")]
     assert (told["code"], f" {lag / MS + 0.004:.3f} ms" in told["message"]) == (code, True)
     assert {row[cause] is not None for row in causes(run) for cause in CAUSES} == {is_known}
-    unjudged = [row["message"] for row in run.problem_rows if row["code"] == "not-judged"]
-    assert any("without one clock of host and device" in text for text in unjudged) != is_known
 
 
 @pytest.mark.slow
