@@ -103,13 +103,11 @@ def straggler(evidence: Evidence) -> Answer:
     title, action = _words(of_named, behind, steps_of, total, n_meeting, are_all=len(named) == evidence.n_ranks)
     earlier, late_before = _late_before(evidence, worst, total * n_steps)
     saving_by_part = _parts(evidence, min(total, _delay_ns(met, n_steps)), has_bubble=evidence.is_pipeline)
+    advice = _COMPARE_ALL if len([*named, *behind]) > 1 else _ADVICE.get(phase or "", _COMPARE)
     return Finding(
-        title=title + where + host + evidence.waited_in + earlier,
-        action=action + where,
-        advice=_LAUNCH_SOONER * bool(host)
-        + (_ADVICE.get(phase or "", _COMPARE) if len([*named, *behind]) == 1 else _COMPARE_ALL),
-        saving_ns_per_step=sum(saving_by_part.values()),
-        evidence={
+        title + where + host + evidence.waited_in + earlier, action + where, _LAUNCH_SOONER * bool(host) + advice,
+        sum(saving_by_part.values()),
+        {
             "saving_ns_per_step_by_part": saving_by_part,
             "rank": worst,
             "phase": phase,
@@ -126,7 +124,7 @@ def straggler(evidence: Evidence) -> Answer:
             "n_arrived_last": rows[worst]["n_arrived_last"],
             "wait_caused_ns": rows[worst]["wait_caused_ns"],
         },
-    )
+    )  # fmt: skip
 
 
 def _late_before(evidence: Evidence, rank: int, delays_ns: float) -> tuple[str, dict[str, int]]:
@@ -282,9 +280,7 @@ class LateNode:
     @property
     def text(self) -> str:
         """Name it and its ranks."""
-        in_a_row = len(self.ranks) == self.ranks[-1] - self.ranks[0] + 1
-        ranks = f"{self.ranks[0]} to {self.ranks[-1]}" if in_a_row else listed(self.ranks)
-        return f"node {printable(self.host)} (ranks {ranks})"
+        return f"node {printable(self.host)} (ranks {listed(ranges(self.ranks))})"
 
 
 def late_node(collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns: int | None) -> LateNode | None:

@@ -172,13 +172,6 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
     return _NOT_KNOWN, f"{text}: {option[0]}" if option else text
 
 
-def without_comm(run: Run) -> str:
-    """Return why there is nothing to show of communication."""
-    if run.summary()["comm_share"][0].as_py() is None:
-        return "Not known: what was not recorded is under Problems."
-    return f"There is no communication in {'the capture' if run.is_capture else 'the steps of the figures'}."
-
-
 def without_waits(run: Run) -> str:
     """Return why there is nothing to show of who waits for whom."""
     summary = run.summary().to_pylist()[0]
@@ -211,7 +204,7 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
         *(Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=widths.get(name, 0)) for name in _OF_RANKS if name != "wait_share" or name in known),
-        *([Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),
+        *([Field("longest\ndelay\nby it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),
     ]  # fmt: skip
     shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
     notes = filter(None, [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))])
@@ -297,11 +290,8 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
     bounds = [] if extent.is_brief or extent.is_comment else shown
     notes += [f"up to, of {ids}{text}" for text, ids in _alike(bounds, "assumed")]
     notes += [f"up to, of {ids}: {text}" for text, ids in _alike(bounds, "parts")]
-    reasons = [(text, one.id) for one in shown for label, text in one.evidence if label == "not replayed"]
-    ids = ", ".join(name for text, name in reasons if text == reasons[0][0])
-    notes += (
-        ["likely: by a replay"] if is_replayed else [f"no likely gain of {ids}: {reasons[0][0]}"] if reasons else []
-    )
+    reasons = [f"no likely gain of {ids}: {text}" for text, ids in _alike(shown, "refused")]
+    notes += ["likely: by a replay"] if is_replayed else reasons[:1]
     notes += [f"likely, of {ids}, if {text}" for text, ids in _alike(shown, "replay_assumes")]
     notes += [f"hidden, of {one.id}: were all of it hidden, which no setting does" for one in shown if one.is_limit]
     notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear or one.is_limit for one in shown) else []

@@ -230,7 +230,9 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
         yield Heading("Traffic")
         yield costs.get(TRAFFIC, hidden)
     else:
-        yield Sentence(run_report.without_comm(run))
+        none = f"There is no communication in {'the capture' if run.is_capture else 'the steps of the figures'}."
+        is_known = run.summary()["comm_share"][0].as_py() is not None
+        yield Sentence(none if is_known else "Not known: what was not recorded is under Problems.")
 
 
 def _clock_text(run: Run) -> str:
