@@ -319,9 +319,9 @@ def scoreboard_page(board: Scoreboard) -> str:
     columns = chain(*(block.columns for block in blocks if isinstance(block, Table)))
     defined = {one.heading.replace("\n", " "): one.hint for one in columns if one.hint}
     fields = [Field("column", kind="text"), Field("formula", kind="text")]
-    formulas = Table("How figures are made", fields, [[*pair] for pair in defined.items()])
+    formulas = Table("Definitions", fields, [[*pair] for pair in defined.items()])
     parts = [*blocks[:at], _chart(board), *blocks[at:], formulas]
-    short = {text: f"Runs like {cut(kind.peer, _SHORT)}" for kind, _, text in rows_by_kind(board)}
+    short = {text: cut(text.rpartition("'s, ")[0] + "'s" if text.startswith(_LIKE) else text.partition(", ")[0], 2 * _SHORT) for _, _, text in rows_by_kind(board)}
     title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
     return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard",), short=short)
 

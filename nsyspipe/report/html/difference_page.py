@@ -26,11 +26,11 @@ from nsyspipe.report.words import hosts_text, troubles
 
 _Drawn: TypeAlias = "tuple[str, list[str], pa.Table, pa.Table]"
 _SCRIPTS = ("difference_waterfall", "timeline_layout", "timeline_draw", "timeline", "difference_timelines")
-# What links call sections whose names are long: all of them have room at 1280 pixels.
-_TIMELINES, _FORMULAS, _PROVENANCE = "One step of each side", "How each figure is made", "Provenance of both sides"
+_TIMELINES, _PROVENANCE = "Timelines of both sides", "Provenance of both sides"
+# Links have the first words of the sections whose names are long: all of them have room at 1280 pixels.
 _SHORT = {
-    PARTS: "Step time", _TIMELINES: "Timelines", METRICS: "Figures", KERNELS: "Kernels", CHANGES: "What else",
-    _FORMULAS: "Definitions", _PROVENANCE: "Provenance",
+    PARTS: "Where the change", _TIMELINES: "Timelines", METRICS: "Figures", KERNELS: "Kernels", CHANGES: "What else",
+    _PROVENANCE: "Provenance",
 }  # fmt: skip
 _REST, _NEUTRAL = "not split", "ink3"  # a part that a side did not record; and a colour that stands for no part
 
@@ -286,4 +286,4 @@ def formula_table() -> Table:
     texts = (Field(heading, kind="text") for heading in ("unit", "better is", "of a step"))
     columns = [Field("figure", kind="text"), Field("name", kind="name", hint="as --metric takes it"), *texts]
     rows = [[metric_label(one.name), one.name, one.unit, better[one.better], one.formula] for one in BY_NAME.values()]
-    return Table(_FORMULAS, columns, rows)
+    return Table("Definitions", columns, rows)
