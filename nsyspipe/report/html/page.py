@@ -149,7 +149,9 @@ def _code(text: str, unbroken: int = _UNBROKEN, longest: int = _LONG_CODE) -> Ma
     marked, (*pairs, rest) = Markup(), _CODE.split(cut(text, _MOST_SHOWN))
     for words, code in zip(pairs[::2], pairs[1::2], strict=True):
         tag = Markup('<code class="long">') if len(code) > longest else Markup("<code>")
-        marked += Markup("{}{}{}</code>").format(_name(words, unbroken), tag, _name(code) if len(code) > longest else code)
+        marked += Markup("{}{}{}</code>").format(
+            _name(words, unbroken), tag, _name(code) if len(code) > longest else code
+        )
     return marked + _name(rest, unbroken)
 
 

@@ -168,6 +168,7 @@ nsyspipe.trend = (() => {
       ...nsyspipe.frame(palette),
       useUTC: true,
       grid,
+      graphic: axes.zigzag(palette, limits, grid),
       xAxis: x,
       yAxis: [axes.y(palette, limits, figure.kind), { type: "value", min: -0.04, max: 1, show: false }],
       dataZoom: [{ ...nsyspipe.insideZoom(), ...nsyspipe.pointer.range(), moveOnMouseMove: isMain }],
