@@ -319,9 +319,12 @@ def scoreboard_page(board: Scoreboard) -> str:
     columns = chain(*(block.columns for block in blocks if isinstance(block, Table)))
     defined = {one.heading.replace("\n", " "): one.hint for one in columns if one.hint}
     fields = [Field("column", kind="text"), Field("formula", kind="text")]
-    formulas = Table("How figures are made", fields, [[*pair] for pair in defined.items()])
+    formulas = Table("Definitions", fields, [[*pair] for pair in defined.items()])
     parts = [*blocks[:at], _chart(board), *blocks[at:], formulas]
-    short = {text: f"Runs like {cut(kind.peer, _SHORT)}" for kind, _, text in rows_by_kind(board)}
+    short = {
+        text: cut(text.rpartition("'s, ")[0] + "'s" if text.startswith(_LIKE) else text.partition(", ")[0], 2 * _SHORT)
+        for _, _, text in rows_by_kind(board)
+    }
     title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
     return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard",), short=short)
 
@@ -337,9 +340,10 @@ def _chart(board: Scoreboard) -> Chart:
     about = "Step time of each run by what it goes to, and its speed-up"
     height, data = _FRAME_HEIGHT + _ROW_HEIGHT * len(drawn), {"rows": drawn, "over": over}
     table = _parts_table([row for _, rows, _ in kinds for row in rows])
+    bold = " Bold: the largest speed-up of its kind." * any(row.get("is_best", False) for row in drawn)
     note = (
         "Bars: mean of the steps in the figures, on the slowest rank of each. Dots: ratio of these means; the line through a dot "
-        "is its interval, no line where steps are too few; filled where the verdict is an improvement or a regression."
+        f"is its interval, no line where steps are too few; filled where the verdict is an improvement or a regression.{bold}"
     )
     return Chart("scoreboard", "Time and speed", about, height, data, table, note, PART_LEGEND)
 

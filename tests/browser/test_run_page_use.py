@@ -1,5 +1,6 @@
 """Using the page of a run: pointing, zooming, keys, the theme, paper; and that of a large run opens fast."""
 
+import numpy as np
 import pytest
 
 from nsyspipe import load
@@ -129,6 +130,68 @@ def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_pa
     opened.show(TIMELINE)
     bar, text = longest(opened, "comm")
     assert (bar["wait"], "exposed" in text, "waiting" in text) == (None, True, False)
+
+
+# Of each rank how many ns its pixels show of each colour, read from one line of pixels: a pixel is a tenth opaque at least.
+SHOWN = """([lane, line, ...colours]) => {
+  const { end } = nsyspipe.data("timeline");
+  const { layout, TOP } = nsyspipe.timeline;
+  const canvas = document.querySelector("#chart-timeline canvas");
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+  copy.fillStyle = nsyspipe.palette().surface;
+  copy.fillRect(0, 0, canvas.width, canvas.height);
+  copy.drawImage(canvas, 0, 0);
+  const x = ns => nsyspipe.charts.get("chart-timeline").convertToPixel({ xAxisIndex: 0 }, ns);
+  const of = name => nsyspipe.palette()[name].match(/[0-9]+/g).map(Number);
+  const ground = of("surface");
+  const ways = colours.map(name => of(name).map((one, at) => one - ground[at]));
+  const dot = (one, other) => one.reduce((sum, value, at) => sum + value * other[at], 0);
+  return layout(nsyspipe.data("timeline"), true).rows.filter(row => row.lane === lane).map(({ top }) => {
+    const { data } = copy.getImageData(x(0), TOP + top + line, x(end) - x(0), 1);
+    const shown = colours.map(() => 0);
+    for (let at = 0; at < data.length; at += 4) {
+      const pixel = ground.map((one, channel) => data[at + channel] - one);
+      const strengths = ways.map(way => dot(pixel, way) / dot(way, way));
+      const off = ways.map((way, way_at) => Math.hypot(...way.map((one, channel) => pixel[channel] - one * strengths[way_at])));
+      const nearest = off.indexOf(Math.min(...off));
+      shown[nearest] += Math.max(strengths[nearest] - 0.1, 0) / 0.9;
+    }
+    return shown.map(n => n * end / (x(end) - x(0)));
+  });
+}"""
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize(
+    "name", ["2gpu-graph-node", "fsdp-4gpu", "ddp-4gpu-shm-powersgd", "2gpu-pp", "2gpu-tp"]
+)
+def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(name, width, real, tmp_path, open_page):
+    path = tmp_path / "page.html"
+    path.write_text(run_page(load(str(real / f"{name}_[0-9].sqlite"))), encoding="utf-8")
+    opened = open_page(path, size=(width, 900))
+    opened.draw()
+    data = opened.page.evaluate("""() => {
+      const data = nsyspipe.data("timeline");
+      const plain = JSON.parse(JSON.stringify(data));
+      data.names.fill(""); // neither names nor the box of the longest stretch
+      for (const { lanes } of data.ranks) for (const bars of Object.values(lanes)) delete bars.n;
+      data.stretch = null;
+      nsyspipe.lifecycle.redrawAll();
+      return plain;
+    }""")
+
+    def sums(lane, column):
+        found = [one["lanes"][lane] for one in data["ranks"]]
+        return np.array([sum(bars.get(column, bars["length"])) for bars in found])
+
+    pixel = data["end"] / (width - 160)
+    comm, exposed, wait = sums("comm", "busy"), sums("comm", "exposed"), sums("comm", "wait")
+    for lane, line, colours in (
+        ("compute", 1, {"compute": sums("compute", "busy")}), ("launch", 1, {"launch": sums("launch", "busy")}),
+        ("comm", 1, {"exposed": exposed, "hidden": comm - exposed}), ("comm", 20, {"waiting": wait, "transfer": comm - wait}),
+    ):  # fmt: skip
+        shown = opened.page.evaluate(SHOWN, [lane, line, *colours])
+        assert np.array(shown) == pytest.approx(np.array([*colours.values()]).T, rel=0.02, abs=2 * pixel), lane
 
 
 def test_buttons_zoom_in_out_and_back(timeline):

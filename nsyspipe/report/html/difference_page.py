@@ -20,17 +20,17 @@ from nsyspipe.report.blocks import Block, Facts, Field, Sentence, Table, Tile, T
 from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, metric_rows, part_rows, percent_change
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.html.run_page import provenance
-from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
+from nsyspipe.report.html.timeline import IS_PAINTED, lane_legend, timeline_data, timeline_table
 from nsyspipe.report.units import absent, count_text, delta_text, metric_label, ms_text, percent_text, value_text
 from nsyspipe.report.words import hosts_text, troubles
 
 _Drawn: TypeAlias = "tuple[str, list[str], pa.Table, pa.Table]"
 _SCRIPTS = ("difference_waterfall", "timeline_layout", "timeline_draw", "timeline", "difference_timelines")
-# What links call sections whose names are long: all of them have room at 1280 pixels.
-_TIMELINES, _FORMULAS, _PROVENANCE = "One step of each side", "How each figure is made", "Provenance of both sides"
+_TIMELINES, _PROVENANCE = "Timelines of both sides", "Provenance of both sides"
+# Links have the first words of the sections whose names are long: all of them have room at 1280 pixels.
 _SHORT = {
-    PARTS: "Step time", _TIMELINES: "Timelines", METRICS: "Figures", KERNELS: "Kernels", CHANGES: "What else",
-    _FORMULAS: "Definitions", _PROVENANCE: "Provenance",
+    PARTS: "Where the change", _TIMELINES: "Timelines", METRICS: "Figures", KERNELS: "Kernels", CHANGES: "What else",
+    _PROVENANCE: "Provenance",
 }  # fmt: skip
 _REST, _NEUTRAL = "not split", "ink3"  # a part that a side did not record; and a colour that stands for no part
 
@@ -169,8 +169,7 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
     both = "; both share one axis and one zoom" if len(drawn) == len(SIDES) else ""
     caption = (
         f"Of each side the step whose step time is closest to the median, on the rank that takes longest for it{first}. Time "
-        f"0 is where that rank begins the step{both}. Operations too close together to tell apart are drawn as one bar; its "
-        "tooltip says how many, and how long it is busy, exposed and waiting, to the nanosecond."
+        f"0 is where that rank begins the step{both}. {IS_PAINTED}"
     )
     label, table = "Timelines of one step of each side", Table("Timelines of both sides", columns, rows)
     data |= {"titles": [*titles], "ranks": ranks}
@@ -287,4 +286,4 @@ def formula_table() -> Table:
     texts = (Field(heading, kind="text") for heading in ("unit", "better is", "of a step"))
     columns = [Field("figure", kind="text"), Field("name", kind="name", hint="as --metric takes it"), *texts]
     rows = [[metric_label(one.name), one.name, one.unit, better[one.better], one.formula] for one in BY_NAME.values()]
-    return Table(_FORMULAS, columns, rows)
+    return Table("Definitions", columns, rows)

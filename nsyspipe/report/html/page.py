@@ -144,13 +144,15 @@ def _broken(word: str, unbroken: int) -> Markup:
     return Markup("<wbr>").join(_BREAKS.split(word) if len(word) > unbroken else [word])
 
 
-def _code(text: str) -> Markup:
-    """Return an advice with what is to be typed marked as code."""
+def _code(text: str, unbroken: int = _UNBROKEN, longest: int = _LONG_CODE) -> Markup:
+    """Return an advice with what is to be typed marked as code, which stands in one line up to `longest` letters."""
     marked, (*pairs, rest) = Markup(), _CODE.split(cut(text, _MOST_SHOWN))
     for words, code in zip(pairs[::2], pairs[1::2], strict=True):
-        tag = Markup('<code class="long">') if len(code) > _LONG_CODE else Markup("<code>")
-        marked += Markup("{}{}{}</code>").format(_name(words), tag, _name(code) if len(code) > _LONG_CODE else code)
-    return marked + _name(rest)
+        tag = Markup('<code class="long">') if len(code) > longest else Markup("<code>")
+        marked += Markup("{}{}{}</code>").format(
+            _name(words, unbroken), tag, _name(code) if len(code) > longest else code
+        )
+    return marked + _name(rest, unbroken)
 
 
 @dataclass(frozen=True, slots=True)

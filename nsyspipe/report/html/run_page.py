@@ -24,8 +24,8 @@ from nsyspipe.report.costs import cost_tables
 from nsyspipe.report.findings import Finding, findings_of, of_capture, order_notes
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page
-from nsyspipe.report.html.timeline import MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
-from nsyspipe.report.run import SHARES, host_blocks, key_figures, left_out_note, rank_rows, traffic_of
+from nsyspipe.report.html.timeline import IS_PAINTED, MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
+from nsyspipe.report.run import LOOP, SHARES, host_blocks, key_figures, left_out_note, rank_rows, traffic_of
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
 from nsyspipe.report.verdict import gain_text, verdict
 from nsyspipe.run.run import Run
@@ -264,15 +264,16 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
         length = ms_text(data["stretch"]["end"] - data["stretch"]["start"])
         where = f"rank {data['stretch']['rank']}" + ("" if run.is_capture else f" in step {data['step']}")
         yield Sentence(f"Dashed: where the slowest rank is longest without compute: {length} on {where}.")
+    drawn = run.timeline().filter(pc.field("lane") == "phase")["name"].to_pylist()
+    ran = run.phases().filter((pc.field("step") == data["step"]) & (pc.field("device_ns") > 0))["phase"].to_pylist()
+    if outside := [phase for phase in LOOP if phase in ran and phase not in drawn]:
+        where = "outside this step, which is from its first kernel to the next step's. Copies at its end may be of the next."
+        yield Sentence(f"No bar for {few(outside, len(LOOP))}: the device ran all of it {where}")
     n_kept, n_ranks = len(data["ranks"]), run.ranks.num_rows
     left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
     label = "Timeline of the capture" if run.is_capture else f"Timeline of step {data['step']}"
     table = timeline_table(run.timeline(), run.steps(), listed, is_capture=run.is_capture)
-    caption = (
-        "Operations too close together to tell apart are drawn as one bar, with the gaps between them; its tooltip says how "
-        "many. How long a bar is busy, exposed and waiting is summed from the operations, to the nanosecond, as in the "
-        f"table.{left_out}"
-    )
+    caption = IS_PAINTED + left_out
     colours = lane_legend([rank for _, step in steps for rank in step["ranks"]])
     chart = Chart("timeline", "Timeline", label, 120, data, table, caption, colours, has_zoom=True)
     yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])

@@ -13,7 +13,8 @@ nsyspipe.builders.collectives = (data, palette, { figure }) => {
     barCategoryGap: data.seq.length > 100 ? "10%" : "25%",
     emphasis: { disabled: true },
     itemStyle: { color: palette[name] },
-    data: values,
+    barMinHeight: name === "transfer" ? 3 : 0, // seen above the axis, too
+    data: values.map((ns) => ns || null),
   });
 
   /** Ranks by how long they wait; the one that nobody waits for last. */

@@ -52,6 +52,8 @@ nsyspipe.axes = (() => {
     };
     return nsyspipe.categoryAxis(palette, runs.map(String), {
       axisLine: { onZero: false, lineStyle: { color: palette.lineStrong } },
+      // Left of the first run of each time: up to the next all are of it.
+      axisTick: { show: !named, length: 9, interval: isDated, lineStyle: { color: palette.lineStrong } },
       axisLabel: {
         color: palette.ink3, fontSize: named ? 11 : 12, hideOverlap: true, lineHeight: 14,
         interval: named ? 0 : isDated,
@@ -101,8 +103,14 @@ nsyspipe.axes = (() => {
       },
     });
 
+  /** A zigzag at the foot of an axis that does not begin at 0. */
+  const zigzag = (palette, { min }, { left, bottom }) => (min > 0 ? [{
+    type: "polyline", silent: true, left: left - 4, bottom: bottom + 3,
+    shape: { points: [[4, 0], [0, 3], [8, 6], [0, 9], [4, 12]] }, style: { fill: "none", stroke: palette.ink3, lineWidth: 1.25 },
+  }] : []);
+
   /** Place of a run along x: its category, or its time; none for a run of unknown time. */
   const place = (run) => (board.isByTime() ? board.data.runs.time[run] : board.current().place.get(run));
 
-  return { inOrder, inTime, y, place, limits, wrapped, isNamed, scale: (kind) => SCALES[kind] };
+  return { inOrder, inTime, y, zigzag, place, limits, wrapped, isNamed, scale: (kind) => SCALES[kind] };
 })();

@@ -52,7 +52,7 @@ nsyspipe.trend = (() => {
         run,
         value: [axes.place(run), y === null ? null : y * scale],
         symbolSize: isShown ? 13 : dotSize(board.current().runs.length, isMain),
-        itemStyle: isShown ? { color, borderColor: palette.page, borderWidth: 2, shadowBlur: 0 } : undefined,
+        itemStyle: isShown ? { color, borderColor: palette.page, borderWidth: 2, ...dotStyle(color, group, palette) } : undefined,
         label: run === best ? { show: true } : undefined,
       };
     };
@@ -168,6 +168,7 @@ nsyspipe.trend = (() => {
       ...nsyspipe.frame(palette),
       useUTC: true,
       grid,
+      graphic: axes.zigzag(palette, limits, grid),
       xAxis: x,
       yAxis: [axes.y(palette, limits, figure.kind), { type: "value", min: -0.04, max: 1, show: false }],
       dataZoom: [{ ...nsyspipe.insideZoom(), ...nsyspipe.pointer.range(), moveOnMouseMove: isMain }],

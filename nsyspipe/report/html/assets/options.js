@@ -38,8 +38,8 @@ nsyspipe.valueAxis = (palette, more = {}) => ({
   ...more,
 });
 
-/** How many ticks have room, so that none has to be left out and all stay evenly apart. */
-nsyspipe.ticks = (room) => ({ splitNumber: Math.max(2, Math.min(8, Math.floor(room / 90))) });
+/** How many ticks have room, so that none has to be left out and all stay evenly apart: three at least. */
+nsyspipe.ticks = (room) => ({ splitNumber: Math.max(3, Math.min(8, Math.floor(room / 90))) });
 
 /** An axis of categories: ranks, steps, collectives. */
 nsyspipe.categoryAxis = (palette, names, more = {}) => ({

@@ -21,6 +21,14 @@ nsyspipe.builders.scoreboard = (() => {
     },
   }] : []));
 
+  /** The time of a run with as many digits as the longest of its kind, as its table has them. */
+  const alike = (rows, at) => {
+    const kind = (row) => rows.slice(0, row).findLastIndex(({ heading }) => heading);
+    const most = Math.max(...rows.flatMap(({ wall }, row) => (wall && kind(row) === kind(at) ? [wall] : [])));
+    const digits = nsyspipe.ms(most).split(".")[1]?.replace(" ms", "").length ?? 0;
+    return `${(rows[at].wall / 1e6).toFixed(digits)} ms`;
+  };
+
   const bars = (rows, palette) => {
     const bar = (name, values, more) => ({
       name, type: "bar", stack: "wall", barWidth: 16, data: values, emphasis: { disabled: true }, ...more,
@@ -36,7 +44,7 @@ nsyspipe.builders.scoreboard = (() => {
         color: palette.ink2,
         fontSize: 12,
         ...nsyspipe.plate(palette),
-        formatter: ({ dataIndex }) => (rows[dataIndex].wall === null ? "no figures" : nsyspipe.ms(rows[dataIndex].wall)),
+        formatter: ({ dataIndex }) => (rows[dataIndex].wall === null ? "no figures" : alike(rows, dataIndex)),
       },
     });
     return [...known, unknown, end];

@@ -91,6 +91,7 @@ nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
       },
     }),
     yAxis: nsyspipe.valueAxis(palette, {
+      boundaryGap: [0, "4%"], // none ends where the axis does
       axisLabel: { color: palette.ink3, fontSize: 12, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
     }),
     series: [...parts.slice(0, -1), unknown, ...parts.slice(-1), ...(hasRanks ? [median, ranks] : []), shade],

@@ -1,29 +1,62 @@
 /**
- * Bars of the timeline as ECharts custom series. Every bar is a rectangle between two times in a lane; names of phases
- * are written into bars that are wide enough. What lies outside of the visible range is not drawn at all.
+ * The timeline as ECharts custom series. What is busy is painted pixel by pixel: a pixel has one colour, as strong as the
+ * pixel is full, and each colour as many pixels as it fills. Bars lie above, unseen: they are pointed at, and have names.
  */
 nsyspipe.timeline.series = (() => {
-  /** Dimensions of an item: start, end, top, height, row, place in its lane. */
-  const items = (rows, lane, place = (top, height) => [top, height]) => rows.flatMap((row, at) => {
-    const bars = row.rank.lanes[lane];
-    if (row.lane !== (lane === "exposed" || lane === "wait" ? "comm" : lane) || !bars) return [];
-    const [top, height] = place(row.top, row.height);
-    return bars.start.map((start, index) => [start, start + bars.length[index], top, height, at, index]);
-  });
+  const densityOf = ({ busy, length }, index) => (busy?.[index] ?? length[index]) / length[index];
 
-  /** The rectangle of an item, on whole pixels and never too thin to see; `isTrue`: as thin as it is. */
-  const shape = (params, api, isTrue) => {
-    const layoutTop = params.coordSys.y;
+  /** How full of a lane's bars each of `n` pixels is, 0 to 1; where operations were joined, evenly over their bar. */
+  const filled = (bars, from, perPixel, n) => {
+    const share = new Float64Array(n);
+    bars?.start.forEach((start, index) => {
+      const density = densityOf(bars, index);
+      const left = Math.max((start - from) / perPixel, 0);
+      const right = Math.min((start + bars.length[index] - from) / perPixel, n);
+      for (let at = Math.floor(left); at < right; at += 1) share[at] += density * (Math.min(right, at + 1) - Math.max(left, at));
+    });
+    return share;
+  };
+
+  const FAINTEST = 0.1; // what is there at all is seen
+  const SHADES = 32;
+  const NOTHING = 1e-6; // of a pixel: what rounding leaves
+
+  /**
+   * Rectangles of neighbouring pixels that look alike. `whole`: how full each is; `parts`: their colours, and how full of
+   * each. Of what is in it a pixel shows that which up to here lacks most of what it should have been shown.
+   */
+  const strips = (box, whole, parts) => {
+    const found = [];
+    const owed = parts.map(() => 0);
+    let [end, look] = [-1, ""];
+    whole.forEach((full, at) => {
+      if (full < NOTHING) return;
+      let shown = 0;
+      parts.forEach(([, share], part) => {
+        owed[part] += share[at];
+        if (share[at] > NOTHING && (owed[part] > owed[shown] || parts[shown][1][at] <= NOTHING)) shown = part;
+      });
+      owed[shown] -= full;
+      const opacity = FAINTEST + (1 - FAINTEST) * Math.round(SHADES * Math.min(full, 1)) / SHADES;
+      const looks = `${shown} ${opacity}`;
+      if (end === at && look === looks) found.at(-1).shape.width += 1;
+      else found.push({ type: "rect", shape: { ...box, x: box.x + at, width: 1 }, style: { fill: parts[shown][0], opacity } });
+      [end, look] = [at + 1, looks];
+    });
+    return found;
+  };
+
+  /** Dimensions of an item: start, end, top, height, row, place in its lane. */
+  const items = (rows, lane) => rows.flatMap((row, at) => (row.lane === lane ? row.rank.lanes[lane]?.start ?? [] : [])
+    .map((start, index) => [start, start + row.rank.lanes[lane].length[index], row.top, row.height, at, index]));
+
+  /** The rectangle of an item, on whole pixels and never too thin to see or point at. */
+  const shape = ({ coordSys: { x, y, width } }, api) => {
     const [x0] = api.coord([api.value(0), 0]);
     const [x1] = api.coord([api.value(1), 0]);
-    const { x, width } = params.coordSys;
     if (x1 < x || x0 > x + width) return null;
-    const [left, right] = [Math.max(x0, x), Math.min(x1, x + width)];
-    const box = { x: left, y: layoutTop + api.value(2), width: right - left, height: api.value(3) };
-    if (isTrue) return box;
-    box.x = Math.floor(left);
-    box.width = Math.max(Math.ceil(right) - box.x, 1);
-    return box;
+    const left = Math.floor(Math.max(x0, x));
+    return { x: left, y: y + api.value(2), width: Math.max(Math.ceil(Math.min(x1, x + width)) - left, 1), height: api.value(3) };
   };
 
   const LEAST_NAME = 46;
@@ -32,20 +65,19 @@ nsyspipe.timeline.series = (() => {
   const widthOf = (text) => echarts.format.getTextRect(text, font).width;
 
   /** A name for a bar that has room for it, or for some letters: cut where the bar ends. On stripes it is whole, on a plate. */
-  const written = (name, width, fill, isMixed) => {
+  const written = (name, { width, height }, fill, isMixed) => {
     if (width < LEAST_NAME || !name) return {};
-    const least = name.length > FEWEST && !isMixed ? `${name.slice(0, FEWEST)}\u2026` : name;
-    if (widthOf(least) > (isMixed ? width / 2 : width - 8)) return {};
+    const room = width - widthOf(name); // beside the whole of it
+    const isCut = room < 2;
+    if (isMixed ? room < width / 2 : isCut && (name.length <= FEWEST || widthOf(`${name.slice(0, FEWEST)}\u2026`) > width - 8)) return {};
+    const more = isMixed ? { backgroundColor: fill, padding: [1, 4] } : isCut ? { width: width - 8, overflow: "truncate", ellipsis: "\u2026" } : {};
     return {
-      textConfig: { position: "insideLeft", distance: isMixed ? 0 : 4 },
-      textContent: { style: {
-        text: name, fill: nsyspipe.inkOn(fill), font,
-        ...(isMixed ? { backgroundColor: fill, padding: [1, 4] } : { width: width - 8, overflow: "truncate", ellipsis: "\u2026" }),
-      } },
+      textConfig: { position: [isMixed ? 0 : isCut ? 4 : Math.min(4, room / 2), height / 2] },
+      textContent: { style: { text: name, fill: nsyspipe.inkOn(fill), font, verticalAlign: "middle", ...more } },
     };
   };
 
-  const custom = (name, data, fill, { isTrue, nameOf, emphasis = { style: { opacity: 0.82 } }, ...more } = {}) => ({
+  const custom = (name, data, fill, more) => ({
     name,
     type: "custom",
     data,
@@ -56,11 +88,8 @@ nsyspipe.timeline.series = (() => {
     // Drawn in parts, bars could not be pointed at.
     progressive: 0,
     renderItem: (params, api) => {
-      const box = shape(params, api, isTrue);
-      if (!box) return null;
-      if (nameOf && box.width > 8) box.width -= 2; // where one kernel ends and the next begins
-      const label = nameOf ? written(nameOf(api.value(4), api.value(5)), box.width, fill) : {};
-      return { type: "rect", shape: box, style: { fill }, emphasis, ...label };
+      const box = shape(params, api);
+      return box && { type: "rect", shape: box, style: { fill } };
     },
     ...more,
   });
@@ -113,12 +142,7 @@ nsyspipe.timeline.series = (() => {
     { silent: true, z: 1 },
   );
 
-  /**
-   * The lower part of a communication bar says where it waits, the rest being transfer where all waits are known; the
-   * upper part whether compute hides it. Both are lanes of their own, joined like others: places, not sums.
-   */
-  const lower = (top, height) => [top + Math.round(height * 0.6), height - Math.round(height * 0.6)];
-  const upper = (top, height) => [top, Math.round(height * 0.6)];
+  const LEAST_BOX = 9;
 
   /** Where the slowest rank is longest without compute: what a shorter step has to shorten. */
   const stretch = (data, rows, palette) => {
@@ -129,48 +153,79 @@ nsyspipe.timeline.series = (() => {
       z: 6,
       renderItem: (params, api) => {
         const box = shape(params, api);
-        // Inside its place, since half of a line on the chart's edge would be cut off.
-        const inner = box && { x: box.x + 1, y: box.y + 1, width: Math.max(box.width - 2, 1), height: box.height - 2 };
+        // Inside its place, since half of a line on the chart's edge would be cut off; a short one is wide enough for a box.
+        const more = box && Math.max(LEAST_BOX - box.width, 0);
+        const inner = box && { x: box.x + 1 - more / 2, y: box.y + 1, width: box.width + more - 2, height: box.height - 2 };
         return box && { type: "rect", shape: inner, style: { fill: "none", stroke: palette.accent, lineWidth: 1.5, lineDash: [5, 3] } };
       },
     });
   };
 
+  /**
+   * What each lane of each rank is busy with. Of communication the upper part says whether compute hides it, the lower one,
+   * where all waits are known, whether it waits or all ranks are in it.
+   */
+  const painting = (rows, palette) => {
+    const lanes = { launch: palette.launch, compute: palette.compute, untold: palette.untold, comm: null, memory: palette.copies };
+    const drawn = rows.flatMap(({ rank, lane, top, height }, at) => (lane in lanes && rank.lanes[lane] ? [[...rank.window, top, height, at, 0]] : []));
+    return custom("painting", drawn, null, {
+      silent: true,
+      z: 3,
+      renderItem: ({ coordSys: { x, y, width } }, api) => {
+        const { rank: { lanes: bars }, lane } = rows[api.value(4)];
+        const perPixel = 1 / api.size([1, 0])[0];
+        const from = (x - api.coord([0, 0])[0]) * perPixel;
+        const [whole, exposed, wait] = [lane, "exposed", "wait"].map((one) => filled(bars[one], from, perPixel, Math.ceil(width)));
+        const rest = (part) => whole.map((full, at) => full - part[at]);
+        const box = { x, y: y + api.value(2), height: api.value(3) };
+        if (lane !== "comm") return { type: "group", children: strips(box, whole, [[lanes[lane], whole]]) };
+        const upper = bars.comm.wait ? { ...box, height: upperOf(box.height) } : box;
+        const lower = { ...box, y: box.y + upper.height, height: box.height - upper.height };
+        return { type: "group", children: [
+          ...strips(upper, whole, [[palette.exposed, exposed], [palette.hidden, rest(exposed)]]),
+          ...(lower.height ? strips(lower, whole, [[palette.transfer, rest(wait)], [palette.waiting, wait]]) : []),
+        ] };
+      },
+    });
+  };
+  const upperOf = (height) => Math.round(height * 0.6);
+
+  /** The bars of a lane, with their names where they have room; `fillOf`: the colour under a name, and whether others are there. */
+  const bars = (data, rows, lane, fillOf, emphasis) => custom(lane, items(rows, lane), null, {
+    z: 5,
+    renderItem: (params, api) => {
+      const box = shape(params, api);
+      const own = rows[api.value(4)].rank.lanes[lane];
+      const at = api.value(5);
+      if (!box) return null;
+      const [fill, isMixed] = fillOf(own, at);
+      const n = own.n?.[at] ?? 1;
+      const name = fill && `${data.names[own.name[at]] ?? ""}${n > 1 ? ` +${n - 1}` : ""}`;
+      const label = written(name, own.wait ? { ...box, height: upperOf(box.height) } : box, fill, isMixed);
+      // Where a bar has a name, its sides say of which time.
+      const stroke = label.textContent ? "rgb(0 0 0 / 0.3)" : null;
+      return { type: "rect", shape: box, style: { fill: "transparent", stroke, lineWidth: 1 }, emphasis: { style: emphasis }, ...label };
+    },
+  });
+
   return (data, rows, palette) => {
-    const nameOf = (lane) => (row, bar) => {
-      const { name, n } = rows[row].rank.lanes[lane];
-      return `${data.names[name[bar]] ?? ""}${(n?.[bar] ?? 1) > 1 ? ` +${n[bar] - 1}` : ""}`;
+    const plain = (lane, fill) => bars(data, rows, lane, (own, at) => [fill, densityOf(own, at) < 0.9], { fill: palette.ink, opacity: 0.18 });
+    /** Communication is outlined on every rank; its name stands on what most of it is. */
+    const hides = ({ exposed, length, busy }, at) => {
+      const share = (exposed?.[at] ?? 0) / (busy?.[at] ?? length[at]);
+      return [share > 0.5 ? palette.exposed : palette.hidden, share > 0.01 && share < 0.99];
     };
-    const hasWait = rows.some(({ rank }) => rank.lanes.wait || rank.lanes.comm?.wait);
-    const transfer = items(rows, "comm", lower).filter(([, , , , at]) => rows[at].rank.lanes.comm.wait);
     return [
       windows(rows, palette),
       { ...phases(data, rows, palette), z: 2 },
-      custom("launch", items(rows, "launch"), palette.launch, { z: 2 }),
-      custom("compute", items(rows, "compute"), palette.compute, { z: 2, nameOf: nameOf("compute") }),
-      custom("untold", items(rows, "untold"), palette.untold, { z: 2, nameOf: nameOf("untold") }),
-      custom("under", items(rows, "comm"), palette.hidden, { z: 2, silent: true }),
-      custom("exposed", items(rows, "exposed", hasWait ? upper : undefined), palette.exposed, { z: 3, silent: true, isTrue: true }),
-      hasWait && custom("transfer", transfer, palette.transfer, { z: 3, silent: true }),
-      custom("wait", items(rows, "wait", lower), palette.waiting, { z: 4, silent: true }),
+      painting(rows, palette),
+      plain("launch", null),
+      plain("compute", palette.compute),
+      plain("untold", palette.untold),
+      plain("memory", null),
       // Above all that is drawn of it: what is pointed at, and outlined on every rank.
-      custom("comm", items(rows, "comm"), "transparent", {
-        z: 5, emphasis: { style: { fill: "transparent", stroke: palette.ink, lineWidth: 2 } },
-      }),
-      custom("names", items(rows, "comm"), "transparent", {
-        z: 5, silent: true,
-        renderItem: (params, api) => {
-          const box = shape(params, api);
-          if (!box) return null;
-          const bars = rows[api.value(4)].rank.lanes.comm;
-          const share = (bars.exposed?.[api.value(5)] ?? 0) / bars.length[api.value(5)];
-          const fill = share > 0.5 ? palette.exposed : palette.hidden;
-          const half = hasWait ? { ...box, height: Math.round(box.height * 0.6) } : box;
-          return { type: "rect", shape: half, style: { fill: "none" }, ...written(nameOf("comm")(api.value(4), api.value(5)), box.width, fill, share > 0.01 && share < 0.99) };
-        },
-      }),
-      custom("memory", items(rows, "memory"), palette.copies, { z: 2 }),
+      bars(data, rows, "comm", hides, { fill: "transparent", stroke: palette.ink, lineWidth: 2 }),
       stretch(data, rows, palette),
-    ].filter(Boolean);
+    ];
   };
 })();
