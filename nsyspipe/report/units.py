@@ -46,6 +46,11 @@ def ms_text(ns: float | None) -> str:
     return Quantity(f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS)} ms", ns)
 
 
+def rough_ms(ns: float) -> str:
+    """Return nanoseconds as milliseconds with two significant digits and without the unit, ``560``."""
+    return f"{float(f'{ns / _NS_PER_MS:.1e}'):.15g}"
+
+
 def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
     """Return the cells of a column or row of quantities in one unit, and with the decimals that the largest has of four digits.
 
