@@ -202,7 +202,7 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
     before, after = (mean_of(run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs) for side in sides)
     if before is not None and after is not None and abs(after - before) > _SAME_BYTES * max(before, after):
         texts = [f"{mean / 1e6:.4g} MB" for mean in (before, after)]
-        yield _check("message-bytes", "messages of a step", texts)
+        yield _check("message-bytes", "messages of a step differ (another model, precision or parallelism?)", texts)
 
 
 def _other_work(sides: Sides) -> Iterator[Check]:
@@ -215,9 +215,8 @@ def _other_work(sides: Sides) -> Iterator[Check]:
             what = "whether steps do the same work is not known"
             yield _check(UNKNOWN_WORK, what, texts, after=after, blocks=texts[0] != texts[1])
     elif all(work.kernels for work in works) and works[0].is_other(works[1]):
-        texts = [own.text(other) for own, other in (works, works[::-1])]
-        after = "; --force if model and batch are the same, and only the kernels are others (torch.compile)"
-        yield _check(OTHER_WORK, "the work of a step", texts, after=after, blocks=True)
+        texts = [works[0].text, works[1].text + works[1].shared_text(works[0])]
+        yield _check(OTHER_WORK, "the work of a step", texts, blocks=True)
 
 
 def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
@@ -262,12 +261,16 @@ class Work(NamedTuple):
         """Return the share of the kernels' time that is in kernels which the other runs too."""
         return sum(ns for name, ns in self.kernels.items() if name in other.kernels) / sum(self.kernels.values())
 
-    def text(self, other: Work) -> str:
-        """Return it in words, beside another."""
-        number = f" in {self.n:.4g} kernels" if self.launches else ""
-        share = f"{100 * self.shared(other):.0f} %"  # where all is in the same kernels, time and number differ
-        alike = f", {share} of it in kernels that both run" * (share != "100 %")
-        return f"{(self.busy_ns or 0.0) / 1e6:.4g} ms of compute{number}{alike}"
+    @property
+    def text(self) -> str:
+        """It in words."""
+        number = f" in {self.n:.4g} kernel{'s'[: self.n != 1]}" if self.launches else ""
+        return f"{(self.busy_ns or 0.0) / 1e6:.4g} ms of compute{number}"
+
+    def shared_text(self, baseline: Work) -> str:
+        """Return how much of it is in kernels that the baseline runs too; nothing where all is, and time and number differ."""
+        share = f"{100 * self.shared(baseline):.0f} %"
+        return "" if share == "100 %" else f" ({share} of it in the {SIDES[0]}'s kernels)"
 
     def is_other(self, other: Work) -> bool:
         """Whether it is another program's, or another batch of it.
@@ -387,8 +390,8 @@ _TESTS: tuple[Test, ...] = (
     _profiler_overhead,
     _alike("traces", "traced", _traced, unless=_UNKNOWN),
     _alike(
-        "recorded", "warnings of the captures",
-        lambda run: ", ".join(sorted({row["code"].replace("-", " ") for row in run.problem_rows if row["severity"] != "info"})) or _NONE,
+        "recorded", "warnings of the captures differ (by their codes)",
+        lambda run: ", ".join(sorted({row["code"] for row in run.problem_rows if row["severity"] != "info"})) or _NONE,
     ),
     _alike(
         "cut-off-steps", "cut-off steps among the figures'",

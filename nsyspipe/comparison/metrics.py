@@ -234,6 +234,8 @@ def metric_rows(*tables: Sequence[StepTable], rules: Rules, blocked: str | None,
         judgement = judged(of, values, rules, statistic=own, step_time=step_time)
         figures = _figures(judgement, values, is_asked=name in settled)
         rows.append(row | (_as_rate(figures) if of is not metric else figures) | unsaid)
+        if blocked and judgement.difference.low is None and judgement.why and not captures:
+            rows[-1]["why"] = f"{judgement.why}; {blocked}"
     return METRIC_ROWS.from_rows(rows)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
-from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
+from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_comparable
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
@@ -163,7 +163,8 @@ class Scoreboard(ShownInNotebooks):
                 checks = [*islice(parting, 1)]
             checks += [(peer, check) for check in self._checked(peer, label) if not check.parts]
             for against, check in checks:
-                before, now, (what, sides, _) = check.baseline, check.candidate, check.message.partition(": baseline ")
+                before, (what, sides, _) = check.baseline, check.message.partition(": baseline ")
+                now = check.candidate.replace(f"the {SIDES[0]}'s", f"{against}'s")
                 words = f"{what}: {against} {before}, {label} {now}" if sides else what
                 row = (label, against, check.check, check.blocks, before, now, words)
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))

@@ -25,9 +25,11 @@ _METHOD = (
     "Student t over AR(1) steps, the likelihood integrated over correlations of 0 to 0.97 (Zellner and Tiao 1964, "
     "Berger et al. 1999)"
 )
-_POOLED = f"{_METHOD}; not less than pooled"
-_BETWEEN = f"{_POOLED} and Welch's t of captures"
-_BORROWED = f"{_POOLED} t of captures, the side of one capture taken to spread between captures like the other side"
+_POOLED = f"{_METHOD}; at least as wide as by the pooled t"
+_BETWEEN = f"{_POOLED} and Welch's t of the captures' centres"
+_BORROWED = (
+    f"{_POOLED} of the captures' centres, the side of one capture taken to spread between captures like the other side"
+)
 _MOST = 0.97  # what a correlation is taken for before any step is seen: anything from 0 to here
 # Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
 _FINENESS = ((160, 12), (800, 36), (math.inf, 108))

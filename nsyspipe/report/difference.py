@@ -9,6 +9,7 @@ from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.changes import SIDES, top_kernels
+from nsyspipe.comparison.comparability import OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, LEFT_OUT, NO_CHANGE
@@ -34,7 +35,9 @@ _LITTLE = 0.001  # of the step time: nobody asks where less comes from
 _OF_ANOTHER = {"log-of-another-run", "topology-of-another-machine"}  # what was given, and is not used
 _SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 4, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
-OF_RANKS = "The same figures of nsyspipe analyze are means over ranks and steps."
+OF_RANKS = (
+    "A time is that of the rank with most of it, step by step; in nsyspipe analyze it is the mean over ranks and steps."
+)
 # Captions of the tables, by which a page knows them.
 PARTS, METRICS = "Where the change of the mean step time comes from", "Figures of both sides"
 KERNELS, CHANGES = "Kernels that changed most", "What else changed"
@@ -54,7 +57,9 @@ def difference_blocks(difference: RunDifference) -> Iterator[Block]:
         first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
         yield Facts([side.name, *parts, *first], name, is_of_several=True)
     if checks := difference.comparability.to_pylist():
-        doubts = [("not comparable" if row["blocks"] else "warning", row["message"], "", None) for row in checks]
+        doubts = [
+            ("not comparable" if row["blocks"] else "warning", _doubt_text(difference, row), "", None) for row in checks
+        ]
         yield Troubles(doubts, is_close=True)
     if unused := [row for row in difference.problem_rows if row["code"] in _OF_ANOTHER]:
         yield Troubles(same_problems(unused, lambda rows: listed({row["side"]: 0 for row in rows})), is_close=True)
@@ -62,7 +67,14 @@ def difference_blocks(difference: RunDifference) -> Iterator[Block]:
     yield _metrics(difference)
     yield _kernels(difference)
     yield _changes(difference)
-    yield Notes(notes(difference))
+    if texts := notes(difference):
+        yield Notes(texts)
+
+
+def _doubt_text(difference: RunDifference, row: Mapping[str, Any]) -> str:
+    is_open = row["check"] == OTHER_WORK and not difference.rules.is_forced
+    hint = "; if only torch.compile made the kernels differ, go on with --force" * is_open
+    return f"{row['message']}{hint}"
 
 
 def gate_blocks(difference: RunDifference) -> Iterator[Sentence]:
@@ -93,8 +105,11 @@ def _parts(difference: RunDifference) -> Table:
 
 
 def _times(suffix: str) -> list[Field]:
-    sides = [Field(f"{side}\nmean", of(side + suffix, partial(value_text, "ns")), from_width=_BOTH) for side in SIDES]
-    return [*sides, Field("change\nof mean", of(f"delta{suffix}", partial(delta_text, "ns")))]
+    sides = [
+        Field(f"{side}\nmean", of(side + suffix, partial(value_text, "ns")), from_width=_BOTH, decimals_of="mean")
+        for side in SIDES
+    ]
+    return [*sides, Field("change\nof mean", of(f"delta{suffix}", partial(delta_text, "ns")), decimals_of="mean")]
 
 
 def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
@@ -114,7 +129,7 @@ def _metrics(difference: RunDifference) -> Table:
     rows, n_shown = metric_rows(difference)
     statistics = {row["statistic"] for row in rows[:n_shown]}
     what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
-    whose, below = ("of the capture", "") if statistics == {None} else ("times of the rank\nthat has most", f"\n{what}")
+    whose, below = ("of the capture", "") if statistics == {None} else ("of the rank with\nmost of it", f"\n{what}")
     said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # where it may be either
     sure = f"its {percent_text(difference.rules.confidence, 0)}\ninterval"
     fields = [
@@ -207,7 +222,11 @@ def verdict_text(difference: RunDifference) -> str:
     )
     others = [f"{metric_label(row['metric'])}: {row['verdict']}" for row in rows if row["metric"] != deciding["metric"]]
     text = f"{_host_text(difference)}{difference.verdict.capitalize()}: {_decided(deciding, difference.fail_on)}"
-    return "; ".join([text, ", ".join(others)]) if others else text
+    names = [row["message"].partition(": ")[0] for row in difference.comparability.to_pylist() if row["blocks"]]
+    by_force = (
+        f"judged by --force, though not comparable ({', '.join(names)})" if names and difference.rules.is_forced else ""
+    )
+    return "; ".join(filter(None, [text, ", ".join(others), by_force]))
 
 
 def _host_text(difference: RunDifference) -> str:
@@ -244,7 +263,7 @@ def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
 
 def _reason(row: Mapping[str, Any]) -> str:
     why: str = row["why"] or "not decided"
-    if why.startswith("not comparable"):
+    if "not comparable" in why:
         return f"{why} (--force to go on)"
     if "without steps" in why:
         return f"{why}; name the steps with --step REGEX"
@@ -306,7 +325,8 @@ def notes(difference: RunDifference) -> list[str]:
         uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
         texts += [*uneven, "Times are judged on means, since steps are uneven."] if uneven else []
         least = percent_text(difference.rules.min_effect)
-        texts.append(f"Intervals of the difference: {method}; no change: all of the interval within {least}.")
+        if _has_intervals(difference):
+            texts.append(f"Intervals of the difference: {method}; no change: all of the interval within {least}.")
         texts += spread_text(difference, "LABEL=REPORTS")
     texts += filter(None, [_beside_text(difference)])
     return texts + ([f"Thresholds from {file}."] if (file := difference.settings.file) else [])
@@ -315,8 +335,12 @@ def notes(difference: RunDifference) -> list[str]:
 def spread_text(difference: RunDifference, several: str) -> list[str]:
     """Return what the intervals leave out where each side is one capture, and how `several` are named; else nothing."""
     what = f"the spread between captures is not in the interval; name several as {several}"
-    is_unseen = any(difference.metrics["method"].to_pylist()) and not difference.has_spread_between_captures
+    is_unseen = _has_intervals(difference) and not difference.has_spread_between_captures
     return [f"One capture per side: {what}."] if is_unseen else []
+
+
+def _has_intervals(difference: RunDifference) -> bool:
+    return any(row["ci_low"] is not None for row in difference.metrics.to_pylist())
 
 
 def _beside_text(difference: RunDifference) -> str | None:
@@ -344,7 +368,7 @@ def _signs_text(difference: RunDifference) -> str | None:
         return None
     whose = f"{difference.statistic}s of whichever rank has most of it"
     names = listed(opposed)
-    return f"{names[:1].upper()}{names[1:]}: the other way among the figures below, which are {whose}."
+    return f"{names[:1].upper()}{names[1:]}: of the opposite sign among the figures below, which are {whose}."
 
 
 def gate_text(gate: Gate) -> str:

@@ -36,13 +36,13 @@ _SHOWN_TROUBLES = 8  # but on pages
 _INTERVAL, _OVER, _STEPS, _RATE, _RANKS, _VERDICT, _TIME = 75, 73, 70, 68, 60, 46, 45
 _FIGURE = 10
 _listed = partial(listed, most=4)
-_DOCS = {column.name: column.doc.replace("the peer", "the first of its kind") for column in SCOREBOARD.columns}
+_DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
 _LIKE = "steps like "
 _TOLD = {SHARED_BATCH, OTHER_WORK, UNKNOWN_WORK, UNLIKE}  # what parts runs that no heading tells apart
 _APART = {
     SHARED_BATCH: "; not ranked together: ranks of tensor and pipeline parallelism share a batch",
-    OTHER_WORK: "; not ranked together (--force does: right where torch.compile alone made the kernels others)",
+    OTHER_WORK: "; not ranked together; if only torch.compile made the kernels differ, --force ranks them",
 }
 _RUNS = "nsyspipe-compare"  # the meta element of a page
 _ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
@@ -81,12 +81,17 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
         Field("steps/s", of("throughput_steps_per_s", rate_text), hint=_DOCS["throughput_steps_per_s"], unit="steps/s", from_width=0 if board.sort == "throughput" else _RATE),
-        Field("speed-up\nof means", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"]),
+        Field("speed-up\nof means", lambda row: speedup_text(row["peer_speedup"]), hint=_of_peer(board, "peer_speedup")),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, hint="of the speed-up of means; a verdict on the median rests on an interval of its own", from_width=_INTERVAL),
         *([Field("over the\nfirst", lambda row: absent if row["label"] in others else speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
-        Field(f"verdict\non {' or '.join(judged)}", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
+        Field(f"verdict\non {' or '.join(judged)}", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _of_peer(board, "peer_verdict"), _VERDICT),
     ]  # fmt: skip
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
+
+
+def _of_peer(board: Scoreboard, column: str) -> str:
+    peer = board.reference if len(board.kinds) == 1 else "the first of its kind"
+    return _DOCS[column].replace("the peer", peer)
 
 
 def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
@@ -184,7 +189,7 @@ def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str
     others = [row for row in rows if row is not best and row["peer_speedup"] is not None]
     if not level and others:
         second = max(others, key=lambda row: row["peer_speedup"])
-        level = f": {second['label']} is {_speed(second, 'it')}"
+        level = f": {second['label']} is {_speed(second, '')}"
     return f"{kind.peer} is the fastest{of_all}{level}."
 
 
@@ -211,10 +216,10 @@ def _why(row: Row) -> str:
 
 
 def _speed(row: Row, peer: str) -> str:
-    """Return a speed-up with its interval, in as many digits as tell its ends apart: ``1.12x of ddp (1.11 to 1.13)``."""
+    """Return a speed-up with its interval, in as many digits as tell it from both ends: ``1.12x the speed of ddp (1.11 to 1.13)``."""
     low, high = row["peer_speedup_low"], row["peer_speedup_high"]
-    digits = 3 if low is not None and f"{low:.2f}" == f"{high:.2f}" else 2
-    text = f"{speedup_text(row['peer_speedup'], digits)} of {peer}"
+    digits = 3 if low is not None and len({f"{one:.2f}" for one in (low, row["peer_speedup"], high)}) < 3 else 2  # noqa: PLR2004
+    text = f"{speedup_text(row['peer_speedup'], digits)} {f'the speed of {peer}' if peer else 'its speed'}"
     return text if low is None else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
 
 
@@ -232,15 +237,17 @@ def notes(board: Scoreboard) -> list[str]:
     texts = [speed, *over_first, *uneven_notes(board.evenness.items())]
     if len({row["world_size"] or row["n_ranks"] for row in rows}) > 1:
         texts.append(
-            "Runs differ in ranks: speed-ups compare steps, whatever a step processes. With one batch size per rank, "
-            "that over a run of one rank is the scaling efficiency, and steps/s x ranks the throughput in samples."
+            "Runs differ in ranks: a speed-up compares steps, however many samples a step processes. If all ranks have batches "
+            "of one size, the speed-up over a run of one rank is the scaling efficiency, and steps/s x ranks is batches/s."
         )
     for side in board.sides:
         guessed = dict.fromkeys(text for run in side.runs for text in sources(run))
         texts += [f"{side.label}: {', '.join(guessed)}."] if guessed else []
     texts += [f"Thresholds from {board.settings.file}."] if board.settings.file else []
     single = [side.label for side in board.sides if len(side.runs) == 1]
-    if 1 < len(single) == len(board.sides):
+    if all(row["peer_speedup_low"] is None or row["label"] == row["peer"] for row in rows):
+        pass  # there is no interval
+    elif 1 < len(single) == len(board.sides):
         what = "the spread between captures is not in the intervals; several captures of a run share a LABEL=."
         texts.append(f"One capture per run: {what}")
     elif 0 < len(single) < len(board.sides):
@@ -252,7 +259,7 @@ def notes(board: Scoreboard) -> list[str]:
 
 def doubts(board: Scoreboard) -> list[str]:
     """Return what makes comparisons doubtful or undecided, each reason once with the runs that it concerns."""
-    undecided, copies, differ = (defaultdict[Any, list[str]](list) for _ in range(3))
+    undecided, copies, differ = (defaultdict[Any, list[Any]](list) for _ in range(3))
     unlike: dict[str, None] = {}
     for row in board.table.to_pylist():
         if row["peer_why"] and row["peer_speedup"] is not None:
@@ -270,13 +277,23 @@ def doubts(board: Scoreboard) -> list[str]:
         if not is_told and not is_parting:
             what = row["message"].partition(": ")[0]
             fate = _APART.get(row["check"], "") * (row["blocks"] and not board.rules.is_forced)
-            differ[what, row["against"], row["reference_value"], fate].append(f"{row['label']} {row['value']}")
+            differ[what, row["against"], row["reference_value"], fate].append((row["value"], row["label"]))
     return [
         *unlike,
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
         *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items() if labels),
-        *(f"{what}: {against} {value}; {_listed(own)}{fate}" for (what, against, value, fate), own in differ.items()),
+        *(f"{what}: {against} {value}; {_by_value(own)}{fate}" for (what, against, value, fate), own in differ.items()),
     ]
+
+
+def _by_value(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return values and the labels of the runs that have them: ``one 1, 2 (ddp2 and pp)``."""
+    labels: dict[str, list[str]] = {}
+    for value, label in pairs:
+        labels.setdefault(value, []).append(label)
+    return _listed(
+        f"{value} ({_listed(own)})" if len(own) > 1 else f"{own[0]} {value}" for value, own in labels.items()
+    )
 
 
 def scoreboard_document(board: Scoreboard) -> dict[str, Any]:

@@ -18,7 +18,7 @@ _ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
 _RATES, _GB_PER_S = ((1.0, "steps/s", 0.0),), ((1e9, "GB/s", 0.0),)
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 absent = "-"  # where nothing was recorded
-_MOST_DIGITS = 3
+_MOST_DIGITS, _NO_DECIMAL = 3, 1000
 POINTS = "points"  # what a difference of ratios is in
 # What the mean step time is the sum of.
 STEP_PARTS = tuple(METRICS[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))
@@ -46,6 +46,11 @@ def ms_text(ns: float | None) -> str:
     return Quantity(f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS)} ms", ns)
 
 
+def rough_ms(ns: float) -> str:
+    """Return nanoseconds as milliseconds with two significant digits and without the unit, ``560``."""
+    return f"{float(f'{ns / _NS_PER_MS:.1e}'):.15g}"
+
+
 def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
     """Return the cells of a column or row of quantities in one unit, and with the decimals that the largest has of four digits.
 
@@ -58,18 +63,18 @@ def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
     largest = max(abs(one.size) for one in known) or _NS_PER_MS
     scale, name, _ = next(one for one in known[0].units if (one[1] == unit if unit else largest >= one[2]))
     digits = min(_decimals(largest / scale), _MOST_DECIMALS.get(name, 4))
-    sign, named = "+" if any(one.startswith("+") for one in known) else "-", "" if unit else f" {name}"
-    written = (f"{_number(one.size / scale, digits, sign)}{named}{one.then}" for one in known)
+    named = "" if unit else f" {name}"
+    written = (f"{_number(one.size / scale, digits, '+' if one[0] == '+' else '-')}{named}{one.then}" for one in known)
     return [next(written) if isinstance(text, Quantity) else text for text in texts]
 
 
 def beside(time: str, values: Iterable[float | None]) -> str:
-    """Return a time, or its difference, as it stands in a row of others: in one unit, with decimals that tell the shortest."""
+    """Return a time, or its difference, as it stands in a row of others: in one unit, with decimals that tell the shortest, but of the longest five digits."""
     lengths = [abs(value) for value in values if value]
     if not isinstance(time, Quantity) or time.units is not _TIME_UNITS or not lengths:
         return time
     scale, name, _ = next(one for one in _TIME_UNITS[1:] if max(lengths) >= one[2])
-    digits = min(_decimals(min(lengths) / scale), _MOST_DECIMALS.get(name, 4))
+    digits = min(_decimals(min(lengths) / scale), _decimals(max(lengths) / scale, 5), _MOST_DECIMALS.get(name, 4))
     return f"{_number(time.size / scale, digits, '+' if time.startswith('+') else '-')} {name}"
 
 
@@ -171,9 +176,12 @@ def signed(value: float, told_from: float | None = None) -> str:
 
 
 def decimals(size: float, told_from: float | None = None) -> str:
-    """Write with one decimal, or as many as tell it from zero and from another number; at last with an exponent."""
-    if not size:
-        return "0.0"
+    """Write with one decimal, or as many as tell it from zero and from another number; at last with an exponent.
+
+    From 1000 on no decimal says anything.
+    """
+    if not size or size >= _NO_DECIMAL:
+        return f"{size:.0f}" if size else "0.0"
     for digits in range(1, _MOST_DIGITS + 1):
         text = f"{size:.{digits}f}"
         if float(text) and (told_from is None or math.isclose(size, told_from) or text != f"{told_from:.{digits}f}"):

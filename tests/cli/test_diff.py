@@ -130,7 +130,7 @@ def test_several_captures_of_a_side_share_a_label(diff):
 def test_runs_give_a_sentence_and_a_sorted_table_and_those_of_one_label_are_one(compare):
     done = compare("base=slow", "b25=reports/fast/run_*.sqlite", "c=slow")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith("b25 is the fastest of 3 runs: 1.30x of base (")
+    assert done.stdout.startswith("b25 is the fastest of 3 runs: 1.30x the speed of base (")
     assert all(said in done.stdout for said in ("improvement", "not decided: c (the same capture as base)"))
     assert compare("a=slow", "b=slow").stdout.startswith("a and b are the same capture: there is nothing to compare.")
     runs = document(compare("a=slow", "b=fast", "a=again", "--json", "-"))["runs"]

@@ -192,7 +192,7 @@ def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made):
 # Compute of 0.001 ms of a kernel "gemm"; a matrix product of another name may be of another precision.
 @pytest.mark.parametrize(("compute", "kernel", "shared"), [
     (1_999, "gemm", None), (2_000, "gemm", ""), (500, "gemm", ""), (2_999, "conv", None),
-    (3_000, "conv", ", 0 % of it in kernels that both run"), (1_001, "softmax", ", 0 % of it in kernels that both run"),
+    (3_000, "conv", " (0 % of it in the baseline's kernels)"), (1_001, "softmax", " (0 % of it in the baseline's kernels)"),
 ])  # fmt: skip
 def test_steps_of_other_work_are_told_by_what_they_compute_whatever_they_are_called(run, made, compute, kernel, shared):
     for family in ("step #", "Batch #"):
@@ -201,8 +201,8 @@ def test_steps_of_other_work_are_told_by_what_they_compute_whatever_they_are_cal
         found = next((one for one in check_comparable(*sides) if one.check == "other-work"), None)
         assert (found is not None) == (shared is not None)
         if found is not None:
-            words = [f"{ns / 1e6:.4g} ms of compute in 1 kernels{shared}" for ns in (1000, compute)]
-            assert (found.blocks, found.baseline, found.candidate) == (True, *words)
+            before, now = (f"{ns / 1e6:.4g} ms of compute in 1 kernel" for ns in (1000, compute))
+            assert (found.blocks, found.baseline, found.candidate) == (True, before, now + shared)
             # What seems to do other work has no cause, is no regression, and is not ranked beside it.
             assert (diff(*sides).cause, diff(*sides).verdict) == (None, "inconclusive")
             assert compare(sides).table["why"].to_pylist()[1] == diff(*sides).metrics["why"][0].as_py()
@@ -360,7 +360,7 @@ def test_a_rank_that_only_one_side_lacks_blocks(run, made):
     lacking = made(STEPS, world_size=2)
     found = checks(run, lacking)
     assert found["missing-ranks"] == (True, "none", "1")
-    assert found["recorded"] == (False, "none", "ranks missing")
+    assert found["recorded"] == (False, "none", "ranks-missing")
     assert checks(lacking, lacking) == {"missing-ranks": (False, "1", "1")}  # where both lack the same, they are alike
     one, other = made(STEPS, world_size=12), made(STEPS, STEPS, world_size=12)  # many are counted
     assert checks(one, other)["missing-ranks"] == (True, "1, 2, 3, 4, 5, 6 and 5 more", "2, 3, 4, 5, 6, 7 and 4 more")
@@ -388,7 +388,7 @@ def with_overhead(builder):
     (STEPS, {"name": "iter"}, "step-family", ("'step #'", "'iter #'")),
     (STEPS, {"load": {"skip_first": 0}}, "skipped-steps", ("1", "0")), (STEPS[:2], {}, "few-steps", ("3", "2")),
     (STEPS, {"edit": with_one_range, "load": {"step": "step"}}, "cut-off-steps", ("none", "some")),
-    (STEPS, {"without": ("CUPTI_ACTIVITY_KIND_MEMCPY",)}, "recorded", ("none", "no memcpy")),
+    (STEPS, {"without": ("CUPTI_ACTIVITY_KIND_MEMCPY",)}, "recorded", ("none", "no-memcpy")),
     (STEPS, {"edit": with_overhead}, "profiler-overhead", ("0.0 %", "3.3 %")),
 ])  # fmt: skip
 def test_what_makes_a_comparison_doubtful_is_named(run, made, steps, options, check, words):

@@ -15,13 +15,14 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from nsyspipe.comparison.comparability import FAR_APART
+from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.errors import DatasetError, OptionError, OutputError
 from nsyspipe.model.figures import FIGURES, Figure, shown
 from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
-from nsyspipe.report.units import STEP_PARTS, ms_text, value_text
+from nsyspipe.report.units import STEP_PARTS, ms_text, rough_ms, value_text
 from nsyspipe.store.index import StoredRuns, Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import open_saved
@@ -74,20 +75,21 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str | None]]
 
 def _works(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what parts the work of the steps of runs: their name, or compute as far apart as `compare` ranks none together."""
-    kinds, kind = {}, None
     time, share = FOLLOWED[0], FIGURES[f"{STEP_PARTS[0].name}_share"]
     computes = [(value_of(run, time) or 0.0) * (value_of(run, share) or 0.0) for run in runs]
     works = [(run["step_family"] or "", compute) for run, compute in zip(runs, computes, strict=True)]
-    for family, compute in sorted(works):  # 0 where it is not known
-        if kind is None or kind[0] != family or compute >= FAR_APART * kind[1]:
-            kind = family, compute
-        kinds[family, compute] = kind
-    n_kinds, words = Counter(family for family, _ in {*kinds.values()}), []
-    for family, least in (kinds[work] for work in works):
+    kinds: list[tuple[str, list[float]]] = []
+    for family, compute in sorted({*works}):  # 0 where it is not known
+        if not kinds or kinds[-1][0] != family or compute >= FAR_APART * kinds[-1][1][0]:
+            kinds.append((family, []))
+        kinds[-1][1].append(compute)
+    n_kinds, words = Counter(family for family, _ in kinds), {}
+    for family, some in kinds:
         name = f", {cut(family, 40) or 'no named steps'}" if len(n_kinds) > 1 else ""
-        spread = f", compute {f'from {ms_text(least)}' if least else 'not known'}" if n_kinds[family] > 1 else ""
-        words.append(f"{name}{spread}")
-    return words
+        ends = " to ".join(dict.fromkeys(map(rough_ms, (some[0], some[-1]))))
+        spread = f", compute {f'{ends} ms a step' if some[0] else 'not known'}" if n_kinds[family] > 1 else ""
+        words.update({(family, compute): f"{name}{spread}" for compute in some})
+    return [words[work] for work in works]
 
 
 def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -174,6 +176,7 @@ def dashboard_page(
         "rows": [(at, run, [_cell(run["row"], figure) for figure in FOLLOWED]) for at, run in latest],
         "has_pages": any(run["page"] for run in runs),
         "unreadable": unreadable,
+        "min_steps": MIN_STEPS,
         "formulas": {column.name: column.doc for column in RUNS.columns},
     }
     return render(
@@ -197,6 +200,7 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
     values = {figure.column: [value_of(row, figure) for row in rows] for figure in FOLLOWED}
     hints = {hint: at for at, hint in enumerate(dict.fromkeys(run["hint"] for run in runs))}
     return {
+        "min_steps": MIN_STEPS,
         "figures": [{"name": one.column, "title": one.label, "kind": one.unit} for one in FOLLOWED],
         "groups": groups,
         "series": [{"group": groups.index(group), "label": label} for group, label in series],

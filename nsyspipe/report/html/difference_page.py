@@ -15,6 +15,7 @@ from nsyspipe.comparison.changes import SIDES, top_kernels
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
+from nsyspipe.model.names import ranges
 from nsyspipe.report import difference as report
 from nsyspipe.report.blocks import Block, Facts, Field, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
 from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, metric_rows, part_rows, percent_change
@@ -60,16 +61,29 @@ def _blocks(difference: RunDifference) -> Iterator[Block | Chart]:
                 yield with_column(block, 0, Field("about", kind="text"), topics)
             case _:
                 yield block
-    problems = difference.problem_rows
-    if problems:
-        sides = [(side, troubles([row for row in problems if row["side"] == side])) for side in SIDES]
-        yield Troubles([(grave, f"{side}: {what}", at, fix) for side, rows in sides for grave, what, at, fix in rows])
+    if difference.problem_rows:
+        yield Troubles([*_problems(difference)])
     yield formula_table()
     yield provenance_table(difference)
 
 
+def _problems(difference: RunDifference) -> Iterator[tuple[str, str, str, str | None]]:
+    """Yield the problems of each side, of several captures with those that have it."""
+    for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
+        captures: dict[tuple[str, str, str, str | None], list[int]] = {}
+        for at, run in enumerate(side.runs, start=1):
+            for trouble in troubles(
+                row for row in difference.problem_rows if (row["side"], row["run_id"]) == (name, run.header.run_id)
+            ):
+                captures.setdefault(trouble, []).append(at)
+        for (grave, what, place, fix), those in captures.items():
+            some = f", capture {', '.join(ranges(those))} of {len(side.runs)}" if len(those) < len(side.runs) else ""
+            yield grave, f"{name}{some}: {what}", place, fix
+
+
 def _tiles(row: Mapping[str, Any]) -> list[Tile]:
-    name, unit, why = metric_label(row["metric"]).capitalize(), row["unit"], row["why"] or "not decided"
+    name, unit = metric_label(row["metric"]).capitalize(), row["unit"]
+    why = (row["why"] or "not decided").partition("; not comparable")[0]
     relative = percent_change(row)
 
     def tile(name: str, value: float | None, text: str, meaning: str, missing: str = "not recorded") -> Tile:
@@ -283,7 +297,7 @@ def provenance_table(difference: RunDifference) -> Table:
 def formula_table() -> Table:
     """Return how each figure of a step is made."""
     better = {"lower": "less", "higher": "more", "neither": "neither by itself"}
-    texts = (Field(heading, kind="text") for heading in ("unit", "better is", "of a step"))
+    texts = (Field(heading, kind="text") for heading in ("unit in --json", "better is", "of a step"))
     columns = [Field("figure", kind="text"), Field("name", kind="name", hint="as --metric takes it"), *texts]
     rows = [[metric_label(one.name), one.name, one.unit, better[one.better], one.formula] for one in BY_NAME.values()]
     return Table("Definitions", columns, rows)

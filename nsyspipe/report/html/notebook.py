@@ -15,14 +15,18 @@ from nsyspipe.model.names import printable
 from nsyspipe.replay.answer import WhatIf
 from nsyspipe.report import difference as of_difference, run as of_run, scoreboard as of_scoreboard, whatif as of_whatif
 from nsyspipe.report.blocks import Block, Facts, Heading, Sentence, Table, Troubles
-from nsyspipe.report.findings import findings_of
+from nsyspipe.report.findings import Finding, findings_of
 from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
-from nsyspipe.report.units import STEP_PARTS, in_one_unit, ms_text, percent_text
+from nsyspipe.report.units import STEP_PARTS, absent, in_one_unit, ms_text, percent_text
 from nsyspipe.report.verdict import verdict
-from nsyspipe.report.words import mean_step_ns, subject_parts
+from nsyspipe.report.words import NOT_CLEAR, mean_step_ns, subject_parts
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 _MOST_RANKS, _MOST_ROWS, _MOST_LINES = 8, 12, 3
+_LIKELY = {  # words that stand for a share
+    "hidden": "if all of it were hidden, which no setting does", NOT_CLEAR: "within the error of the replay",
+    "conditional": "if what was not recorded is so",
+}  # fmt: skip
 
 
 class Bars(NamedTuple):
@@ -134,10 +138,22 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     shown = [one for at, one in enumerate(findings) if at < _MOST_LINES or (one.is_conditional and one.share)]
     extent = of_run.Extent((), _MOST_RANKS, len(shown), is_brief=True)
     step_ns = mean_step_ns(run.summary().to_pylist()[0])
-    yield from (one for one in of_run.change_blocks(shown, extent, step_ns) if isinstance(one, Table))
-    if rest := [one.id for one in findings if one not in shown]:
-        yield Heading(f"and {', '.join(rest)}: .findings()")
+    rest = [one.id for one in findings if one not in shown]
+    for one in of_run.change_blocks(shown, extent, step_ns):
+        if isinstance(one, Table):
+            yield replace(one, note=_findings_note(shown, rest, ms_text(step_ns)))
     yield from _problems(run.problem_rows)
+
+
+def _findings_note(shown: Sequence[Finding], rest: Sequence[str], step_time: str) -> str:
+    """Return what the columns of findings are, and the words in them; the rest is in their table."""
+    notes = [f"Shares are of the mean step time, {step_time}"] * (step_time != absent)
+    if any(one.expected for one in shown):
+        words = {word: text for word, text in _LIKELY.items() if any(one.likely.startswith(word) for one in shown)}
+        notes += ["; ".join(["Likely: what a replay of the steps gives", *map(": ".join, words.items())])]
+    notes += ["Gains overlap: do not add them up"] * (len(shown) > 1)
+    notes += [f"Not shown: {', '.join(rest)}"] if rest else []
+    return ". ".join([*notes, "What each rests on: .findings()"])
 
 
 def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:

@@ -64,16 +64,20 @@ nsyspipe.board = (() => {
     return earlier.at(-1) ?? null;
   };
 
-  /** The run of a series with the shortest step, but one of them; the first of equal ones. None where there is no choice. */
+  /** The runs of a series that have steps enough to be ranked. */
+  const ranked = (of) => current().series.get(of)
+    .filter((run) => value("step_time_ns", run) !== null && data.runs.n_steps[run] >= data.min_steps);
+
+  /** The one of these with the shortest step, but one of them; the first of equal ones. None where there is no choice. */
   const best = (of, but = null) => {
-    const timed = current().series.get(of).filter((run) => value("step_time_ns", run) !== null);
-    if (timed.length < 2) return null;
-    const known = timed.filter((run) => run !== but);
+    const all = ranked(of);
+    if (all.length < 2) return null;
+    const known = all.filter((run) => run !== but);
     return known.reduce((least, run) => (value("step_time_ns", run) < value("step_time_ns", least) ? run : least));
   };
 
   return {
-    data, filters, current, shown, fellows, isStudy, before, best, value,
+    data, filters, current, shown, fellows, isStudy, before, ranked, best, value,
     isLatest: () => shown() === current().runs.at(-1),
     isByTime: () => byTime,
     onChange: (listener) => listeners.push(listener),

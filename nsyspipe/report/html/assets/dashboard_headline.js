@@ -56,8 +56,9 @@ nsyspipe.headline = (() => {
   const rank = (run) => {
     const of = data.runs.series[run];
     const best = board.best(of);
-    if (best === null || !board.isStudy(of)) return "";
-    const all = `the shortest of ${board.fellows(run).length} on ${words.group(run)}`;
+    const ranked = board.ranked(of);
+    if (best === null || !board.isStudy(of) || !ranked.includes(run)) return "";
+    const all = `the shortest of ${ranked.length} on ${words.group(run)}`;
     if (best === run) return `, ${all}`;
     const { difference, text } = words.against(MAIN, run, best);
     return `, ${text} ${difference === 0 ? "as" : "than"} ${all}`;
@@ -99,7 +100,9 @@ nsyspipe.headline = (() => {
     if (fellows.length === 1) return sentence(`The only run ${where}: nothing to compare it with.`);
     if (!board.isStudy(series[run])) return sentence(`The first run ${where}: nothing to compare it with.`);
     const isEach = new Set(fellows.map((one) => label[one])).size === fellows.length;
-    return sentence(`${isEach ? "Each" : "Most"} of the ${fellows.length} runs ${where} ${isEach ? "has a label of its own" : "have labels of their own"}: they are ranked, not taken for one job that changes.`);
+    const few = fellows.length - board.ranked(series[run]).length;
+    const isRanked = few === 0 ? "they are ranked" : few === fellows.length ? `variants, of which none is called the shortest (fewer than ${data.min_steps} steps each)` : `they are ranked, but ${few} of fewer than ${data.min_steps} steps`;
+    return sentence(`${isEach ? "Each" : "Most"} of the ${fellows.length} runs ${where} ${isEach ? "has a label of its own" : "have labels of their own"}: ${isRanked}, not taken for one job that changes.`);
   };
 
   /** The run of the series with the shortest step; of that itself, the next. Whether it is noise compare tells. */

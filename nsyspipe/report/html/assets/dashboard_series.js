@@ -58,6 +58,10 @@
     }
     const latest = runs.findLast((run) => board.value(MAIN, run) !== null) ?? runs.at(-1);
     made.append(element("b", "", words.figure(MAIN, latest)));
+    if (board.isStudy(of) && runs.length > 1) {
+      made.append(element("span", "change", "not ranked"));
+      return made;
+    }
     const levels = nsyspipe.levels.of(of);
     if (levels.length > 1) {
       const found = words.ofLevels(levels.at(-1).height, levels.at(-2).height);
@@ -107,7 +111,7 @@
     list.replaceChildren(...items);
     if (hadFocus >= 0) [...list.querySelectorAll("button")].at(Math.min(hadFocus, items.length - 1))?.focus();
     document.getElementById("series-note").textContent = found.length
-      ? "A line joins runs of one world size and GPU model, and of one label, or of one step name and like compute; variants are points. Below: the latest step time, and since when its level is another; of variants the best."
+      ? "Runs that can be compared. Beside each series: its latest step time and last lasting change; of variants, which are points without a line, the shortest step time."
       : "No run in view.";
   };
 
