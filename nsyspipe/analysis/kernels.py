@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import PHASES, kernel_label
 from nsyspipe.model.table import Flags, Int32, Int64
 
-_MOST_SUMS, _LEAST_GROUPS = 2**18, 8  # sums by window of one rank (20 bytes each) until ranks tell which windows count
+_MOST_SUMS, _LEAST_GROUPS = 2**18, 8  # sums by window of one rank (32 bytes each) until ranks tell which windows count
 GRAPH, _NAMELESS = "CUDA graph", "(no name)"
 LEAST_COMPARED, ENOUGH_COMPARED = 0.25, 30  # kernels stand for all from this share of time beside comm on, and so many
 MOST_USUAL = 0.5  # more is seldom seen of all kernels together: such a figure may be of something else
@@ -38,7 +38,7 @@ _LARGEST_SPREAD = 0.5  # of equal ones' middle three quarters; else one name and
 Row = dict[str, Any]
 TABLES = KERNELS, COLLECTIVES, TRAFFIC = "kernels", "collectives", "traffic"
 _OF_KERNELS = (
-    "n_in_summary", "in_summary_ns", "n_kernels", "total_ns", "overlapped_ns", "n_slowed", "slowed_ns", "free_ns",
+    "n_in_summary", "in_summary_ns", "overlapped_in_summary_ns", "n_slowed", "slowed_ns", "free_ns",
 )  # fmt: skip
 _SUMMED = ("transfer_ns", "exposed_ns", *RATES.values())
 _OF_TRAFFIC = [name for name in schema.COSTS.names if name in schema.TRAFFIC.names]
@@ -52,25 +52,23 @@ class WindowSums:
     edges: Int64  # first window of each group, and the end of the last; mostly each window is a group
     group: Int32
     row: Int32
-    n_kernels: Int32
-    total_ns: Int64
+    sums: tuple[Int64, ...]  # number of kernels, their durations, and what of these was beside communication
 
-    def over(self, is_chosen: Flags) -> tuple[Int64, Int64, Flags]:
-        """Return number and total duration by row over some windows, and whether only a part of a row's group is chosen."""
+    def over(self, is_chosen: Flags) -> tuple[list[Int64], Flags]:
+        """Return each sum by row over some windows, and whether only a part of a row's group is chosen."""
         n_chosen = np.diff(np.append(0, np.cumsum(is_chosen))[self.edges])
         is_whole = n_chosen == np.diff(self.edges)
         counts = is_whole[self.group]
-        columns = (self.n_kernels, self.total_ns)
-        number, total = (sums_of(self.row[counts], values[counts], self.n_rows) for values in columns)
+        of_rows = [sums_of(self.row[counts], values[counts], self.n_rows) for values in self.sums]
         is_unknown = np.zeros(self.n_rows, np.bool_)
         is_unknown[self.row[((n_chosen > 0) & ~is_whole)[self.group]]] = True
-        return number, total, is_unknown
+        return of_rows, is_unknown
 
 
 def window_sums(
-    starts: Int64, durations: Int64, row: Int64, n_rows: int, windows: Windows
-) -> tuple[WindowSums, Int64, Int64]:
-    """Sum kernels by row in each window that they start in, and over all: number and total duration, wherever they start.
+    starts: Int64, of_each: Sequence[Int64], row: Int64, n_rows: int, windows: Windows
+) -> tuple[WindowSums, list[Int64]]:
+    """Sum kernels, and what is `of_each`, by row in each window that they start in, and over all, wherever they start.
 
     With more than 2^18 windows times rows, those at either end, where steps are skipped or cut off, have their own sums
     still, those between share theirs in runs of equal length.
@@ -85,14 +83,13 @@ def window_sums(
     # The place before the first edge and the one after the last are outside of all windows.
     cell = np.searchsorted(edges, starts, side="right") * n_rows + row
     size = (edges.size + 1) * n_rows
-    number, total = np.bincount(cell, minlength=size), sums_of(cell, durations, size)
+    sums = [np.bincount(cell, minlength=size), *(sums_of(cell, values, size) for values in of_each)]
     inside = slice(n_rows, n_rows * (first.size + 1))
-    cells = np.flatnonzero(number[inside])
-    columns = *np.divmod(cells, max(n_rows, 1)), number[inside][cells]
-    group, of_row, n_kernels = (column.astype(np.int32) for column in columns)
-    sums = WindowSums(n_rows, np.append(first, n_windows), group, of_row, n_kernels, total[inside][cells])
-    by_row = (edges.size + 1, n_rows)
-    return sums, number.reshape(by_row).sum(axis=0), total.reshape(by_row).sum(axis=0)
+    cells = np.flatnonzero(sums[0][inside])
+    group, of_row = (column.astype(np.int32) for column in np.divmod(cells, max(n_rows, 1)))
+    in_windows = tuple(values[inside][cells] for values in sums)
+    by_window = WindowSums(n_rows, np.append(first, n_windows), group, of_row, in_windows)
+    return by_window, [values.reshape(edges.size + 1, n_rows).sum(axis=0) for values in sums]
 
 
 def kernels_table(
@@ -112,17 +109,19 @@ def kernels_table(
     row_of_key[keys] = np.arange(keys.size)
     row = row_of_key[key]
     del key, label  # each as long as the kernels
-    by_window, number, total = window_sums(operations.kernel_start, duration, row, keys.size, windows)
-    longest = np.zeros(keys.size, np.int64)
-    np.maximum.at(longest, row, duration)
     covered = comm.lengths(operations.kernel_start, operations.kernel_end)
     covered[operations.is_comm] = 0
+    by_window, (number, total, beside) = window_sums(
+        operations.kernel_start, (duration, covered), row, keys.size, windows
+    )
+    longest = np.zeros(keys.size, np.int64)
+    np.maximum.at(longest, row, duration)
     slowed, slowed_ns, free_ns = _slowed(operations, comm)
     columns = {
         "phase": pa.array([*PHASES, None], pa.string()).take(pa.array(keys // len(labels))),
         "name": pa.array(labels, pa.string()).take(pa.array(keys % len(labels))),
         "n_kernels": number, "total_ns": total, "min_ns": least_of(row, duration, keys.size), "max_ns": longest,
-        "overlapped_ns": sums_of(row, covered, keys.size),
+        "overlapped_ns": beside,
         "n_slowed": np.bincount(row[slowed], minlength=keys.size),
         "slowed_ns": sums_of(row[slowed], slowed_ns, keys.size), "free_ns": sums_of(row[slowed], free_ns, keys.size),
     }  # fmt: skip
@@ -334,7 +333,7 @@ def _of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]:
         yield {
             "table": KERNELS, "name": row["name"], "phase": row["phase"],
             "n_calls": row["n_in_summary"], "total_ns": row["in_summary_ns"], "n_slowed": row["n_slowed"],
-            "beside_comm_ratio": divided(row["overlapped_ns"], row["total_ns"]) if has_beside else None,
+            "beside_comm_ratio": divided(row["overlapped_in_summary_ns"], row["in_summary_ns"]) if has_beside else None,
             "slowdown_ratio": row["slowed_ns"] / row["free_ns"] - 1 if row["n_slowed"] and row["free_ns"] else None,
         }  # fmt: skip
 

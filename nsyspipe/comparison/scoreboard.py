@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nsyspipe.analysis.summary import Evenness
+from nsyspipe.analysis.summary import Evenness, divided
 from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_comparable
 from nsyspipe.comparison.difference import Side
@@ -49,6 +49,9 @@ SCOREBOARD = table(f"""
     peer_verdict            text       of step time against the peer; reference where that is the run itself
     peer_why                text?      why that is inconclusive
     peer_statistic          text?      median, or mean where steps are uneven: what that verdict is of
+    peer_delta_ratio        ratio?     that of this run less that of the peer, over the peer's: what the verdict is told from
+    peer_delta_low_ratio    ratio?     lower end of its interval; null with too few steps
+    peer_delta_high_ratio   ratio?     upper end of it
     peer_settle_steps       count?     about so many steps per capture would settle it; null: decided, or no number would
     peer_settle_captures    count?     or so many captures of each run, each of as many steps
     is_uneven               flag       mean and median of its steps are far apart, or few steps are near the median
@@ -249,7 +252,10 @@ class Scoreboard(ShownInNotebooks):
         elif blocking and not self.rules.is_forced:
             columns["why"] = f"not comparable: {', '.join(blocking)}"
         elif not is_itself:
-            columns |= {"verdict": judgement.verdict, "why": judgement.why, "statistic": judgement.difference.statistic}
+            delta = judgement.difference
+            columns |= {"verdict": judgement.verdict, "why": judgement.why, "statistic": delta.statistic}
+            ends = {"delta_ratio": delta.delta, "delta_low_ratio": delta.low, "delta_high_ratio": delta.high}
+            columns |= {name: divided(value, delta.baseline) for name, value in ends.items()}
             columns["settle_steps"], columns["settle_captures"] = judgement.settled()
         return columns
 

@@ -191,6 +191,7 @@ KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase,
     n_in_summary       count?  how many of them start in the window of a summary step; null in a run saved before there was this column; and, where a rank has
         over 2^18 pairs of a step and a row, so that steps in the middle are summed together, if only a part of such a group are summary steps <- KERNEL
     in_summary_ns      ns?     sum of the durations of those; null likewise <- KERNEL
+    overlapped_in_summary_ns ns? of that the time with communication under way, as overlapped; null likewise <- KERNEL
 """)
 
 COSTS = table("""costs by table: One row per phase and name of kernels, kind and size of collectives, or communicator and collective (traffic): summary steps of
@@ -207,9 +208,9 @@ COSTS = table("""costs by table: One row per phase and name of kernels, kind and
     step_share              ratio?          total / sum of wall over ranks and summary steps <- derived
     calls_per_step          float:count?    n_calls, per step
     time_ns_per_step        float:ns?       total, per step; of traffic comm_ns_per_step
-    beside_comm_ratio       ratio?          of kernels over the whole capture: overlapped / total; null of NCCL's own, and where steps' comm is <- KERNEL
+    beside_comm_ratio       ratio?          of kernels: overlapped_in_summary / total; null of NCCL's own, and where steps' comm is <- KERNEL
     slowdown_ratio          ratio?          of kernels over the whole capture, as in kernels <- KERNEL
-    n_slowed                count?          of kernels: how many were compared for that <- KERNEL
+    n_slowed                count?          of kernels: how many of the whole capture's were compared for that <- KERNEL
     bytes_per_step          float:bytes?    of collectives and traffic: whole messages <- NCCL payload
     exposed_ns_per_step     float:ns?       of collectives the sum of exposed, of traffic as there <- KERNEL
     hidden_ns_per_step      float:ns?       time - exposed <- derived

@@ -86,7 +86,7 @@ def _kernels(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
         *([Field("phase", of("phase"), "word", from_width=_USUAL)] if any(row["phase"] for row in rows) else []),
         calls,
         barred(rows, "beside\ncomm", itemgetter("beside_comm_ratio"), "hidden", "share of its time with communication under way", write=percent_text),
-        Field("slower beside\ncomm (kernels)", slowdown, hint="against equal kernels that ran beside none; in brackets how many were compared", from_width=_WIDE),
+        Field("slower beside\ncomm (all steps)", slowdown, hint="over the whole capture, skipped steps too: against equal kernels that ran beside none; in brackets how many were compared", from_width=_WIDE),
     ]  # fmt: skip
 
 

@@ -175,7 +175,7 @@ def parts_text(evidence: Mapping[str, Any]) -> str:
     if "delays" in parts or not (longest or len(seen) > 1):
         return ""
     rest = whole - sum(seen.values())
-    seen |= {"rest": rest} if longest and rest > words.SEEN * whole else {}
+    seen |= {"rest": rest} if abs(rest) >= _NOTHING * whole else {}
     text = " ".join(f"{'-' if ns < 0 else '+'} {_label(name)} {ms_text(abs(ns))}" for name, ns in seen.items())[2:]
     whose = "is left with the shortest window" if parts.keys() <= _OF_WINDOW else "computes least"
     return f"of the rank that {whose} in each step: {text}" if longest else text

@@ -25,7 +25,7 @@ from nsyspipe.report.difference import settling_text
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format, head_of
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
-from nsyspipe.report.units import STEP_PARTS, absent, ms_text, percent_text, rate_text, value_text, with_share
+from nsyspipe.report.units import STEP_PARTS, absent, ms_text, percent_text, rate_text, signed, value_text, with_share
 from nsyspipe.report.words import of_world, same_problems, sources, uneven_notes
 from nsyspipe.version import __version__
 
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 RESULTS = "Runs and their speed"  # caption of the table that says who is fastest
 _SHOWN_TROUBLES = 8  # but on pages
 # How wide a terminal has room for the columns of results; of figures each needs so much more.
-_INTERVAL, _OVER, _STEPS, _RATE, _RANKS, _VERDICT, _TIME = 75, 73, 70, 68, 60, 46, 45
+_CHANGED, _INTERVAL, _OVER, _STEPS, _RATE, _RANKS, _VERDICT, _TIME = 101, 75, 73, 70, 68, 60, 46, 45
 _FIGURE = 10
 _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
@@ -73,8 +73,15 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         low, high = row["peer_speedup_low"], row["peer_speedup_high"]
         return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
 
+    def change(row: Row) -> str:
+        if row["peer_delta_low_ratio"] is None or row["peer"] == row["label"]:
+            return absent
+        delta, low, high = (signed(100 * row[f"peer_delta_{end}ratio"]) for end in ("", "low_", "high_"))
+        return f"{delta} % ({low} .. {high})"
+
     has_kinds, others = len(board.kinds) > 1, _of_other_work(board)
-    judged = sorted({row["peer_statistic"] for row in rows if row["peer_statistic"]}, reverse=True) or [MEDIAN]
+    judged = " or ".join(sorted({row["peer_statistic"] for row in rows} - {None} or {MEDIAN}, reverse=True))
+    has_change, effect = {*map(change, rows)} != {absent}, percent_text(board.rules.min_effect)
     fields = [
         _run_field(board.table.to_pylist()),
         *([] if has_kinds else [Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)]),
@@ -82,9 +89,10 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
         Field("steps/s", of("throughput_steps_per_s", rate_text), hint=_DOCS["throughput_steps_per_s"], unit="steps/s", from_width=0 if board.sort == "throughput" else _RATE),
         Field("speed-up\nof means", lambda row: speedup_text(row["peer_speedup"]), hint=_of_peer(board, "peer_speedup")),
-        Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, hint="of the speed-up of means; a verdict on the median rests on an interval of its own", from_width=_INTERVAL),
+        Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, hint="of the speed-up of means; the verdict rests on that of the change", from_width=_INTERVAL),
         *([Field("over the\nfirst", lambda row: absent if row["label"] in others else speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
-        Field(f"verdict\non {' or '.join(judged)}", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _of_peer(board, "peer_verdict"), _VERDICT),
+        *([Field(f"change\nof {judged}", change, hint=f"of the step time against the first of its kind, and its interval: the verdict is an improvement or a regression where that excludes 0 and the change is {effect} or more", from_width=_CHANGED)] if has_change else []),
+        Field(f"verdict\non {judged}", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _of_peer(board, "peer_verdict"), _VERDICT),
     ]  # fmt: skip
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
 
@@ -230,7 +238,7 @@ def notes(board: Scoreboard) -> list[str]:
     over = "of the first run of its kind" if len(board.kinds) > 1 else f"of {board.reference}"
     speed = (
         f"Speed-up: mean step time {over} / that of the run, with its {sure} interval; verdict: as nsyspipe diff "
-        f"judges the step time (median, by an interval of its own; mean where steps are uneven), no change: all of its interval within {effect}."
+        f"judges the step time (by the change of the median and its own interval; of the mean where steps are uneven), no change: all of that within {effect}."
     )
     has_over_first = any(_has_over_first(board, of_kind) for _, of_kind, _ in rows_by_kind(board))
     over_first = [f"Over the first: mean step time of {board.reference} / that of the run."] if has_over_first else []
@@ -360,7 +368,7 @@ def _chart(board: Scoreboard) -> Chart:
     bold = " Bold: the largest speed-up of its kind." * any(row.get("is_best", False) for row in drawn)
     note = (
         "Bars: mean of the steps in the figures, on the slowest rank of each. Dots: ratio of these means; the line through a dot "
-        f"is its interval, no line where steps are too few; filled where the verdict is an improvement or a regression.{bold}"
+        f"is its interval, no line where steps are too few; filled where the verdict, by the change in the table below, is an improvement or a regression.{bold}"
     )
     return Chart("scoreboard", "Time and speed", about, height, data, table, note, PART_LEGEND)
 

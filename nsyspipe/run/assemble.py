@@ -40,8 +40,9 @@ _GRAD_COPIES = "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "gra
 _KEPT, _NOTHING = ("member", "start_ns", "end_ns", "is_complete", "graph_ns"), pa.table({})
 _MERGED: dict[str, Any] = {
     "phases": _NOTHING, "kernels": _NOTHING, "comm": CommOperations((), _NOTHING),
-    "kernels_by_window": WindowSums(0, *(np.empty(0, np.int64),) * 5),  # type: ignore[arg-type]  # which has no sums
+    "kernels_by_window": WindowSums(0, *(np.empty(0, np.int64),) * 3, ()),  # type: ignore[arg-type]  # which has no sums
 }  # fmt: skip
+_IN_SUMMARY = "n_in_summary", "in_summary_ns", "overlapped_in_summary_ns"
 _SHOWN = 8
 # The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
 _IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
@@ -232,15 +233,14 @@ def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> p
 
 def _kernels(rank: Rank[ProcessDigest], selection: Selection) -> pa.Table:
     kernels = rank.process.kernels
-    n_inside, inside_ns, is_unknown = rank.process.kernels_by_window.over(_in_summary(rank, selection))
+    in_summary, is_unknown = rank.process.kernels_by_window.over(_in_summary(rank, selection))
     slowed, free = (pc.cast(kernels[name], pa.float64(), safe=False) for name in ("slowed_ns", "free_ns"))
     ratio = pc.subtract(pc.divide(slowed, free), 1)
     columns = _rank_columns(rank, kernels) | {
         "mean_ns": pc.divide(kernels["total_ns"], kernels["n_kernels"]),
         "not_overlapped_ns": pc.subtract(kernels["total_ns"], kernels["overlapped_ns"]),
         "slowdown_ratio": pc.if_else(pc.greater(kernels["free_ns"], 0), ratio, None),
-        "n_in_summary": pa.array(n_inside, mask=is_unknown),
-        "in_summary_ns": pa.array(inside_ns, mask=is_unknown),
+        **{name: pa.array(sums, mask=is_unknown) for name, sums in zip(_IN_SUMMARY, in_summary, strict=True)},
     }
     return schema.KERNEL_COSTS.table(columns)
 

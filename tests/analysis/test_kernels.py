@@ -43,8 +43,12 @@ def test_a_row_says_its_phase_and_name_in_words():
         ("data", "ncclKernel", 1, 2, 2, 2, 0, 0, 0, 0),
         (None, "relu", 1, 1, 1, 1, 1, 0, 0, 0),
     ]
-    assert by_window.over(np.array([True, False]))[1].tolist() == [4, 2, 0]
-    assert by_window.over(np.array([False, True]))[1].tolist() == [0, 0, 1]
+    # Number, durations, and of those what is beside communication, by window.
+    for chosen, expected in (
+        ([True, False], [(1, 4, 0), (1, 2, 0), (0, 0, 0)]),
+        ([False, True], [(0,) * 3] * 2 + [(1,) * 3]),
+    ):
+        assert list(zip(*by_window.over(np.array(chosen))[0], strict=True)) == expected
     assert table_of()[0].num_rows == table_of(dtod(0, 10, 1))[0].num_rows == 0
 
 
@@ -99,9 +103,9 @@ KERNELS = st.lists(st.tuples(st.integers(-5, 60), st.integers(0, 9), st.integers
 
 
 def sums(kernels, spans, n_rows=3):
-    """Sum kernels (start, duration, row) over windows."""
-    columns = (ints(*(one[at] for one in kernels)) for at in range(3))
-    return module.window_sums(*columns, n_rows, windows(*spans))
+    """Sum kernels (start, duration, row) over windows, each beside communication but for 1 ns."""
+    start, length, row = (ints(*(one[at] for one in kernels)) for at in range(3))
+    return module.window_sums(start, (length, np.maximum(length - 1, 0)), row, n_rows, windows(*spans))
 
 
 @pytest.mark.parametrize("most", [1, 30, 2**18])
@@ -113,15 +117,16 @@ def test_every_sum_is_right_or_unknown(most, kernels, edges, flags):
     chosen = np.array(flags[: len(spans)], np.bool_)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_MOST_SUMS", most)
-        found, number, total = sums(kernels, spans)
-    n_inside, inside_ns, is_unknown = found.over(chosen)
+        by_window, in_all = sums(kernels, spans)
+    in_chosen, is_unknown = by_window.over(chosen)
     for row in range(3):
         own = [(start, length) for start, length, at in kernels if at == row]
         inside = [span for span, is_in in zip(spans, chosen, strict=True) if is_in]
         counted = [length for start, length in own if any(a <= start < b for a, b in inside)]
-        assert (number[row], total[row]) == (len(own), sum(length for _, length in own))
-        if not is_unknown[row]:
-            assert (n_inside[row], inside_ns[row]) == (len(counted), sum(counted))
+        for found, lengths in (in_all, [length for _, length in own]), (in_chosen, counted):
+            under = sum(max(length - 1, 0) for length in lengths)
+            expected = [len(lengths), sum(lengths), under]
+            assert [values[row] for values in found] == expected or (found is in_chosen and is_unknown[row])
     if len(spans) <= max(most // 3, 8):
         assert not is_unknown.any()
 
@@ -130,18 +135,18 @@ def test_windows_at_either_end_keep_their_own_sums_when_there_are_too_many(monke
     # For three rows 100 groups: 25 windows alone at either end, 950 between in 50 groups of 19.
     monkeypatch.setattr(module, "_MOST_SUMS", 300)
     n = 1000
-    found, *_ = sums([(at, 1, at % 3) for at in range(n)], list(pairwise(range(n + 1))))
+    found, _ = sums([(at, 1, at % 3) for at in range(n)], list(pairwise(range(n + 1))))
     assert len(found.edges) == 101
     assert found.group.size <= 300
     for first, is_known in ((1, True), (25, True), (26, False), (25 + 19, True), (980, True)):
-        inside, _, is_unknown = found.over((np.arange(n) >= first) & (np.arange(n) < n - 2))
+        (inside, *_), is_unknown = found.over((np.arange(n) >= first) & (np.arange(n) < n - 2))
         assert is_unknown.any() == (not is_known)
         assert not is_known or inside.sum() == n - 2 - first
 
 
 def test_without_names_nothing_is_in_a_window():
-    found, number, total = sums([], [(0, 10)], n_rows=0)
-    assert number.size == total.size == found.over(np.array([True]))[0].size == 0
+    found, in_all = sums([], [(0, 10)], n_rows=0)
+    assert [values.size for values in (*in_all, *found.over(np.array([True]))[0])] == [0] * 6
 
 
 EDGE = (2, 50, 0)  # of another name: nobody's equal, but a neighbour like others
@@ -286,7 +291,7 @@ STEPS = [{"rank": rank, "step": step, "wall_ns": 1000, "comm_ns": 100} for rank 
 def kernel(rank, name, n, ns, **more):
     row = {"rank": rank, "phase": "forward", "name": name, "n_kernels": 2 * (n or 1), "total_ns": 2 * (ns or 1)}
     zeros = dict.fromkeys(("overlapped_ns", "n_slowed", "slowed_ns", "free_ns"), 0)
-    return row | zeros | {"n_in_summary": n, "in_summary_ns": ns} | more
+    return row | zeros | {"n_in_summary": n, "in_summary_ns": ns, "overlapped_in_summary_ns": 0} | more
 
 
 def collective(rank, step, start, end, *, wait, size=1000, **more):
@@ -303,11 +308,11 @@ def rows_of(table, kernels=(), collectives=(), traffic=(), steps=STEPS, *, is_ca
 
 
 def test_kernels_are_summed_over_ranks_and_the_costliest_stands_first():
-    under = {"overlapped_ns": 150, "n_slowed": 3, "slowed_ns": 90, "free_ns": 60}
+    under = {"overlapped_ns": 150, "overlapped_in_summary_ns": 75, "n_slowed": 3, "slowed_ns": 90, "free_ns": 60}
     first, second, nccl = rows_of("kernels", [
         kernel(0, "a", 1, 20), kernel(1, "a", 3, 30), kernel(0, "b", 4, 200, **under), kernel(1, "ncclKernel", 1, 5),
     ])  # fmt: skip
-    # Two ranks and two steps: 200 ns are 50 per step, of 4000 ns; 150 of the 400 of the capture lie beside communication.
+    # Two ranks and two steps: 200 ns are 50 per step, of 4000 ns, and 75 lie beside communication; of the capture twice as much.
     assert first == dict.fromkeys(schema.COSTS.names) | {
         "table": "kernels", "name": "b", "phase": "forward", "n_calls": 4, "total_ns": 200, "step_share": 0.05,
         "calls_per_step": 1, "time_ns_per_step": 50, "beside_comm_ratio": 0.375, "slowdown_ratio": 0.5, "n_slowed": 3,

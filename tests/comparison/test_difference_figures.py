@@ -167,7 +167,8 @@ def as_saved_before(run, folder):
     save(run, folder)
     run_id = run.header.run_id
     path = places(unlisted(folder, run_id), run_id)["kernels"]
-    pq.write_table(pq.read_table(path, partitioning=None).drop_columns(["n_in_summary", "in_summary_ns"]), path)
+    saved = pq.read_table(path, partitioning=None)
+    pq.write_table(saved.drop_columns([name for name in saved.column_names if "in_summary" in name]), path)
     return nsyspipe.load(folder)
 
 

@@ -33,6 +33,8 @@ def test_the_speedup_is_the_ratio_of_mean_step_times(runs):
     found = rows(runs, "slow", "fast")["fast"]  # walls of 130, 131, 132 and of 100, 101, 102 ms
     assert found["speedup"] == pytest.approx(131 / 101, rel=1e-12)
     assert found["speedup_low"] < 131 / 101 < found["speedup_high"]
+    # The verdict is of the medians, which are as far apart.
+    assert found["peer_delta_low_ratio"] < found["peer_delta_ratio"] == -30 / 131 < found["peer_delta_high_ratio"] < 0
     assert found["throughput_steps_per_s"] == pytest.approx(1000 / 101)
     assert found["rank_steps_per_s"] == pytest.approx(2000 / 101)
     assert (found["step_time_ns"], found["n_summary_steps"]) == (101 * MS, 12)

@@ -216,16 +216,17 @@ def kernel_costs(
     for key, places in groups.items():
         ops = [process.ops[at] for at in places]
         lengths = [op.end - op.start for op in ops]
-        beside = [len(comm & oracle.ticks([(op.start, op.end)])) for op in ops if op.category == "compute"]
+        beside = [len(comm & oracle.ticks([(op.start, op.end)])) if op.category == "compute" else 0 for op in ops]
         slowed = [equals[at] for at in places if at in equals]
-        inside = [op.end - op.start for op in ops if holds(counted, op.start)]
+        inside = [at for at, op in enumerate(ops) if holds(counted, op.start)]
         slow, free = (sum(pair[side] for pair in slowed) for side in (0, 1))
         total, n = sum(lengths), len(ops)
         found[key] = {
             "n_kernels": n, "total_ns": total, "mean_ns": total // n, "min_ns": min(lengths), "max_ns": max(lengths),
             "overlapped_ns": sum(beside), "not_overlapped_ns": total - sum(beside),
             "n_slowed": len(slowed), "slowed_ns": slow, "free_ns": free, "slowdown_ratio": slow / free - 1 if free else None,
-            "n_in_summary": len(inside), "in_summary_ns": sum(inside),
+            "n_in_summary": len(inside), "in_summary_ns": sum(lengths[at] for at in inside),
+            "overlapped_in_summary_ns": sum(beside[at] for at in inside),
         }  # fmt: skip
     return found
 

@@ -66,7 +66,7 @@ def test_a_capture_has_totals_and_no_column_of_steps(tmp_path):
     shown = tables(run_with(*(row | dict.fromkeys(of_steps) for row in ROWS), is_capture=True))
     gemm, nccl, _ = shown["Top kernels"]
     assert (gemm["calls in all"], gemm["ms in all"].text, gemm["of time"]) == ("100", "16.00", "20.0 %")
-    assert (nccl["beside comm"], nccl["slower beside comm (kernels)"]) == ("-", "-")
+    assert (nccl["beside comm"], nccl["slower beside comm (all steps)"]) == ("-", "-")
     assert list(shown["Collectives by kind and size"][0]) == [
         "collective", "message", "calls in all", "ms in all", "algbw GB/s", "busbw GB/s",
     ]  # fmt: skip
