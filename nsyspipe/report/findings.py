@@ -182,7 +182,8 @@ def order_notes(findings: Sequence[Finding], of_group: str = "") -> list[str]:
     """Return in which order findings stand, in groups or not, and at last that their bounds do not add up."""
     by = "likely where it is known, else by up to" if any(one.expected for one in findings) else "up to"
     lasts = {"those that may hold waiting": "is_wait_included", "conditional ones": "is_conditional"}
-    there = (those for those, name in lasts.items() if any(getattr(one, name) and one.share for one in findings))
+    bounds = [one for one in findings if one.share and (one.is_conditional or not one.expected)]
+    there = (those for those, name in lasts.items() if any(getattr(one, name) for one in bounds))
     notes = [f"largest first, by {by}", *(f"{those} last{of_group}" for those in there)]
     names = {one.id for one in findings}
     notes += ["comm-bound after what lessens it"] if EXPOSURE in names and names & LESSEN_EXPOSURE else []
