@@ -48,21 +48,16 @@ def comm_bound(evidence: Evidence) -> Answer:
     mostly = evidence.mostly("", "exposed_ns_per_step", transfer)
     by_role = {role: evidence.traffic_figures(role)["exposed_ns_per_step"] for role in evidence.roles}
     saving, figures = evidence.saving_without()
-    return Finding(
-        title=f"communication is exposed{apart}{where}{mostly}",
-        action=action,
-        advice=advice,
-        saving_ns_per_step=saving,
-        evidence={
-            "exposed_comm_ns_per_step": exposed,
-            "exposed_comm_share": evidence.share(exposed),
-            "exposed_transfer_ns_per_step": transfer if evidence.is_wait_known else None,
-            **figures,
-            **evidence.means("wait_ns", "exposed_wait_ns"),
-            "exposed_comm_ns_per_step_by_phase": by_phase,
-            **({} if is_ddp else {"exposed_comm_ns_per_step_by_role": by_role}),
-        },
-    )
+    figures = {
+        "exposed_comm_ns_per_step": exposed,
+        "exposed_comm_share": evidence.share(exposed),
+        "exposed_transfer_ns_per_step": transfer if evidence.is_wait_known else None,
+        **figures,
+        **evidence.means("wait_ns", "exposed_wait_ns"),
+        "exposed_comm_ns_per_step_by_phase": by_phase,
+        **({} if is_ddp else {"exposed_comm_ns_per_step_by_role": by_role}),
+    }
+    return Finding(f"communication is exposed{apart}{where}{mostly}", action, advice, saving, figures)
 
 
 def comm_slows_compute(evidence: Evidence) -> Answer:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED, SMALL_BYTES
-from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.findings.slow_link import judge_link
 
 _LEAST_SHARE = 0.01  # of step time, from which on how gradients are sent is worth a word
@@ -16,6 +16,7 @@ _MOST_ALL_REDUCES, _DOMINANT = 3, 0.95  # a loss or a norm may be reduced as wel
 _MANY = 20
 _FLOOR_NS = 100_000  # what an all-reduce of hardly any bytes takes, within a host or over a fast network
 _SMALL_BUCKET_BYTES = 4e6  # buckets of this size are limited by the link, not by latency, however short they take
+_VIEW = "gradient_as_bucket_view=True"
 _COPY_SPAN, _LEAST_COPIED = "grad_copy_span_ns", 0.001
 _FEW_BYTES, _LEAST_COPIED_OF_FEW = 16e6, 0.005  # compression hooks copy factors as well: few bytes must cost more
 _LEAST_COMPRESSED, _WIDE = 0.1, ("f32", "f64")
@@ -31,6 +32,10 @@ _NO_SYNC = {
         "call model.set_requires_gradient_sync(False), or no_sync(), in all passes but the last; gradients then stay whole",
     ),
 }
+_COMPRESS = (
+    "model.register_comm_hook(None, bf16_compress_hook) halves the bytes, PowerSGD leaves next to none (the bound): check that "
+    "training still converges"
+)
 _HIERARCHY = (
     'HSDP, fully_shard(mesh=init_device_mesh("cuda", (hosts, ranks per host), mesh_dim_names=...)), reduce-scatters within a '
     "host and all-reduces a part across; or let NCCL take a tree (NCCL_ALGO=NVLSTree,Tree; its log with "
@@ -66,21 +71,17 @@ def single_bucket(evidence: Evidence) -> Answer:
     hiding = {"compute_of_backward": compute} if compute else {"compute": evidence.mean("compute_ns") or 0.0}
     if compute and None not in {busy, alone, idle} and busy - alone + idle > compute:
         hiding = {"backward_on_device": busy, "idle_before": idle, "less_exposed_comm": -alone}
-    return Finding(
-        title="the gradients go in one all-reduce "
-        + ("after the backward pass" if is_after else "that no compute hides"),
-        action=f"lower bucket_cap_mb to {BUCKET_MB}: one all-reduce {'after backward' if is_after else 'nothing hides'}",
-        advice=f"lower DistributedDataParallel(bucket_cap_mb=...), {BUCKET_MB} is the default, so that buckets go while "
-        "backward still runs",
-        saving_ns_per_step=min(to_hide, float(sum(hiding.values()))),
-        evidence={
-            "collectives_per_step": evidence.summary["collectives_per_step"],
-            "overlap_ratio": evidence.summary["overlap_ratio"],
-            **evidence.means("exposed_comm_ns", "transfer_ns"),
-            "all_reduce_ns_per_step": longest / evidence.steps.num_rows,
-            "could_hide_ns_per_step_by_part": hiding,
-        },
-    )
+    title = f"the gradients go in one all-reduce {'after the backward pass' if is_after else 'that no compute hides'}"
+    action = f"lower bucket_cap_mb to {BUCKET_MB}: one all-reduce {'after backward' if is_after else 'nothing hides'}"
+    option = f"lower DistributedDataParallel(bucket_cap_mb=...), {BUCKET_MB} is the default"
+    figures = {
+        **{name: evidence.summary[name] for name in ("collectives_per_step", "overlap_ratio")},
+        **evidence.means("exposed_comm_ns", "transfer_ns"),
+        "all_reduce_ns_per_step": longest / evidence.steps.num_rows,
+        "could_hide_ns_per_step_by_part": hiding,
+    }
+    saving = min(to_hide, float(sum(hiding.values())))
+    return Finding(title, action, f"{option}, so that buckets go while backward still runs", saving, figures)
 
 
 def too_many_buckets(evidence: Evidence) -> Answer:
@@ -110,7 +111,7 @@ def many_small(evidence: Evidence, rows: pa.Table) -> tuple[float, dict[str, flo
         return None
     transfer = rows["transfer_ns"].drop_null()
     if not len(transfer):
-        return NotJudged("transfer times are not known", "see the problems about clocks, matching or ranks")
+        return NotJudged("transfer times are not known", WAITING_UNKNOWN[1])
     median = pc.approximate_median(transfer).as_py()
     n_bytes = pc.approximate_median(rows["message_bytes"].drop_null()).as_py()
     exposed = evidence.exposed_transfer_ns_per_step or 0.0
@@ -142,14 +143,13 @@ def grad_copy(evidence: Evidence) -> Answer:
         span, copies = (evidence.steps[name].to_numpy() for name in (_COPY_SPAN, "grad_copy_ns"))
         rows = evidence.rows_of_most(span)
         parts = {"copies": float(copies[rows].mean()), "gaps_between_copies": float((span - copies)[rows].mean())}
-    return Finding(
-        title="gradients are copied out of their buckets at the end of backward",
-        action="gradient_as_bucket_view=True: no copies out of buckets",
-        advice="DistributedDataParallel(gradient_as_bucket_view=True): gradients live in the buckets, which saves "
-        "their memory too",
-        saving_ns_per_step=sum(parts.values()) if parts else None,
-        evidence=copy_evidence(evidence) | ({"saving_ns_per_step_by_part": parts} if parts else {}),
+    title, action = (
+        "gradients are copied out of their buckets at the end of backward",
+        f"{_VIEW}: no copies out of buckets",
     )
+    advice = f"DistributedDataParallel({_VIEW}): gradients live in the buckets, which saves their memory too"
+    figures = copy_evidence(evidence) | ({"saving_ns_per_step_by_part": parts} if parts else {})
+    return Finding(title, action, advice, sum(parts.values()) if parts else None, figures)
 
 
 def copy_evidence(evidence: Evidence) -> dict[str, float | None]:
@@ -207,14 +207,11 @@ def compress_gradients(evidence: Evidence) -> Answer:
     wide = min(transfer / total, 1.0) if total else 1.0
     saving, figures = evidence.saving_without(kept=1 - wide)
     is_partly_hidden = round(evidence.summary["overlap_ratio"] or 0.0, 2) > 0
-    return Finding(
-        title=f"f32 gradients cross a slow link{', and are not all hidden' if is_partly_hidden else ' without being hidden'}",
-        action="bf16_compress_hook or PowerSGD; mind the precision",
-        advice="model.register_comm_hook(None, bf16_compress_hook) halves the bytes, PowerSGD leaves next to none (the "
-        "bound): check that training still converges",
-        saving_ns_per_step=saving,
-        evidence={**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **figures},
+    title = (
+        f"f32 gradients cross a slow link{', and are not all hidden' if is_partly_hidden else ' without being hidden'}"
     )
+    figures = {**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **figures}
+    return Finding(title, "bf16_compress_hook or PowerSGD; mind the precision", _COMPRESS, saving, figures)
 
 
 def no_sync(evidence: Evidence) -> Answer:
@@ -242,18 +239,14 @@ def no_sync(evidence: Evidence) -> Answer:
         return None
     action, advice = _NO_SYNC[bool(scatters.num_rows)]
     alike = "all of them" if is_sized else "in as many messages"
-    return Finding(
-        title=f"gradients are sent in each of {n_passes} backward passes of a step, {alike} each time",
-        action=action,
-        advice=f"where they are accumulated for one optimizer step, {advice}",
-        saving_ns_per_step=saving,
-        evidence={
-            "n_backward_passes": n_passes,
-            "messages_per_step": rows.num_rows / evidence.steps.num_rows,
-            "bytes_per_step": pc.sum(rows["message_bytes"]).as_py() / evidence.steps.num_rows if is_sized else None,
-            **figures,
-        },
-    )
+    title = f"gradients are sent in each of {n_passes} backward passes of a step, {alike} each time"
+    figures = {
+        "n_backward_passes": n_passes,
+        "messages_per_step": rows.num_rows / evidence.steps.num_rows,
+        "bytes_per_step": pc.sum(rows["message_bytes"]).as_py() / evidence.steps.num_rows if is_sized else None,
+        **figures,
+    }
+    return Finding(title, action, f"where they are accumulated for one optimizer step, {advice}", saving, figures)
 
 
 def _varies(passes: pa.Table, column: str) -> bool:

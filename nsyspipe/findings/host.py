@@ -38,6 +38,7 @@ _TRACE_LESS = (
     "trace less (--trace=cuda,nvtx, no --sample, no --cudabacktrace), start the capture some steps before the ones that "
     "count, and keep it short"
 )
+_CLOCK = "one clock of host and device"
 _DISTORTED, _LEAST_OVERHEAD = 1.5, 0.01
 
 
@@ -144,6 +145,7 @@ def launch_bound(evidence: Evidence) -> Answer:
         silent = [name for name, column in columns.items() if idle_above(evidence, column) is None]
         nor = f", so {' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} not either" if silent else ""
         fix = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
+        fix = "see the problems about clocks" if missing == _CLOCK else fix
         return NotJudged(f"why the GPU idles is not known without {missing}{nor}", fix)
     idle = idle_above(evidence, "idle_launch_ns")
     if idle is None:
@@ -180,8 +182,10 @@ def excess(spent: pa.ChunkedArray, is_own: pa.ChunkedArray) -> float:
 def _missing(evidence: Evidence) -> str | None:
     """Return what was not recorded; None where causes of idle time are known for all but little of it."""
     unknown = idle_of(evidence, "idle_unknown_ns")
-    if evidence.steps["idle_ns"].null_count or unknown is None:
+    if evidence.steps["idle_ns"].null_count:
         return "copies and memsets"
+    if unknown is None:
+        return _CLOCK
     if evidence.share(unknown.judged_ns) >= LEAST_IDLE_SHARE:
         share = f"{100 * evidence.share(unknown.judged_ns):.0f} % of step time"
         return f"the launches of kernels and copies that end {share} of it"

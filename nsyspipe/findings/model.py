@@ -52,7 +52,7 @@ _UNKNOWN_ROLE = (
 )
 _UNKNOWN_SENDS = "sends and receives of ranks that do alike may be an all-to-all of experts, a ring, or a pipeline's"
 WITH_CALLS = "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx"
-WAITING_UNKNOWN = ("waiting is not known", "see the problems about clocks, matching or ranks")
+WAITING_UNKNOWN = ("waiting is not known", "see the problem that says why waiting is null")
 
 MOST_BELIEVED = 1.0  # no capture showed all of compute slowed by more than this
 AT_MOST = 1 + slowdown.MEASURED_WITHIN  # times a slowdown, as bounds take it

@@ -76,21 +76,19 @@ def slow_link(evidence: Evidence) -> Answer:
     kind = verdict.evidence["link_kind"]
     is_between = kind == "net" and evidence.n_hosts > 1
     to_find_out = "" if verdict.is_seen else _WHY_UNUSED if verdict.is_nvlink_there else _FIND_OUT
-    return Finding(
-        title=f"the ranks communicate {'over a slow link: ' if verdict.is_seen else 'with '}{verdict.text}{mostly}",
-        action="use InfiniBand or RoCE: data goes over TCP" if is_between else _action(verdict, evidence),
-        advice=_BETWEEN_HOSTS if is_between else "; ".join(filter(None, [to_find_out, _INSIDE_HOSTS])),
-        saving_ns_per_step=saving,
-        evidence={
-            **verdict.evidence,
-            # whether there is a faster one was not recorded
-            **({} if verdict.is_seen or verdict.is_nvlink_there else {"is_conditional": True}),
-            "nccl_settings": settings and {name: settings[name] for name in OF_LINKS if name in settings},
-            "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
-            "transfer_ns_per_step": transfer,
-            **figures,
-        },
-    )
+    title = f"the ranks communicate {'over a slow link: ' if verdict.is_seen else 'with '}{verdict.text}{mostly}"
+    action = "use InfiniBand or RoCE: data goes over TCP" if is_between else _action(verdict, evidence)
+    figures = {
+        **verdict.evidence,
+        # whether there is a faster one was not recorded
+        **({} if verdict.is_seen or verdict.is_nvlink_there else {"is_conditional": True}),
+        "nccl_settings": settings and {name: settings[name] for name in OF_LINKS if name in settings},
+        "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
+        "transfer_ns_per_step": transfer,
+        **figures,
+    }
+    advice = _BETWEEN_HOSTS if is_between else "; ".join(filter(None, [to_find_out, _INSIDE_HOSTS]))
+    return Finding(title, action, advice, saving, figures)
 
 
 def _action(verdict: LinkVerdict, evidence: Evidence) -> str:

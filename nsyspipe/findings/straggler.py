@@ -282,9 +282,7 @@ class LateNode:
     @property
     def text(self) -> str:
         """Name it and its ranks."""
-        in_a_row = len(self.ranks) == self.ranks[-1] - self.ranks[0] + 1
-        ranks = f"{self.ranks[0]} to {self.ranks[-1]}" if in_a_row else listed(self.ranks)
-        return f"node {printable(self.host)} (ranks {ranks})"
+        return f"node {printable(self.host)} (ranks {listed(ranges(self.ranks))})"
 
 
 def late_node(collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns: int | None) -> LateNode | None:

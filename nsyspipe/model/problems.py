@@ -12,6 +12,7 @@ _MENDS = {  # what mends several of them
     "WITH_BLOBS": "export again with nsys 2025.3 or newer: --include-blobs=true",
     "EXPORT_ALL": "export again without --tables: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep",
     "MORE_STEPS": MORE_STEPS,
+    "ONE_CLOCK": "call torch.cuda.synchronize() once within the capture, between two steps: it ties one to the other",
     "WHOLE_STEP": "--step of a range that holds the whole step, or leave --step out",
     "GRAPH_NODES": "capture with nsys profile --cuda-graph-trace=node",
 }
@@ -30,7 +31,8 @@ _KINDS = """
     device-clock-apart (info): the clock of {device} is {ms} ms apart from its host's: device times are corrected by that where they are compared with
         host times (why it idles) -> nothing to do; in another capture it may be apart by something else
     device-clock-uncertain (info): the clock of {device} may be apart from its host's by {ms} ms: what compares device with host times (why it idles)
-        may be wrong by as much -> call torch.cuda.synchronize() once within the capture, between two steps: it ties one to the other
+        may be wrong by as much -> <ONE_CLOCK>
+    device-clock-unknown (warning): the clock of {device} may be apart from its host's by {ms} ms, more than a step: why it idles is null -> <ONE_CLOCK>
     no-backward (warning): no backward range inside the steps: hidden by backward is null
         -> wrap loss.backward() in an NVTX range named 'backward', or name yours with --backward REGEX
     backward-by-thread (info): no range says when backward runs: it is taken to be what autograd's thread launches while the training loop's

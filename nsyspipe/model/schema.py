@@ -34,7 +34,7 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
     message_bytes           bytes?  whole messages of the collectives that belong to the step; null where one is not known <- NCCL payload
     idle_input_ns           ns?     idle because the host got the next batch, in the data phase or between two steps (see idle_between_steps): |late n (data u
         between)| of gaps [g0, g1) ended by an operation launched at L, with R = min(max(L + latency, g0), g1), late = [g0, R); latency is the rank's shortest
-        time from launch to start, clamped to 20 us. The five causes sum to idle_ns exactly, and are null where it is <- RUNTIME, NVTX_EVENTS
+        time from launch to start, clamped to 20 us. The five causes sum to idle_ns exactly, and are null where it is, or where the clocks of device and host may be apart by a step <- RUNTIME, NVTX_EVENTS
     idle_launch_ns          ns?     idle because the launch came late for any other reason: |late \ (data u between)| - idle_blocked; {_CALLS_NULL} <- RUNTIME
     idle_blocked_ns         ns?     idle because the host was blocked in a synchronisation or memory call: |late \ data| of gaps at whose start such a call was
         under way, else the part during such calls; {_CALLS_NULL} <- RUNTIME.nameId, start, end
@@ -372,7 +372,7 @@ FINDINGS = table("""findings by expected_ns_per_step, saving_ns_per_step, id: On
         no more than what a replay gains if they took no time (limit_gain_ns of whatif), where one answers; null where it has none <- derived
     expected_ns_per_step  float:ns?  what the change would likely bring: step time less that of a replay with it (nsyspipe whatif, which says how), the mean
         over steps, never cut to saving_ns_per_step; the evidence has the replay's range, which may hold no gain at all; null where the replay knows no such
-        change, or a limit alone (replay_limit_ns_per_step), refused it (replay_refused in the evidence says why), or the run was saved before there was this column <- derived
+        change, or a limit (replay_limit_ns_per_step) or a condition (replay_conditional_ns_per_step) alone, refused it (replay_refused in the evidence says why), or the run was saved before there was this column <- derived
     evidence              json       the figures that the rule rests on, as a JSON object
 """)
 

@@ -350,10 +350,11 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     Bounds on what transfers cost are no more than what the replay gains if these took no time.
     ``expected_ns_per_step`` = captured - predicted step time, the mean over steps as of the bound, whatever that says.
     Evidence: ``replay_change``; the medians ``replay_step_time_ns``, ``_low_``, ``_high_``; or ``replay_refused``, why not.
-    Of ``comm-bound`` nothing is expected, as perfect overlap is no setting: ``replay_limit_ns_per_step`` is what that gains.
+    Of ``comm-bound`` nothing is expected, as perfect overlap is no setting: ``replay_limit_ns_per_step`` is what that gains; nor
+    of what is conditional: ``replay_conditional_ns_per_step`` is what it gains if the condition holds.
     """
     promised, rows = nvlink_promise(run.header.gpu_names), findings.to_pylist()
-    changes = [None if is_conditional(row) else advised_change(row["id"], promised) for row in rows]
+    changes = [advised_change(row["id"], promised) for row in rows]
     if not any(changes) and _OF_TRANSFER.isdisjoint(row["id"] for row in rows):
         return findings
     n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0
@@ -371,8 +372,8 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
             evidence["replay_refused"] = refused
         else:
             *times, gain = opened.predict(change)
-            if row["id"] == EXPOSURE:
-                evidence["replay_limit_ns_per_step"] = gain
+            if row["id"] == EXPOSURE or is_conditional(row):
+                evidence[f"replay_{'limit' if row['id'] == EXPOSURE else 'conditional'}_ns_per_step"] = gain
             else:
                 row["expected_ns_per_step"] = gain
             evidence |= zip((f"replay_step_time_{name}ns" for name in ("", "low_", "high_")), times, strict=True)

@@ -168,12 +168,14 @@ def why_not(run: Run) -> Iterator[str]:
     if run.is_capture:
         yield "the run has no steps, it is a capture as a whole: name the steps with --step REGEX"
     n_ranks, world_size = run.header.n_ranks, run.header.world_size
+    problems = {row["code"]: f"{row['message']}; {row['fix']}" for row in run.problem_rows}
     has_comm = bool(run.collectives().num_rows)
     if n_ranks <= 1 and (world_size == 1 or (world_size is None and not has_comm)):
         yield "the run has 1 rank: nothing is communicated that could be changed"
     if not has_comm:
-        hidden = [row for row in run.problem_rows if row["code"] == "comm-in-graphs"]
-        yield f"{hidden[0]['message']}; {hidden[0]['fix']}" if hidden else "no communication was recorded in any step"
+        yield problems.get("comm-in-graphs", "no communication was recorded in any step")
+    if "device-clock-unknown" in problems:
+        yield problems["device-clock-unknown"]
     steps = run.steps()
     complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())
     counted = np.unique(steps.filter(steps["in_summary"])["step"].to_numpy())

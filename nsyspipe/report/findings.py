@@ -33,7 +33,7 @@ _LABELS = {
     "judged_idle_launch": "idle launch, rank waited for",
     "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "left if transfers took no time (replay)", "link_nominal": "nominal bandwidth of the link", "longer_window": "window shorter than the longest by",
     "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute_at_most": "compute beside communication, at most", "overlap_compute": "compute beside communication",
-    "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_limit": "gain of the replay, a limit", "replay_refused": "not replayed",
+    "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_conditional": "gain of the replay, if so", "replay_limit": "gain of the replay, a limit", "replay_refused": "not replayed",
     "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
     "replay_step_time_low": "step time in the replay, at least", "saving": "gain at most", "slowdown_at_most": "slower beside communication, at most", "slowdown": "slower beside communication",
     "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "number of steps in which others were held up", "wait_caused": "waiting caused, in all steps",
@@ -65,6 +65,7 @@ class Finding:
     assumed: str  # what the bound assumes, `words.assumed_text`
     parts: str  # of the bound, `parts_text`
     replay_assumes: str | None
+    refused: str  # why its advice was not replayed
     evidence: list[tuple[str, str]]
 
     @property
@@ -74,7 +75,13 @@ class Finding:
             return ("conditional" if self.is_conditional else "not replayed") if self.share else absent
         if self.is_limit:
             return f"hidden: {self.expected[0]}"
-        return self.expected[0] if self.is_clear else words.NOT_CLEAR
+        return f"{'if so: ' * self.is_conditional}{self.expected[0] if self.is_clear else words.NOT_CLEAR}"
+
+    @property
+    def rests_on(self) -> str:
+        """What the bound is a sum of, what it assumes, and why it is no likely gain, for the end of a sentence."""
+        not_likely = f"; not replayed: {self.refused}" if self.refused else ""
+        return f"{self.parts and f' ({self.parts})'}{self.assumed}{not_likely}"
 
     @property
     def headline(self) -> str:
@@ -97,7 +104,8 @@ def findings_of(run: Run) -> list[Finding]:
         saving = row["saving_ns_per_step"] or None
         evidence = json.loads(row["evidence"])
         is_limit = (limit := evidence.get("replay_limit_ns_per_step")) is not None
-        possible, expected = share(saving), share(limit if is_limit else row["expected_ns_per_step"])
+        of_condition = evidence.get("replay_conditional_ns_per_step", row["expected_ns_per_step"])
+        possible, expected = share(saving), share(limit if is_limit else of_condition)
         if expected is not None and abs(expected) < _NOTHING:
             expected = 0.0
         ends = [evidence.get(f"replay_step_time_{end}_ns") for end in ("low", "high")]
@@ -107,7 +115,7 @@ def findings_of(run: Run) -> list[Finding]:
             ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible), in_replay, is_limit,
             None in ends or words.is_clear(summary["step_time_ns"], *ends), min(possible or 0.0, 1.0) if expected is None else expected,
             is_conditional(row), is_wait_included(row), words.assumed_text(evidence),
-            parts_text(evidence), evidence.get("replay_assumes"), [*evidence_rows(evidence)],
+            parts_text(evidence), evidence.get("replay_assumes"), evidence.get("replay_refused") or "", [*evidence_rows(evidence)],
         ))  # fmt: skip
     return findings
 
@@ -169,8 +177,8 @@ def parts_text(evidence: Mapping[str, Any]) -> str:
     rest = whole - sum(seen.values())
     seen |= {"rest": rest} if longest and rest > words.SEEN * whole else {}
     text = " ".join(f"{'-' if ns < 0 else '+'} {_label(name)} {ms_text(abs(ns))}" for name, ns in seen.items())[2:]
-    whose = "that is left with the shortest window" if parts.keys() <= _OF_WINDOW else "that computes least"
-    return f"of the rank {whose}: {text}" if longest else text
+    whose = "is left with the shortest window" if parts.keys() <= _OF_WINDOW else "computes least"
+    return f"of the rank that {whose} in each step: {text}" if longest else text
 
 
 def is_little(findings: Sequence[Finding]) -> bool:
@@ -181,8 +189,9 @@ def is_little(findings: Sequence[Finding]) -> bool:
 def order_notes(findings: Sequence[Finding], of_group: str = "") -> list[str]:
     """Return in which order findings stand, in groups or not, and at last that their bounds do not add up."""
     by = "likely where it is known, else by up to" if any(one.expected for one in findings) else "up to"
-    lasts = {"those that may hold waiting": "is_wait_included", "conditional ones": "is_conditional"}
-    bounds = [one for one in findings if one.share and (one.is_conditional or not one.expected)]
+    if_so = " (if so: over that link)" * any(one.is_conditional and one.expected for one in findings)
+    lasts = {"bounds that may hold waiting": "is_wait_included", f"conditional ones{if_so}": "is_conditional"}
+    bounds = [one for one in findings if one.share and (one.is_conditional or one.is_limit or not one.expected)]
     there = (those for those, name in lasts.items() if any(getattr(one, name) for one in bounds))
     notes = [f"largest first, by {by}", *(f"{those} last{of_group}" for those in there)]
     names = {one.id for one in findings}

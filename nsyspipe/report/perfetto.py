@@ -185,7 +185,7 @@ class _RankTracks:
         self._write_lanes(Track("phases on host", group, _HOST), host, lanes)
         device = ranges.append_column("name", names).filter(pc.and_(is_phase, pc.is_valid(ranges["device_start_ns"])))
         starts, ends = _times(device, "device_start_ns", "device_end_ns")
-        about = "from the start of the first operation launched in it to the end of the last"
+        about = "from the start of the first operation launched in it to the end of the last; a step's data runs before its first kernel"
         phases = slices(starts, ends, device["name"], "phase", device.select(_RANGE_NOTES))
         self._write_lanes(Track("phases on device", group, _DEVICE_PHASES, about), phases, disjoint_lanes(starts, ends))
 

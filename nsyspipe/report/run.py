@@ -94,7 +94,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):
             yield blocks.Tiles(tiles)
-        idle = words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run))
+        idle = words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run), words.idle_doubt(run))
         if texts := [f"{text[0].upper()}{text[1:]}" for text in (words.shares_text(run), idle) if text]:
             yield blocks.Sentence(". ".join(texts))
         yield rank_table(run, extent.n_ranks)
@@ -213,7 +213,7 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
         *(Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=widths.get(name, 0)) for name in _OF_RANKS if name != "wait_share" or name in known),
-        *([Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),
+        *([Field("longest\ndelay\nby it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),
     ]  # fmt: skip
     shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
     notes = filter(None, [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))])
@@ -299,11 +299,8 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
     bounds = [] if extent.is_brief or extent.is_comment else shown
     notes += [f"up to, of {ids}{text}" for text, ids in _alike(bounds, "assumed")]
     notes += [f"up to, of {ids}: {text}" for text, ids in _alike(bounds, "parts")]
-    reasons = [(text, one.id) for one in shown for label, text in one.evidence if label == "not replayed"]
-    ids = ", ".join(name for text, name in reasons if text == reasons[0][0])
-    notes += (
-        ["likely: by a replay"] if is_replayed else [f"no likely gain of {ids}: {reasons[0][0]}"] if reasons else []
-    )
+    reasons = [f"no likely gain of {ids}: {text}" for text, ids in _alike(shown, "refused")]
+    notes += ["likely: by a replay"] if is_replayed else reasons[:1]
     notes += [f"likely, of {ids}, if {text}" for text, ids in _alike(shown, "replay_assumes")]
     notes += [f"hidden, of {one.id}: were all of it hidden, which no setting does" for one in shown if one.is_limit]
     notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear or one.is_limit for one in shown) else []

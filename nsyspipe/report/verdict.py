@@ -54,7 +54,7 @@ def verdict(run: Run) -> str:
         bubble = (bubble_ns_per_step(run.traffic(), run.header.n_ranks) or 0.0) / wall if wall else 0.0
         lines = [" ".join(_with_comm(summary, of_what, severities.keys(), bubble, amount))]
         late = (one for one in findings_of(run) if one.id == "straggler")
-        lines += [f"{one.headline}: up to {one.saving} of a step{one.parts and f' ({one.parts})'}." for one in late]
+        lines += [f"{one.headline}: up to {one.saving} of a step{one.rests_on}." for one in late]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if (n_ranks := run.header.n_ranks) and n_ranks < (world_size := run.header.world_size or 0):
@@ -96,12 +96,15 @@ def _without_comm(summary: Mapping[str, Any], of_what: str, amount: Callable[...
 
 
 def gain_text(findings: Sequence[Finding]) -> str | None:
-    """Return what to change first, its worth, and whether that is the largest gain; that there is little, or none; None without a bound."""
+    """Return what to change first, its worth, and whether that is the largest; that there is little, or none; None without a bound.
+
+    Where changes were replayed, the largest gain is a clear one of these.
+    """
     bounded = [one for one in findings if one.share]
     if not bounded:
         return None if findings else "Nothing to gain was found."
     first, *others = bounded
-    worth = f"up to {first.saving} ({percent_text(first.share)}) of each step{first.parts and f' ({first.parts})'}{first.assumed}"
+    worth = f"up to {first.saving} ({percent_text(first.share)}) of each step{first.rests_on}"
     if first.expected and first.is_limit:
         worth += f", {first.expected[0]} if all of it were hidden (replay)"
     elif first.expected and first.worth > 0:
@@ -109,13 +112,19 @@ def gain_text(findings: Sequence[Finding]) -> str | None:
             f", likely {first.expected[0]}{'' if first.is_clear else f' ({NOT_CLEAR}: within the error of the replay)'}"
         )
         worth += f", if {first.replay_assumes}" if first.replay_assumes else ""
-    sure = (one for one in others if one.expected and one.is_clear and one.worth > 0 and not one.is_limit)
-    replayed = [] if first.expected else [*sure]
-    is_largest = not replayed and not first.is_wait_included and all(one.worth <= first.worth for one in others)
-    name = "Largest gain" if is_largest else "To change first"
-    text = f"{'Little to gain' if is_little(findings) else name}: {first.action}: {worth}."
-    text += f" Largest of those replayed: {replayed[0].action}: likely {replayed[0].likely}." if replayed else ""
+    replayed = [one for one in bounded if one.expected and not (one.is_limit or one.is_conditional)]
+    clear = [one for one in replayed if one.is_clear and one.worth > 0]
+    is_largest = not first.is_wait_included and all(one.worth <= first.worth for one in others)
+    is_largest &= first in clear if replayed else not (first.is_limit or first.refused)
+    little = is_little(findings)
+    name = "Little to gain" if little else "Largest gain" if is_largest else "To change first"
+    text = f"{name}: {first.action}: {worth}."
+    if clear and first not in clear:
+        text += f" Largest clear gain of those replayed: {clear[0].action}: likely {clear[0].likely}."
+    elif not (clear or little or all(one is first for one in replayed)):
+        text += " None of those replayed is a clear gain."
     # Of what rests on what was not recorded the first; only what links the GPUs is such.
     for one in [one for one in others if one.is_conditional and one.share > first.worth][:1]:
-        text += f" Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}); NCCL_DEBUG=INFO (--nccl-log) tells."
+        then = f", then likely {one.expected[0]}" if one.expected else ""
+        text += f" Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}){then}; NCCL_DEBUG=INFO (--nccl-log) tells."
     return text

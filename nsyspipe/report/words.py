@@ -246,7 +246,13 @@ def unseen_idle(run: Run) -> str:
     return "what is idle inside CUDA graphs is not seen" if has_whole_graphs(run) else ""
 
 
-def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
+def idle_doubt(run: Run) -> str:
+    """Return why causes of idle time are in doubt; nothing where they are not."""
+    is_doubtful = any(row["code"] == "device-clock-uncertain" for row in run.problem_rows)
+    return "causes are as uncertain as the device's clock (see Problems)" if is_doubtful else ""
+
+
+def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "", doubt: str = "") -> str | None:
     """Return what share of step time is idle, and why, causes from 0.1 % on; None under 2 %, or where not known."""
     names = ("wall_ns", "idle_ns", *IDLE_CAUSES)
     wall, idle, *of_causes = (pc.sum(steps[name], skip_nulls=False, min_count=1).as_py() for name in names)
@@ -255,7 +261,7 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
     n = steps.num_rows
     parts = dict(zip(map(idle_cause, IDLE_CAUSES), of_causes, strict=True))
     known = {cause: part for cause, part in parts.items() if part is not None}
-    if len(known) < len(parts):  # the other causes are still told apart
+    if 0 < len(known) < len(parts):  # the other causes are still told apart
         known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(known.values())
     call = {"dependency": ", launched in time but started late"}
     others = " and others" * (calls.num_rows > 1)
@@ -263,7 +269,9 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
     causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])
     texts = [f"{name} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(name, '')})" for name, part in causes]
     total = f"idle {'at least ' if unseen else ''}{ms_text(idle / n)} ({percent_text(idle / wall)})"
-    return f"{total}: {', '.join(texts)}{unseen and f'; {unseen}'}"
+    return (
+        f"{total}: {', '.join(texts) or 'why is not known'}{''.join(f'; {note}' for note in (doubt, unseen) if note)}"
+    )
 
 
 def idle_cause(column: str) -> str:
@@ -284,8 +292,8 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
         )
     if loading := longest_between(figures):
         where = f" on {_name(loading)}" if len(figures) > 1 else ""
-        between = f"Between two steps {host_ms(loading.between_ns)} pass (median){where}"
-        yield f"{between}, outside of every step: probably in the data loader."
+        between = f"From the end of a step to the start of the next: {host_ms(loading.between_ns)} (median){where}"
+        yield f"{between}, probably in the data loader."
     if n_open := sum(one.n_open for one in figures):
         what, they = ("range", "it is") if n_open == 1 else ("ranges", "they are")
         yield f"{n_open} step {what} had not ended when the capture did; {they} in no figure here."

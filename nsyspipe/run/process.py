@@ -159,7 +159,7 @@ def digest_process(
         backward=steps.backward,
         **_measured(events, capture, windows, phases, members, between=between),
     )
-    problems = [*steps.problems, *_problems(events)]
+    problems = [*steps.problems, *_problems(events, windows)]
     if is_one_window:
         return digest, problems
     if not members.starts.size:
@@ -190,7 +190,13 @@ def member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
     return {"number": numbers, "start_ns": members.starts, "end_ns": members.ends}
 
 
-def _problems(events: ProcessEvents) -> Iterator[Problem]:
+def _is_clock_known(events: ProcessEvents, windows: Windows) -> bool:
+    """Tell whether the error of figures that compare device and host is not told, or less than the median window."""
+    largest = max((clock.span_ns or 0 for clock in events.clocks.values()), default=0)
+    return largest <= _LARGE_SPAN_NS or not len(windows) or largest < np.median(windows.ends - windows.starts)
+
+
+def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
     """State what clocks and launches lack."""
     process = events.process_id
     for number, clock in events.clocks.items():
@@ -198,7 +204,8 @@ def _problems(events: ProcessEvents) -> Iterator[Problem]:
         if clock.offset_ns:
             yield problem("device-clock-apart", **what, ms=f"{clock.offset_ns / 1e6:+,.3f}")
         if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS:
-            yield problem("device-clock-uncertain", **what, ms=f"{clock.span_ns / 1e6:,.3f}")
+            code = "device-clock-uncertain" if _is_clock_known(events, windows) else "device-clock-unknown"
+            yield problem(code, **what, ms=f"{clock.span_ns / 1e6:,.3f}")
     n_missing, total = events.operations.n_without_launch, events.operations.n_launchable
     if not events.has_launches:
         yield problem("no-launches", process_id=process, n=total)
@@ -251,14 +258,15 @@ def _measured(
 def _idle(
     events: ProcessEvents, windows: Windows, idle_ns: Int64 | None, inputs: Inputs, phase: NDArray[np.int8]
 ) -> tuple[dict[str, Int64 | None], dict[str, Int64], list[Int64]]:
-    """Return what `idle_causes` and `phase_idle` say, by the phase of each operation; the gaps, of which there are many, go."""
+    """Return what `idle_causes` (nothing where clocks are not known) and `phase_idle` say, by the phase of each operation; the many gaps go."""
     offset, blocking = events.clock.offset_ns, events.blocking_calls
     gaps = idle_gaps(events.operations, offset, events.offsets_of_kernels_ns)
     if blocking is not None and offset:
         for name in ("start_ns", "end_ns"):
             blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
     by_phase = phase_idle(gaps, windows, phase[gaps.operation], len(PHASES))
-    return *idle_causes(gaps, windows, idle_ns, inputs, blocking), by_phase
+    told = idle_ns if _is_clock_known(events, windows) else None
+    return *idle_causes(gaps, windows, told, inputs, blocking), by_phase
 
 
 def _in_backward(phases: _Phases, phase: NDArray[np.int8]) -> Flags | None:

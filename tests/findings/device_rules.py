@@ -105,7 +105,7 @@ LAUNCH_BOUND = of(
     case("2 % of unknown cause", idle(LAUNCH, 300, idle_unknown_ns=20), NOBODY_KNOWS),
     *(case(f"{missing} not known", evidence([step(**{missing: None})]),
         f"{NOBODY_KNOWS}{what}, so input-bound and sync-bound are not either")
-        for missing, what in [(LAUNCH, "the names of API calls"), ("idle_unknown_ns", "copies and memsets")]),
+        for missing, what in [(LAUNCH, "the names of API calls"), ("idle_unknown_ns", "one clock of host and device")]),
     # 25 % of the step idles before operations without a launch; input-bound fires nevertheless.
     case("what is missing is named", evidence([step(idle_input_ns=300, idle_unknown_ns=250)]),
         f"{NOBODY_KNOWS}the launches of kernels and copies that end 25 % of step time of it, so sync-bound is not either"),

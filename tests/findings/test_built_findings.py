@@ -133,10 +133,10 @@ MS, US = 1_000_000, 1_000
 CAUSES = [f"idle_{cause}_ns" for cause in ("input", "launch", "blocked", "dependency", "unknown")]
 
 
-def report(path, *, shift=0, sleep=50 * MS, kernel=380 * US, has_calls=False, text=None):
+def report(path, *, shift=0, lag=6 * US, sleep=50 * MS, kernel=380 * US, has_calls=False, text=None):
     """Write 30 steps of 20 kernels, launched 400 us apart, each after so much sleep outside every range.
 
-    The device runs each kernel 6 us after its launch, and is on a clock that is `shift` later. Where it keeps up each
+    The device runs each kernel that much after its launch, and is on a clock that is `shift` later. Where it keeps up each
     step ends with a wait for it. In the middle of the sleep are ten launches, 200 us apart, if `has_calls`, or a range.
     """
     builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).session(10**18).gpu()
@@ -153,7 +153,7 @@ def report(path, *, shift=0, sleep=50 * MS, kernel=380 * US, has_calls=False, te
         builder.range(at, at + 10 * MS, f"step {step}")
         for number in range(20):
             launch = at + 20 * US + number * 400 * US
-            start = max(busy, launch + 6 * US)
+            start = max(busy, launch + lag)
             busy = start + kernel
             builder.kernel(start + shift, busy + shift, launch=launch)
         if kernel < 400 * US:
@@ -205,6 +205,19 @@ def test_a_device_on_another_clock_idles_for_the_same_causes(tmp_path, shift):
     # Its least time from launch to start, 6 us, is taken for 5; a wait returns 4 us after the end.
     assert f"{(shift + US) / 10**6:+,.3f} ms" in told["message"]
     assert list(findings(run)) == list(findings(usual))
+
+
+@pytest.mark.parametrize(("lag", "code", "is_known"), [
+    (2 * MS, "device-clock-uncertain", True), (100 * MS, "device-clock-unknown", False),
+])  # fmt: skip
+def test_why_a_device_idles_is_null_where_its_clock_may_be_apart_by_a_step_of_60_ms(tmp_path, lag, code, is_known):
+    run = report(tmp_path, lag=lag)
+    # A wait returns 4 us after the end.
+    (told,) = [row for row in run.problems.to_pylist() if row["code"].startswith("device-clock")]
+    assert (told["code"], f" {lag / MS + 0.004:.3f} ms" in told["message"]) == (code, True)
+    assert {row[cause] is not None for row in causes(run) for cause in CAUSES} == {is_known}
+    unjudged = [row["message"] for row in run.problem_rows if row["code"] == "not-judged"]
+    assert any("without one clock of host and device" in text for text in unjudged) != is_known
 
 
 @pytest.mark.slow
@@ -310,7 +323,7 @@ PAIRS = [
 ]
 
 
-LATE = ("b", (2, 3), "node b (ranks 2 to 3)", [90, 90])
+LATE = ("b", (2, 3), "node b (ranks 2-3)", [90, 90])
 
 
 def late(rows, hosts=HOSTS, error=0):

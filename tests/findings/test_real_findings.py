@@ -150,9 +150,8 @@ def test_ddp_of_one_process_copies_all_gradients_and_two_exporters_give_the_same
 # --- what communication serves: advice of its role, and none of another's ---
 OF_ROLES = {
     "tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "pipeline-bubble", "expert-comm",
-    "no-sync",
+    "no-sync", "flat-all-reduce",
 }  # fmt: skip
-OF_ROLES |= {"flat-all-reduce"}
 ONLY_DDP = {"single-bucket", "too-many-buckets", "compress-gradients", "ddp-single-gpu", "grad-copy"}
 # Capture -> what it has of these.
 BY_ROLE = {
@@ -177,8 +176,7 @@ def test_advice_is_of_what_a_run_has(runs, name):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "expected"), [
     ("accum-broken", {"no-sync"}), ("tp", {"tensor-comm"}), ("pp", {"pipeline-bubble"}), ("fsdp2", set()),
-    ("hsdp", set()),
-    ("moe", set()),
+    ("hsdp", set()), ("moe", set()),
 ])  # fmt: skip
 def test_advice_on_four_gpus_is_of_what_a_run_has(tmp_path, name, expected):
     for packed in (REAL / "4gpu").glob(f"{name}_?.sqlite.xz"):

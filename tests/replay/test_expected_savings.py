@@ -55,9 +55,8 @@ def test_it_is_what_whatif_answers(runs, loaded, capture, files):
     found = told(run.findings())
     assert set(found) & set(SCENARIOS)
     for name, row in found.items():
-        if name not in SCENARIOS or (name == "slow-link" and not files):  # which link connects them was not recorded
+        if name not in SCENARIOS:
             assert row["expected_ns_per_step"] is None
-            assert name != "slow-link" or not answers["link-nvlink4"].is_advised
             continue
         answer, evidence = answers[SCENARIOS[name]], row["evidence"]
         assert evidence["replay_change"] == answer.label
@@ -65,10 +64,12 @@ def test_it_is_what_whatif_answers(runs, loaded, capture, files):
             assert row["expected_ns_per_step"] is None
             assert evidence["replay_refused"] == answer.refused_in_options
             continue
-        is_limit = name == "comm-bound"
-        assert answer.is_advised is not is_limit
-        assert row["expected_ns_per_step"] == (None if is_limit else answer.mean_gain_ns)
-        assert evidence.get("replay_limit_ns_per_step") == (answer.mean_gain_ns if is_limit else None)
+        # No setting, or a link of which it was not recorded whether it connects them.
+        what = {"comm-bound": "limit", "slow-link": "" if files else "conditional"}.get(name, "")
+        assert answer.is_advised is not bool(what)
+        assert row["expected_ns_per_step"] == (None if what else answer.mean_gain_ns)
+        gains = {one: evidence.get(f"replay_{one}_ns_per_step") for one in ("limit", "conditional")}
+        assert gains == {one: answer.mean_gain_ns if one == what else None for one in gains}
         # Of a few steps mean and median differ little.
         gain = answer.gain_pct / 100 * evidence["replay_step_time_ns"] / (1 - answer.gain_pct / 100)
         assert answer.mean_gain_ns == pytest.approx(gain, rel=0.02, abs=0.001 * gain)

@@ -137,9 +137,9 @@ def test_time_between_steps_is_probably_the_loaders():
     quick = in_turn(1, (0, 100), (101, 200), (202, 300))
     first, second = host_figures(schema.HOST_STEPS.from_rows(slow + quick))
     assert (first.between_ns, second.between_ns) == (52 * MS, 3 * MS // 2)
-    said = "Between two steps 52.00 ms pass (median) on rank 0, outside of every step: probably in the data loader."
-    assert [one for one in host_notes([first, second], 16) if one.startswith("Between")] == [said]
-    assert not [one for one in host_notes([second], 16) if one.startswith("Between")]
+    said = "From the end of a step to the start of the next: 52.00 ms (median) on rank 0, probably in the data loader."
+    assert [one for one in host_notes([first, second], 16) if one.startswith("From")] == [said]
+    assert not [one for one in host_notes([second], 16) if one.startswith("From")]
     (alone,) = host_figures(schema.HOST_STEPS.from_rows(in_turn(0, (0, 100))))
     assert alone.between_ns is None
 
@@ -178,6 +178,7 @@ def step(*causes, wall=10_000, **known):
     # What is not known is not said: no steps, not recorded, no time.
     ([], [], None),
     ([step(*[None] * 5, wall=1000, idle=None)], [], None),
+    ([step(*[None] * 5, wall=1000, idle=50)], [], "idle 0.05000 ms (5.0 %): why is not known"),
     ([step(0, 0, 0, 0, 0, wall=0)], [], None),
     # Names of calls are made fit to show.
     ([step(0, 0, 500, 0, 0)], ["\x1b[31mcall" + "x" * 500],

@@ -223,7 +223,7 @@ def test_the_last_ranks_are_those_of_the_late_node(run):
 
 def test_the_late_node_is_named_with_all_its_ranks(run):
     (row,) = [row for row in run.findings().to_pylist() if row["id"] == "straggler"]
-    assert row["title"].startswith("the others wait for node node2 (ranks 16 to 23), all of it late alike")
+    assert row["title"].startswith("the others wait for node node2 (ranks 16-23), all of it late alike")
     assert row["saving_ns_per_step"] == LATE_NS
 
 
