@@ -27,7 +27,7 @@ _WORDS = {
 _HIGH, _MEDIUM = 0.1, 0.03
 # What findings are about: bounds of those of one cause overlap, and one change often does for several.
 CAUSES = {
-    "exposed communication": (
+    "communication and late ranks": (
         "comm-bound", "straggler", "slow-link", "single-bucket", "too-many-buckets", "compress-gradients",
         "flat-all-reduce", "tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "expert-comm", "no-sync",
         "pipeline-bubble",
@@ -40,7 +40,8 @@ CAUSES = {
 EXPOSURE = "comm-bound"
 _OF_WAITING = {"straggler", "pipeline-bubble", "no-sync"}  # whose bounds are of waiting, too
 _WAIT_INCLUDED = "is_wait_included"
-LESSEN_EXPOSURE = {*CAUSES["exposed communication"]} - {EXPOSURE}
+_OF_COMM = {*CAUSES["communication and late ranks"]}
+LESSEN_EXPOSURE = _OF_COMM - {EXPOSURE}
 
 
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
@@ -67,7 +68,7 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         elif answer is not None:
             severity = severity_of(evidence.share(answer.saving_ns_per_step or 0))
             figures, title = answer.evidence, answer.title
-            is_of_transfer = name in CAUSES["exposed communication"] and name not in _OF_WAITING
+            is_of_transfer = name in _OF_COMM and name not in _OF_WAITING
             if is_of_transfer and answer.saving_ns_per_step and not evidence.is_wait_known:
                 figures, title = {**figures, _WAIT_INCLUDED: True}, f"{title} (waiting included, which is not known)"
             told = json.dumps(figures, allow_nan=False)
@@ -97,13 +98,14 @@ def is_wait_included(finding: Mapping[str, Any]) -> bool:
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Sort findings by what is expected of them, else by their bound, largest first, then by id.
 
-    What lessens exposed communication stands before `comm-bound`; behind all that have a bound are those that may be waiting,
-    then conditional ones.
+    What lessens exposed communication stands before `comm-bound`; behind all that have a bound are those known by a bound that may
+    be waiting, then conditional ones.
     """
 
     def place_of(row: Mapping[str, Any]) -> tuple[bool, bool, bool, float, str]:
         worth = row["saving_ns_per_step"] if (expected := row.get("expected_ns_per_step")) is None else expected
-        return worth is None, is_conditional(row), is_wait_included(row), -(worth or 0.0), row["id"]
+        may_wait = expected is None and is_wait_included(row)
+        return worth is None, is_conditional(row), may_wait, -(worth or 0.0), row["id"]
 
     found = sorted(rows, key=place_of)
     places = [place for place, row in enumerate(found) if row["id"] in LESSEN_EXPOSURE and not is_conditional(row)]

@@ -100,7 +100,7 @@ def _action(verdict: LinkVerdict, evidence: Evidence) -> str:
     over = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}.get(kind or "", "something slower")
     if is_inside and "1" in switches:
         # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
-        return f"unset NCCL_P2P_DISABLE: data goes over {over.removesuffix(' (SHM)')}"
+        return f"unset NCCL_P2P_DISABLE: it forces {over.removesuffix(' (SHM)')}"
     if verdict.is_nvlink_there:
         return "use the NVLink that connects the GPUs"
     return f"use NVLink or P2P: data goes over {over}" if kind else "use NVLink, if it connects the GPUs (not recorded)"

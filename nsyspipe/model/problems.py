@@ -40,7 +40,7 @@ _KINDS = """
         launches nothing -> wrap loss.backward() in an NVTX range named 'backward'
     backward-by-operators (info): no range says when backward runs: it is taken to be what autograd's operators launch
         -> wrap loss.backward() in an NVTX range named 'backward'
-    steps-by-repetition (info): the steps are what launches repeat, no ranges: {n_units} x {n_launches} launches, agreement {agreement} of {key}
+    steps-by-repetition (info): no range marks steps: they are what launches repeat, {n_units} times {n_launches} of them (agreement of {key} {agreement}, 1 if exact)
         -> <ANNOTATE>
     steps-without-optimizer (info): neither a kernel's name nor a range tells the optimizer in each step: a step is what repeats as a whole and has a
         backward pass, and may be one micro-batch of several, or several steps of which one differs -> --steps N, about how many were captured; or <ANNOTATE>
@@ -56,13 +56,13 @@ _KINDS = """
     capture-start-in-figures (info): the figures include the step in which the capture began, which ranks reach at different times: waiting and
         communication may be too high -> <MORE_STEPS>, or leave --skip-first out
     no-common-step (error): no step has a window on every rank: there are no run figures -> name the steps with --step REGEX
-    slowest-rank-changes (info): ranks are slowest in turn: what delays one lengthens its own step and the others' next, and step time, the longest of
-        the ranks in each step, has both: in the mean {percent} % more than any rank takes, and throughput is too low accordingly
+    slowest-rank-changes (info): the slowest rank changes from step to step: a delay lengthens first its own rank's step, then the others' next one. Step time,
+        the longest of the ranks in each step, counts both: its mean is {percent} % above any rank's, and throughput as much too low
     few-steps (info): steps in the figures: {n}, too few to show how much they vary -> <MORE_STEPS>
     step-missing (warning): no window of step {step} on rank {missing}: left out of figures across ranks
         -> start and stop the capture at the same step on every rank
     steps-missing-on-rank (warning): no step range matches on this rank -> check the --step pattern against this report
-    step-without-window (info): step ranges without a window, because no kernel of theirs starts after the step before: {n}
+    step-without-window (info): step ranges that are in no figure, as no kernel launched in them begins after the step before has begun: {n}
     dropped-operations (warning): device operations that end before they start or have no time: {n}, left out -> <EXPORT_ALL>
     dropped-ranges (info): {n} NVTX ranges end before they start: left out
     graphs-as-a-whole (warning): CUDA graphs were captured as a whole and count as compute: what ran inside {n} launches of the report is not seen,
@@ -81,8 +81,8 @@ _KINDS = """
     no-session-start (warning): the report lacks the time its session started: ranks are not on one clock -> export with nsys 2022.1 or newer
     no-common-clock (warning): nothing puts the ranks on one clock (no session start, fewer than 3 matching collectives): waiting and transfer are
         null -> export with nsys 2022.1 or newer
-    clock-error-unknown (info): fewer than 3 collectives match across ranks, or some ranks meet in none: times of those are as good as their sessions'
-        starts -> capture more steps; where ranks only send and receive, capture 3 collectives of all ranks too, such as torch.distributed.barrier()
+    clock-error-unknown (info): the ranks do not all share 3 collectives that end at once on each (sends and receives do not): their times are as good as
+        their sessions' starts -> capture more steps; where ranks only send and receive, capture 3 collectives of all ranks too, such as torch.distributed.barrier()
     unmatched-collectives (warning): {n} of {total} communication operations have no certain counterpart on the other ranks: waiting is null in their
         steps -> capture whole steps on every rank; with several process groups <WITH_BLOBS>, so that NCCL's payload names the communicator
     different-runs (error): none of the {total} communication operations has a counterpart on another rank: the reports may be of different runs, then
@@ -114,7 +114,7 @@ _KINDS = """
         -> leave --comm-kernel out, or let it match one of the names that nsyspipe analyze --top 30 shows
     no-gpu-name (info): the report does not say which GPU model rank {rank} ran on
     untested-version (info): export schema {version} is newer than any nsyspipe was tested on: compare with nsys stats
-    no-message-size (info): message sizes were not recorded ({why}): no bytes and bandwidths of collectives -> {how}
+    no-message-size (info): message sizes were not recorded ({why}): no bytes, at most estimates of bandwidths -> {how}
     few-message-sizes (info): the message sizes of {n} of {total} communication operations are not known: bytes and bandwidths over them are null
     log-of-another-run (warning): the NCCL log names no process of the run and no communicator of its size ({sizes}): it is of another run, and not
         used -> pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log

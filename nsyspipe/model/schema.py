@@ -195,7 +195,7 @@ KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase,
 """)
 
 COSTS = table("""costs by table: One row per phase and name of kernels, kind and size of collectives, or communicator and collective (traffic): summary steps of
-        all ranks, the costliest first. Figures per step are means over (rank, step), of traffic over its ranks; they are null in a capture, and where one of the values that they sum is.
+        all ranks, the costliest first. Figures per step are means over (rank, step), of traffic over its ranks. They are null in a capture, and where a part of the sum is null.
     table                   text            kernels, collectives or traffic
     name                    text            of the kernel, as in kernels, or of the collective <- KERNEL names
     phase                   text?           of kernels: phase that launched them; null outside of all <- NVTX_EVENTS
@@ -224,7 +224,7 @@ COSTS = table("""costs by table: One row per phase and name of kernels, kind and
 # From the fastest to the slowest; what is not known stands last.
 LINK_KINDS = ("nvlink", "p2p", "p2p_pcie", "shm", "net", "unknown")
 
-LINKS = table("""links by from_rank, to_rank: One row per directed edge that NCCL laid in rings, and in trees between hosts, for one communicator: that over most hosts, and of several such the largest. Without an NCCL log one row per pair of GPUs.
+LINKS = table("""links by from_rank, to_rank: One row per directed edge that NCCL laid in rings, and in trees between hosts, for one communicator: that over most hosts; where several are over as many, that of most ranks. Without an NCCL log one row per pair of GPUs.
     comm_id              text:id?   communicator; null without an NCCL log: the row is a pair, not an edge <- NCCL log
     from_rank            id        sender's rank in the communicator <- NCCL log
     to_rank              id        receiver's rank in the communicator <- NCCL log
@@ -271,7 +271,7 @@ PHASE_RANGES = table(f"""phase_ranges by rank, start_ns, phase: One row per host
 """)
 
 TIMELINE = table(f"""timeline by rank, lane, start_ns: One row per bar of the representative step: the step of the figures whose step time is closest to the
-        median; of more than 64 ranks those that tell most. Operations that overlap are one bar, but of communication each time belongs to the operation that began first; bars of phases may overlap.
+        median. Of more than 64 ranks it has 64: the most waited for, the slowest, the most exposed, the fastest, and some between. Operations that overlap are one bar, but of communication each time belongs to the operation that began first; bars of phases may overlap.
         Neighbouring ones of a lane are joined, those with the smallest gaps first, until few enough are left.
     step          id      the step drawn, the same on every row <- derived
     {_RANK}
@@ -351,7 +351,7 @@ _SUMMARY = f"""
 {_FIGURES}
 """
 
-SUMMARY = table(f"""summary: One row: the run's figures over its summary steps: complete on every rank, less the skipped; without any, all that every rank has.
+SUMMARY = table(f"""summary: One row: the run's figures over its summary steps, which are those complete on every rank but for the skipped ones; if there are none, all steps that every rank has.
 {_SUMMARY}
 """)
 
@@ -367,7 +367,7 @@ PHASE_SUMMARY = table(f"""phase_summary by phase: One row per phase: means over 
 {"".join(f"    {name}_per_step float:ns? mean of {name} of phases <- derived{chr(10)}" for name in PHASE_TIMES)}
 """)
 
-FINDINGS = table("""findings by expected_ns_per_step, saving_ns_per_step, id: One row per rule that fired: the largest likely gain first, where none is known the largest saving; comm-bound behind what lessens it.
+FINDINGS = table("""findings by expected_ns_per_step, saving_ns_per_step, id: One row per rule that fired: the largest likely gain first, where none is known the largest saving; comm-bound behind the findings whose advice would lessen it.
     id                    text       stable identifier of the rule
     severity              text       high, medium or low: the saving is at least 10 %, at least 3 % of step time, or less or not known <- derived
     title                 text       what was found

@@ -134,12 +134,13 @@ def _importer(nsys: Program, root: Path) -> _Found:
 
 
 def _trace_values(patience: Patience, nsys: Program) -> _Found:
-    values = programs.trace_values_in(patience.answer(str(nsys.path), "profile", "--help"))
+    answer = patience.answer(str(nsys.path), "profile", "--help")
+    values = [one for one in programs.trace_values_in(answer) if one != "none"]
     if not values:
         return "unknown", "nsys profile --help does not tell", _SAFE_TRACE
     if "nccl" in values:
         return "ok", ", ".join(values), None
-    return "warning", f"no nccl; {', '.join(values)}", f"{_SAFE_TRACE}; nccl needs nsys 2025.6 or newer"
+    return "warning", f"{', '.join(values)}; but no nccl", f"{_SAFE_TRACE}; nccl needs nsys 2025.6 or newer"
 
 
 def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Found:

@@ -277,9 +277,9 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield f"{idle} (launch- or input-bound), and how that changes is not known"
     if n_starved and not knobs.no_wait:
         rank = replay.captured.windows.ranks[np.argmax(shares)]
-        fix = "launch sooner there; balanced, the others would lack them too"
-        fix = "ask for the balanced run, --no-wait" if replay.is_answered_balanced else fix
-        yield f"rank {rank} alone lacks launches, for {share} of its median step ({fix})"
+        fix = "its host has to launch sooner first"
+        fix = "ask with --no-wait, as if no rank were late" if replay.is_answered_balanced else fix
+        yield f"the GPU of rank {rank} alone stands idle for want of launches, {share} of its step in the median ({fix})"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:

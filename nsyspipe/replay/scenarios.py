@@ -234,7 +234,7 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
         return reason
     share, host = opened.launch_bound_share(knobs), opened.launching_ns if knobs.no_wait else None
     if share > limits.LARGEST_STARVED_SHARE:
-        why = f"GPUs would stand idle {100 * share:.1f} % of the step because work is not launched yet"
+        why = f"GPUs would stand idle {100 * share:.1f} % of the step that is left because work is not launched yet"
     elif host is not None and host > (most := opened.predict(knobs).high_ns):
         why = f"hosts take {host / 1e6:.2f} ms to launch a step, and GPUs would need {most / 1e6:.2f} ms at most"
     else:
@@ -295,7 +295,7 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
 def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     copied = "; what copies them into buckets and out of them goes away" if replay.n_copies else ""
     said = {
-        "no_wait": "all ranks work like the middle one of each step, of two like the faster",
+        "no_wait": "in each step all ranks work as fast as the middle one, of two as the faster",
         "no_sync": f"gradients are added up on each rank, which is taken to take no longer{copied}",
         "prefetch": "each all-gather may begin when the one before it may: parameters of one more layer need memory",
         "no_grad_copy": "all that is copied from buckets to gradients goes away",
@@ -315,7 +315,7 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     rare = ", more than is usual" if percents[0] > 100 * MOST_USUAL else ""
     within = f"{min(percents):.0f} to {max(percents):.0f} %"
     alone = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
-    measured = f": kernels {alone:.1f} %, as comm-slows-compute has them, and the gaps before them" * found.is_measured
+    measured = f": kernels take {alone:.1f} % longer (comm-slows-compute), the rest is later starts" * found.is_measured
     yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){measured}"
 
 

@@ -59,7 +59,7 @@ def _ms(name: str, hint: str, from_width: int = 0) -> Field:
 def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     """Return how many there are, and how long they take; of a capture in all."""
     per_step = ("calls_per_step", "time_ns_per_step", "per step", "sum of durations, mean over ranks and steps")
-    in_all = ("n_calls", "total_ns", "in all", "sum of durations, of all ranks")
+    in_all = ("n_calls", "total_ns", "of all ranks", "sum of durations, of all ranks")
     calls, time, unit, hint = in_all if is_capture else per_step
     bar = barred(rows, f"ms\n{unit}", itemgetter(time), "accent", hint, unit="ms")
     return [Field(f"calls\n{unit}", of(calls, count_text), from_width=_NARROWEST), bar]
@@ -115,7 +115,7 @@ def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: 
         barred(rows, "ms", itemgetter("time_ns_per_step"), "accent", "union of its operations", unit="ms"),
         _ms("exposed", "beside no compute"),
         _ms("hidden", "beside compute", _WIDEST),
-        Field("waits\nms", waits, hint="for late ranks; of a pipeline the bubble, for other stages", from_width=_NARROW, unit="ms"),
+        Field("waits\nms", waits, hint="for other ranks; of a pipeline the bubble, for other stages", from_width=_NARROW, unit="ms"),
         *_rates(_WIDEST, _NARROW),
         Field("communicator", of("communicator"), "name", from_width=_WIDEST),
     ]  # fmt: skip

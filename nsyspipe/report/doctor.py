@@ -75,7 +75,7 @@ def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
     runs = _listed(found)
     of_labels = f" of {len(labels)} labels" if len(labels := {run["label"] for run in runs}) > 1 else ""
     n_runs = f"{len(runs)} saved run{'s'[: len(runs) != 1]}{of_labels}"
-    yield Sentence(f"{n_runs}: {store}:ID, or {store}:LABEL (its latest).", "bold")
+    yield Sentence(f"The store has {n_runs}. Name one as {store}:ID, or {store}:LABEL (its latest).", "bold")
     columns = [
         Field("ID", itemgetter("run_id"), "word"),
         Field("label", itemgetter("label"), "text"),

@@ -190,8 +190,9 @@ def order_notes(findings: Sequence[Finding], of_group: str = "") -> list[str]:
     """Return in which order findings stand, in groups or not, and at last that their bounds do not add up."""
     by = "likely where it is known, else by up to" if any(one.expected for one in findings) else "up to"
     if_so = " (if so: over that link)" * any(one.is_conditional and one.expected for one in findings)
-    lasts = {"those that may hold waiting": "is_wait_included", f"conditional ones{if_so}": "is_conditional"}
-    there = (those for those, name in lasts.items() if any(getattr(one, name) and one.share for one in findings))
+    lasts = {"bounds that may hold waiting": "is_wait_included", f"conditional ones{if_so}": "is_conditional"}
+    bounds = [one for one in findings if one.share and (one.is_conditional or one.is_limit or not one.expected)]
+    there = (those for those, name in lasts.items() if any(getattr(one, name) for one in bounds))
     notes = [f"largest first, by {by}", *(f"{those} last{of_group}" for those in there)]
     names = {one.id for one in findings}
     notes += ["comm-bound after what lessens it"] if EXPOSURE in names and names & LESSEN_EXPOSURE else []

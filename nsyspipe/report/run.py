@@ -131,9 +131,11 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
         dtod = summary["dtod_ns_per_step"]
         texts["dtod_ns_per_step"] = f"{ms_text(dtod)}, {bytes_text(summary['dtod_bytes_per_step'])}"
     more = {
-        "throughput_steps_per_s": [f"that is {ms_text(words.mean_step_ns(summary))}"],
+        "throughput_steps_per_s": [
+            f"that is {ms_text(words.mean_step_ns(summary))}{', of each step the slowest rank' * (run.header.n_ranks > 1)}"
+        ],
         "backward_overlap_ratio": words.backward_source(run),
-        "exposed_memory_share": [f"DtoD, exposed or not: {ms_text(dtod)}"],
+        "exposed_memory_share": [f"DtoD copies alone take {ms_text(dtod)}, with hidden ones"],
     }
     tiles = []
     for name in names:
@@ -169,7 +171,7 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
     text, fix = next((reasons[code] for code in codes if code in reasons), ("see Problems", ""))
     text = shortened(text.partition(": ")[0], _LONGEST_REASON)  # what is missing; which answers that costs is seen
     option = re.search(r"--[a-z-]+=[\w,]+", fix)
-    return _NOT_KNOWN, f"{text}: {option[0]}" if option else text
+    return _NOT_KNOWN, f"{text}; capture with {option[0]}" if option else text
 
 
 def without_waits(run: Run) -> str:

@@ -59,7 +59,7 @@ def verdict(run: Run) -> str:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if (n_ranks := run.header.n_ranks) and n_ranks < (world_size := run.header.world_size or 0):
         lines.append(f"Of {n_ranks} of {world_size} ranks only: what the others would change is not known.")
-    if summary["n_summary_steps"] == 1 and run.judged_findings().num_rows:
+    if summary["n_summary_steps"] == 1 and not run.is_capture:
         lines.append(_ONE_STEP)
     if MIXED_RUNS & severities.keys():
         lines.append("Caution: the reports may be of different runs; then nothing said across ranks here holds.")
@@ -70,15 +70,15 @@ def _with_comm(
     summary: Mapping[str, Any], of_what: str, codes: Set[str], bubble: float, amount: Callable[..., str]
 ) -> Iterator[str]:
     """Yield how much communication there is, exposed or hidden; and how much of it, in another split, is waiting."""
-    hidden, where = summary["backward_overlap_ratio"], "backward"
+    hidden, where, rest = summary["backward_overlap_ratio"], "backward", ""
     if hidden is None:
         why = "what backward launched was not recorded" if "no-launches" in codes else "backward was not marked"
         why = "step ranges leave out communication" if "comm-between-steps" in codes else why
         why = why if of_what == "step time" else "there are no steps to look for backward in"
         hidden, where = summary["overlap_ratio"], f"compute ({why})"
     elif (summary["overlap_ratio"] or 0.0) > hidden + _OTHER_COMPUTE:
-        hidden, where = summary["overlap_ratio"], f"compute, {_percent(hidden)} by backward"
-    exposed = f"{amount(summary['exposed_comm_share'])} exposed; {_percent(hidden)} hidden by {where}"
+        hidden, where, rest = summary["overlap_ratio"], "compute", f", backward {_percent(hidden)}"
+    exposed = f"{amount(summary['exposed_comm_share'])} exposed; {where} hides {_percent(hidden)} of it{rest}"
     yield f"Communication is {amount(summary['comm_share'])} of {of_what}, {exposed}."
     waits = {"stages": bubble, "ranks": (summary["wait_share"] or 0.0) - bubble}
     if much := {who: share for who, share in waits.items() if share >= _MUCH_WAITING * summary["comm_share"]}:
@@ -105,7 +105,9 @@ def gain_text(findings: Sequence[Finding]) -> str | None:
     if first.expected and first.is_limit:
         worth += f", {first.expected[0]} if all of it were hidden (replay)"
     elif first.expected and first.worth > 0:
-        worth += f", likely {first.expected[0]}{'' if first.is_clear else f', {NOT_CLEAR}'}"
+        worth += (
+            f", likely {first.expected[0]}{'' if first.is_clear else f' ({NOT_CLEAR}: within the error of the replay)'}"
+        )
         worth += f", if {first.replay_assumes}" if first.replay_assumes else ""
     replayed = [one for one in bounded if one.expected and not (one.is_limit or one.is_conditional)]
     clear = [one for one in replayed if one.is_clear and one.worth > 0]

@@ -47,7 +47,8 @@ def headline(found: WhatIf) -> str:
     text, least = "No setting has a clear gain", 0.0
     if settings := [one for one in gaining if not _whose_link(one)]:
         best, *others = settings
-        text, least = f"Largest single change: {best.label}, {_change(found, best)}", best.gain_pct or 0.0
+        name = "Largest single change" if len(answered) > 1 else "The only change that could be answered"
+        text, least = f"{name}: {best.label}, {_change(found, best)}", best.gain_pct or 0.0
         if level := [one.label for one in others if _is_level(best, one)]:
             text += f"; level with it, within the ranges: {few(level, 3)}"
     more = [one for one in faster.items() if (one[1].gain_pct or 0.0) > least]
@@ -122,7 +123,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     if reasons := refusals(found):
         yield from (blocks.Heading("Not answered", "dim"), blocks.Items(reasons))
     if len(answered) > 1:
-        yield blocks.Sentence("What each rests on: --json -", "dim", is_close=bool(bounds))
+        yield blocks.Sentence("What each answer rests on: see --json -", "dim", is_close=bool(bounds))
     # Few steps stand in front.
     grave = [row for row in found.problem_rows if row["severity"] != "info" and row["code"] != _FEW_STEPS]
     if answered and grave:

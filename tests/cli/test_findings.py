@@ -198,6 +198,6 @@ def test_files_of_this_run_are_not_accused_and_their_settings_are_in_the_documen
     settings = {"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"}
     assert found["nccl"] == {"version": "2.28.9+cuda13.0", "settings": settings, "nvls": False}
     (slow,) = [row for row in found["findings"] if row["id"] == "slow-link"]
-    assert slow["action"] == "unset NCCL_P2P_DISABLE: data goes over host memory"
+    assert slow["action"] == "unset NCCL_P2P_DISABLE: it forces host memory"
     assert slow["evidence"]["nccl_settings"] == {"NCCL_P2P_DISABLE": "1"}
     assert answer(invoke, real / DDP, *LINK[2:])[0]["nccl"] is None

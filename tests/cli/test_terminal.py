@@ -34,7 +34,7 @@ def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(
     text = summary(steady)
     lines = text.splitlines()
     # All-reduce 60 of 1000 ns, 30 of them exposed and 30 under the backward kernel.
-    verdict = "Communication is <0.001 ms (6 %) of step time, <0.001 ms (3 %) exposed; 50 % hidden by backward."
+    verdict = "Communication is <0.001 ms (6 %) of step time, <0.001 ms (3 %) exposed; backward hides 50 % of it."
     assert lines[0] == verdict
     assert lines[1].startswith("steady | 2 ranks | NVIDIA H200 | 2 of 4 steps")
     assert text.index("step time") < text.index("rank  ") < text.index("info")

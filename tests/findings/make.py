@@ -237,13 +237,17 @@ def assert_well_said(rows):
         assert 0 < len(row["action"]) <= LONGEST_ACTION
         assert_named_with_units(json.loads(row["evidence"]))
     conditional = [row["id"] for row in rows if is_conditional(row)]
-    waiting = [row["id"] for row in rows if is_wait_included(row) and not is_conditional(row)]
+    waiting = [
+        row["id"]
+        for row in rows
+        if is_wait_included(row) and row["id"] not in conditional and row["expected_ns_per_step"] is None
+    ]
     assert all("(waiting included, which is not known)" in row["title"] for row in rows if is_wait_included(row))
     causes = [ids.index(one) for one in ids if one in LESSEN_EXPOSURE and one not in conditional]
     if "comm-bound" in ids and causes:
         assert ids.index("comm-bound") > max(causes)
     with_bound = []
-    for is_waiting in (False, True):  # what may be waiting comes behind what is not
+    for is_waiting in (False, True):  # a bound that may be waiting comes behind what is not
         told = [row for row in rows if row["id"] not in conditional and (row["id"] in waiting) == is_waiting]
         told = [row for row in told if row["id"] != "comm-bound" or not causes]
         names = ("saving_ns_per_step", "expected_ns_per_step")

@@ -78,7 +78,7 @@ BY_SETTINGS = of(
         nccl_settings={"NCCL_P2P_LEVEL": "LOC", "NCCL_SHM_DISABLE": "0"}),
     case("no settings", run(SHM, nccl_settings={}), nccl_settings={}),
     *(case(f"switched off, {value}, {over}", run(one, nccl_settings={"NCCL_P2P_DISABLE": value}),
-        action=f"unset NCCL_P2P_DISABLE: data goes over {over}")
+        action=f"unset NCCL_P2P_DISABLE: it forces {over}")
         for one, over in [(SHM, "host memory"), (link("net", "NET/Socket/0", "NV18"), "a network"),
             (link("unknown", None, "SYS"), "something slower")]
         for value in ("1", "0 | 1")),
@@ -87,7 +87,7 @@ BY_SETTINGS = of(
         action="use InfiniBand or RoCE: data goes over TCP"),
     # Host memory inside each host, beside a network that cannot be avoided: of what goes there NVLink saves nothing.
     case("inside hosts", run(*TWO_HOSTS, SHM | {"from_rank": 2, "to_rank": 3}, n_hosts=2, nccl_settings=OFF), saving=None,
-        link_kind="shm", action="unset NCCL_P2P_DISABLE: data goes over host memory"),
+        link_kind="shm", action="unset NCCL_P2P_DISABLE: it forces host memory"),
 )  # fmt: skip
 BY_BANDWIDTH = of(
     slow_link,

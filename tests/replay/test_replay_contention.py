@@ -57,8 +57,8 @@ def test_a_slowdown_is_measured_and_taken_out_of_the_limit(measured, factor, per
     found, words = measured(factor=factor)
     told = words.removeprefix("work beside communication takes ").split(" % longer")[0]
     assert int(told) == pytest.approx(percent, abs=1)
-    kernels = f"kernels {percent:.1f} %, as comm-slows-compute has them"
-    assert words.endswith(f"measured here): {kernels}, and the gaps before them")
+    kernels = f"kernels take {percent:.1f} % longer (comm-slows-compute)"
+    assert words.endswith(f"measured here): {kernels}, the rest is later starts")
     # 200 kernels of 10 us, 200 that took 12 of which communication made 30 % more than measured at most, an optimizer of 100.
     if percent:
         assert found.limit_step_time_ns == pytest.approx(200 * 10 * US + 200 * 12 * US / 1.26 + 100 * US, rel=0.004)

@@ -79,7 +79,7 @@ def test_a_notebook_says_what_commands_say_of_an_answer_and_of_findings():
     assert refused
     assert f"{len(refused)} not answered. " in shown
     assert all(in_python(one.refused) in shown for one in refused)
-    assert "What each rests on: .table()" in shown
+    assert "What each answer rests on: see .table()" in shown
     warnings = [one["message"] for one in answer.problems if one["severity"] == "warning"]
     assert warnings
     assert all(message in shown for message in warnings[:3])

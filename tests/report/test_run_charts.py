@@ -137,7 +137,7 @@ def test_the_note_says_how_many_steps_could_be_matched():
     for rows, n, says in [
         ([row(0, 0, 0), row(1, 0, 0), row(2, 0, 0, wait=None)], 3, ": the 2 that could be matched."),
         ([row(0, 0, 0), row(1, 0, 0), row(1, 1, 0, wait=None)], 2, ": the 2 of which some could be matched."),
-        ([row(at, 0, 0, wait=None) for at in (0, 1)], 2, " are not known, as none could be matched across ranks."),
+        ([row(at, 0, 0, wait=None) for at in (0, 1)], 2, " are not known (see Problems)."),
     ]:
         assert medians(*rows).note == f"Medians over the {n} steps of the figures; transfer and waiting{says}"
 

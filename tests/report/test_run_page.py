@@ -164,7 +164,7 @@ UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}
     # 76.5 of 645 ms are 11.9 %, 71.6 are 11.1 %; what a replay expects is never cut to the bound.
     ([("a", 76.5e6, 71.6e6, "lower x"), ("b", 70e6, None, "y")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 11.1 %."),
     ([("a", 76.5e6, 90e6, "lower x")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 14.0 %."),
-    ([("a", 76.5e6, 9e6, "lower x", UNCLEAR)], 645e6, "To change first: lower x: up to 76.50 ms (11.9 %) of each step, likely 1.4 %, not clear."),
+    ([("a", 76.5e6, 9e6, "lower x", UNCLEAR)], 645e6, "To change first: lower x: up to 76.50 ms (11.9 %) of each step, likely 1.4 % (not clear: within the error of the replay)."),
     ([("a", None, None, "read with care"), ("b", 1e6, -1e6, "y")], 100e6, "Little to gain: y: up to 1.000 ms (1.0 %) of each step."),
     # What rests on what was not recorded may bring more than what is likely.
     ([("a", 35e6, 27e6, "lower x"), ("b", 30e6, 28e6, "y", '{"is_conditional": true}')], 100e6,
@@ -196,7 +196,7 @@ def test_findings_of_one_cause_stand_together_in_the_order_of_the_best():
     names = ("slow-link", "grad-copy", "single-bucket", "input-bound", "unheard-of")
     said = by_cause([SimpleNamespace(id=name) for name in names])
     assert [(cause, [one.id for one in of_cause]) for cause, of_cause in said] == [
-        ("exposed communication", ["slow-link", "single-bucket"]), ("copies", ["grad-copy"]),
+        ("communication and late ranks", ["slow-link", "single-bucket"]), ("copies", ["grad-copy"]),
         ("idle devices", ["input-bound"]), ("others", ["unheard-of"]),
     ]  # fmt: skip
 
@@ -223,7 +223,9 @@ def test_of_graphs_that_were_captured_as_a_whole_the_page_says_that_hardly_anyth
     said = re.sub(r"<[^>]+>", "", text)
     what = "Hardly anything could be judged, as communication is not known; fix: capture with nsys profile"
     assert f"{what} --cuda-graph-trace=node." in said
-    assert said.count("CUDA graphs were captured as a whole: --cuda-graph-trace=node") == 7  # tiles, and who waits
+    assert (
+        said.count("CUDA graphs were captured as a whole; capture with --cuda-graph-trace=node") == 7
+    )  # tiles, and who waits
     steps = json.loads(re.search(r'id="data-step-columns">(.*?)</script>', text)[1])["parts"]
     assert {name for name, parts in steps.items() if any(parts)} == {"idle"}
 

@@ -92,7 +92,7 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
                 yield of_whatif.menu(shown, answers)
                 shared = [text for text in answers[0].assumptions if all(text in one.assumptions for one in answers)]
                 whole = [f"Rests on: {'; '.join(shared)}"] if shared else []
-                each = ["What each rests on: .table()"] if len(answers) > 1 else []
+                each = ["What each answer rests on: see .table()"] if len(answers) > 1 else []
                 yield Heading(". ".join([*whole, *each]))
             if reasons := of_whatif.refusals(shown):
                 yield Heading(f"{len(shown.scenarios) - len(answers)} not answered. {'; '.join(reasons)}")

@@ -240,7 +240,7 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
     masks = (table["is_matched"], pc.invert(table["is_matched"]))
     matched, unmatched = (set(table["step"].filter(mask).unique().to_pylist()) for mask in masks)
     if n_used and not matched:
-        note += "; transfer and waiting are not known, as none could be matched across ranks"
+        note += "; transfer and waiting are not known (see Problems)"
     elif len(matched - unmatched) < n_used:
         note += f"; transfer and waiting: the {len(matched)} {'of which some' if matched & unmatched else 'that'} could be matched"
     return Medians(rows, sorted(table["rank"].unique().to_pylist()), f"{note}.")

@@ -40,7 +40,7 @@ _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
 _WHOSE_BOUNDS = " A bound is of the rank that decides in each step, the figures above are means over ranks."
 _IDLE_MEANINGS = {
     "input": "the host was in the data phase, or between two steps",
-    "launch": "the host launched late, for any other reason",
+    "launch": "the host launched late, and was neither in the data phase nor blocked",
     "blocked": "the host was blocked in a synchronisation or memory call",
     "dependency": "launched in time: waited for another stream, or for the device to start it",
     "unknown": "no launch was recorded",
@@ -123,7 +123,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         yield Sentence(f"None{'' if links or is_alone else ', but the link is not known'}.")
     yield Heading("Definitions")
     yield Sentence(
-        "How each number is defined. C, M and P are the unions of a rank's compute, communication and memory operations, "
+        "How each number is defined. C is the union of a rank's compute operations, M of communication, P of copies and memsets, "
         "clipped to the step's window. compute + exposed communication + exposed copies + idle = step, exactly."
     )
     for schema in map(DESCRIBED.__getitem__, _DEFINED):
@@ -159,7 +159,9 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
     if findings := findings_of(run):
         if len(findings) > 1:
             order = "; ".join(order_notes(findings, " of their group"))
-            yield Sentence(f"Grouped by cause; {order}.{_WHOSE_BOUNDS * (run.header.n_ranks > 1)}")
+            yield Sentence(
+                f"Grouped by cause, the group of the first one first; in a group {order}.{_WHOSE_BOUNDS * (run.header.n_ranks > 1)}"
+            )
         yield Findings(by_cause(findings))
     else:
         nothing = "Nothing found to change."
@@ -198,7 +200,7 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
     yield Heading("Time")
     chart_of = partial(charts.rank_chart, is_capture=run.is_capture, has_comm=has_comm)
     if bars := chart_of(run.breakdown(), drawn, listed, caption=left_out_note(len(drawn), len(rows))):
-        thin = " Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
+        thin = " Thin bar: communication, hidden or not, split into waiting for other ranks and transfer."
         split = thin if any(pair in bars.legend for pair in charts.THIN) else ""
         yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split}{least}")
         yield bars
@@ -371,7 +373,7 @@ def provenance(run: Run) -> list[tuple[str, str]]:
         ("run id", header.run_id),
         ("label", header.label),
         ("captured", header.captured_at_utc or absent),
-        ("ranks with GPU activity", f"{header.n_ranks}" + (f" of {world}" if world is not None else "")),
+        ("ranks read, with GPU activity", f"{header.n_ranks}" + (f" of {world}" if world is not None else "")),
         ("GPU", ", ".join(header.gpu_names) or absent),
         ("hosts", few(header.hosts, _LISTED) or absent),
         ("Nsight Systems", ", ".join(header.nsys_versions) or absent),
