@@ -162,9 +162,7 @@ SHOWN = """([lane, line, ...colours]) => {
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-@pytest.mark.parametrize(
-    "name", ["2gpu-graph-node", "fsdp-4gpu", "ddp-4gpu-shm-powersgd", "2gpu-pp", "2gpu-tp"]
-)
+@pytest.mark.parametrize("name", ["2gpu-graph-node", "fsdp-4gpu", "ddp-4gpu-shm-powersgd", "2gpu-pp", "2gpu-tp"])
 def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(name, width, real, tmp_path, open_page):
     path = tmp_path / "page.html"
     path.write_text(run_page(load(str(real / f"{name}_[0-9].sqlite"))), encoding="utf-8")
