@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
-from nsyspipe.model.names import bare_name
+from nsyspipe.model.names import bare_name, grouped
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings
@@ -319,9 +319,8 @@ def _comm_sizes(table: pa.Table) -> pa.Table:
 
 def _comm_ranks(table: pa.Table) -> dict[int, tuple[int, int]]:
     names = ["process_id", "n_ranks", "rank"]
-    seen: dict[int, set[tuple[int, int]]] = {}
-    for row in table.select(names).drop_null().group_by(names, use_threads=False).aggregate([]).to_pylist():
-        seen.setdefault(row["process_id"], set()).add((row["n_ranks"], row["rank"]))
+    rows = table.select(names).drop_null().group_by(names, use_threads=False).aggregate([]).to_pylist()
+    seen = grouped((row["process_id"], (row["n_ranks"], row["rank"])) for row in rows)
     ranks = {}
     for process, pairs in seen.items():
         n_ranks = max(size for size, _ in pairs)

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Column, Table as Grid
 from rich.text import Text
 
-from nsyspipe.model.names import printable
+from nsyspipe.model.names import grouped, printable
 from nsyspipe.report import blocks
 
 MAX_WIDTH = 100
@@ -149,12 +149,10 @@ def _cut(names: Sequence[str], longest: int) -> list[str]:
     def cut(name: str, until: int) -> str:
         return name if len(name) <= longest else f"{name[:head]}..{name[:until][-tail:]}"
 
-    alike: dict[str, set[str]] = {}
-    for name in names:
-        alike.setdefault(cut(name, len(name)), set()).add(name)
+    alike = grouped((cut(name, len(name)), name) for name in {*names})
     # Up to the letter by which no other is left that it could be.
     until = {
-        name: max([head + tail, *(len(commonprefix([name, other])) + 1 for other in same - {name})])  # noqa: RUF071
+        name: max([head + tail, *(len(commonprefix([name, other])) + 1 for other in same if other != name)])  # noqa: RUF071
         for same in alike.values() if len(same) > 1 for name in same
     }  # fmt: skip
     return [cut(name, until.get(name, len(name))) for name in names]

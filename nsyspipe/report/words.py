@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
 from nsyspipe.comparison.changes import has_whole_graphs
 from nsyspipe.errors import shortened
-from nsyspipe.model.names import few, printable, ranges
+from nsyspipe.model.names import few, grouped, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.side_files import RunCapture
@@ -214,9 +214,7 @@ def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
 
 def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
     """Join equal problems of several places, in the order of the first of each."""
-    where: dict[tuple[str, str, str | None], list[Row]] = {}
-    for row in problems:
-        where.setdefault((row["severity"], row["message"], row["fix"]), []).append(row)
+    where = grouped(((row["severity"], row["message"], row["fix"]), row) for row in problems)
     return [(severity, message, place_of(rows), fix) for (severity, message, fix), rows in where.items()]
 
 
@@ -227,9 +225,7 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
         ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
         return _numbered("rank", ranks, most_places) if ranks else few(reports, most_places)
 
-    alike: dict[tuple[str, str, str | None], list[Row]] = {}
-    for row in problems:
-        alike.setdefault((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), []).append(row)
+    alike = grouped(((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), row) for row in problems)
     rows: list[Trouble] = []
     for group in alike.values():
         told, is_of_ranks = same_problems(group, place_of), all(row["rank"] is not None for row in group)

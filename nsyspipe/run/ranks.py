@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
-from nsyspipe.model.names import decoded, few, ranges
+from nsyspipe.model.names import decoded, few, grouped, ranges
 from nsyspipe.model.options import parse_ranks, several
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog
@@ -418,10 +418,8 @@ def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list
     """Return the ranks of each report as far as it can be told before it is read; None where nothing numbers all."""
     sources = [files.source_of(path) for path in paths]
     if rank_map is not None:
-        named: dict[str, set[int]] = {}
-        for key, rank in rank_map.items():
-            named.setdefault(re.sub(r":\d+$", "", key), set()).add(rank)
-        return [next((named[key] for key in _map_keys(path, None) if key in named), set()) for path in sources]
+        named = grouped((re.sub(r":\d+$", "", key), rank) for key, rank in rank_map.items())
+        return [next(({*named[key]} for key in _map_keys(path, None) if key in named), set()) for path in sources]
     numbers = _all_numbers([stem_rank(str(path)) for path in sources])
     if numbers is None and all(path.suffix == files.EXPORT_SUFFIX for path in paths):
         facts = [_facts_of(path) for path in paths]
