@@ -158,13 +158,11 @@ def names_in(place: str) -> tuple[list[str], list[str]]:
 def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running: RunningOptions) -> Iterator[Opened]:
     """Yield the captures of each run, read one after the other; the processes that read end with the context."""
     options, logs, maps = reading.chosen(), reading.nccl_log or [], reading.topology or []
-    saved = {place for one in named for place in one.places if is_saved(Path(place))}
+    saved = {place: find_saved(Path(place)) for one in named for place in one.places if is_saved(Path(place))}
     reports = [(one, place) for one in named for place in one.places if place not in saved]
     if not reports:
         reading.refuse_given("all runs are saved ones, whose figures are made", "analyze the reports again")
     logs_of, maps_of = _by_label(logs, named), _by_label(maps, named)
-    for place in sorted(saved):
-        find_saved(Path(place))  # refuses a store of several
     files = {label: find_logs(found) for label, found in logs_of.items()}
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         found = {key: reports_to_read([key[1]], reading, jobs=running.jobs, stage=stage) for key in reports}
@@ -174,9 +172,9 @@ def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running
         def open_one(one: NamedRuns, place: str) -> Run:
             # Each imported where it is used: what reads reports is heavy, and workers import it at the same time.
             if place in saved:
-                from nsyspipe.store.saved_run import open_saved
+                from nsyspipe.store.saved_run import SavedRun
 
-                return open_saved(Path(place), label=one.label)
+                return SavedRun(*saved[place], one.label)
             from nsyspipe.api import load
 
             paths, options["ranks"] = found[one, place]
