@@ -16,10 +16,6 @@ _HIDE = {
     ),
     False: ("send less, or hide communication under compute", "send less, use a faster link, or hide it under compute"),
 }
-_FEWER_SMS = (
-    "give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it",
-    "give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or shorten it",
-)
 _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 _LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
 LESS_HIDDEN = "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
@@ -93,6 +89,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     of_kernels = [[row[name] for name in ("name", "slowed_ns_sum", "free_ns_sum")] for row in sums.to_pylist()]
     of_kernels = sorted((row for row in of_kernels if row[2]), key=lambda row: (row[2] - row[1], row[0]))
     title = f"kernels run slower while communication is under way{beyond}"
+    action = "give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it"
+    advice = "give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or shorten it"
     figures = {
         "slowdown_ratio": slowdown,
         "n_kernels_compared": compared.n_kernels,
@@ -102,7 +100,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         "comm_delay_at_most_ns_per_step": AT_MOST * float(late[rows].mean()),
         "slowdown_ratio_by_kernel": {name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]},
     }
-    return Finding(title, *_FEWER_SMS, evidence.mean_of_most(slowed), figures)
+    return Finding(title, action, advice, evidence.mean_of_most(slowed), figures)
 
 
 RULES: Rules = {comm_bound: OF_COMM, comm_slows_compute: OF_COMM}

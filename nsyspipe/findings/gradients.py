@@ -32,10 +32,6 @@ _NO_SYNC = {
         "call model.set_requires_gradient_sync(False), or no_sync(), in all passes but the last; gradients then stay whole",
     ),
 }
-_COMPRESS = (
-    "model.register_comm_hook(None, bf16_compress_hook) halves the bytes, PowerSGD leaves next to none (the bound): check that "
-    "training still converges"
-)
 _HIERARCHY = (
     'HSDP, fully_shard(mesh=init_device_mesh("cuda", (hosts, ranks per host), mesh_dim_names=...)), reduce-scatters within a '
     "host and all-reduces a part across; or let NCCL take a tree (NCCL_ALGO=NVLSTree,Tree; its log with "
@@ -211,7 +207,9 @@ def compress_gradients(evidence: Evidence) -> Answer:
         f"f32 gradients cross a slow link{', and are not all hidden' if is_partly_hidden else ' without being hidden'}"
     )
     figures = {**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **figures}
-    return Finding(title, "bf16_compress_hook or PowerSGD; mind the precision", _COMPRESS, saving, figures)
+    halves = "model.register_comm_hook(None, bf16_compress_hook) halves the bytes"
+    advice = f"{halves}, PowerSGD leaves next to none (the bound): check that training still converges"
+    return Finding(title, "bf16_compress_hook or PowerSGD; mind the precision", advice, saving, figures)
 
 
 def no_sync(evidence: Evidence) -> Answer:
