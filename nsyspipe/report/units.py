@@ -176,10 +176,7 @@ def signed(value: float, told_from: float | None = None) -> str:
 
 
 def decimals(size: float, told_from: float | None = None) -> str:
-    """Write with one decimal, or as many as tell it from zero and from another number; at last with an exponent.
-
-    From 1000 on no decimal says anything.
-    """
+    """Write with one decimal, or as many as tell it from zero and from another number; at last with an exponent; from 1000 on without."""
     if not size or size >= _NO_DECIMAL:
         return f"{size:.0f}" if size else "0.0"
     for digits in range(1, _MOST_DIGITS + 1):
