@@ -29,7 +29,6 @@ from nsyspipe.version import __version__
 # How wide a terminal has room for what figures, kernels and changes can do without; both sides go last.
 _BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
-_TORCH_COMPILE = "; if only torch.compile made the kernels differ, go on with --force"
 _NO_PERCENTAGE = 10_000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
 _LITTLE = 0.001  # of the step time: nobody asks where less comes from
 _OF_ANOTHER = {"log-of-another-run", "topology-of-another-machine"}  # what was given, and is not used
@@ -57,7 +56,7 @@ def difference_blocks(difference: RunDifference) -> Iterator[Block]:
         first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
         yield Facts([side.name, *parts, *first], name, is_of_several=True)
     if checks := difference.comparability.to_pylist():
-        hints = {OTHER_WORK: _TORCH_COMPILE} if not difference.rules.is_forced else {}
+        hints = {} if difference.rules.is_forced else {OTHER_WORK: "; --force if only torch.compile made them differ"}
         doubts = [(row["blocks"], row["message"] + hints.get(row["check"], "")) for row in checks]
         yield Troubles(
             [("not comparable" if blocks else "warning", text, "", None) for blocks, text in doubts], is_close=True
@@ -353,8 +352,7 @@ def _signs_text(difference: RunDifference) -> str | None:
     if not (opposed := [metric_label(name) for name, *both in parts if min(both) < -little and max(both) > little]):
         return None
     whose = f"{difference.statistic}s of whichever rank has most of it"
-    names = listed(opposed)
-    return f"{names[:1].upper()}{names[1:]}: of the opposite sign among the figures below, which are {whose}."
+    return f"Of the opposite sign in the figures below, which are {whose}: {listed(opposed)}."
 
 
 def gate_text(gate: Gate) -> str:
