@@ -215,7 +215,9 @@ def _other_work(sides: Sides) -> Iterator[Check]:
             what = "whether steps do the same work is not known"
             yield _check(UNKNOWN_WORK, what, texts, after=after, blocks=texts[0] != texts[1])
     elif all(work.kernels for work in works) and works[0].is_other(works[1]):
-        texts = [works[0].text, works[1].text + works[1].shared_text(works[0])]
+        share = f"{100 * works[1].shared(works[0]):.0f} %"  # where all is in the same kernels, time and number differ
+        alike = "" if share == "100 %" else f" ({share} of it in the {SIDES[0]}'s kernels)"
+        texts = [works[0].text, works[1].text + alike]
         yield _check(OTHER_WORK, "the work of a step", texts, blocks=True)
 
 
@@ -266,11 +268,6 @@ class Work(NamedTuple):
         """It in words."""
         number = f" in {self.n:.4g} kernel{'s'[: self.n != 1]}" if self.launches else ""
         return f"{(self.busy_ns or 0.0) / 1e6:.4g} ms of compute{number}"
-
-    def shared_text(self, baseline: Work) -> str:
-        """Return how much of it is in kernels that the baseline runs too; nothing where all is, and time and number differ."""
-        share = f"{100 * self.shared(baseline):.0f} %"
-        return "" if share == "100 %" else f" ({share} of it in the {SIDES[0]}'s kernels)"
 
     def is_other(self, other: Work) -> bool:
         """Whether it is another program's, or another batch of it.

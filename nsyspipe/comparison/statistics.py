@@ -27,9 +27,7 @@ _METHOD = (
 )
 _POOLED = f"{_METHOD}; at least as wide as by the pooled t"
 _BETWEEN = f"{_POOLED} and Welch's t of the captures' centres"
-_BORROWED = (
-    f"{_POOLED} of the captures' centres, the side of one capture taken to spread between captures like the other side"
-)
+_BORROWED = f"{_POOLED} of the captures' centres, the side of one capture taken to spread between captures as the other"
 _MOST = 0.97  # what a correlation is taken for before any step is seen: anything from 0 to here
 # Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
 _FINENESS = ((160, 12), (800, 36), (math.inf, 108))

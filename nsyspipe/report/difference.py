@@ -36,7 +36,7 @@ _OF_ANOTHER = {"log-of-another-run", "topology-of-another-machine"}  # what was 
 _SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 4, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = (
-    "A time is that of the rank with most of it, step by step; in nsyspipe analyze it is the mean over ranks and steps."
+    "A time is that of each step's rank with most of it; in nsyspipe analyze it is the mean over ranks and steps."
 )
 # Captions of the tables, by which a page knows them.
 PARTS, METRICS = "Where the change of the mean step time comes from", "Figures of both sides"
@@ -57,10 +57,11 @@ def difference_blocks(difference: RunDifference) -> Iterator[Block]:
         first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
         yield Facts([side.name, *parts, *first], name, is_of_several=True)
     if checks := difference.comparability.to_pylist():
-        doubts = [
-            ("not comparable" if row["blocks"] else "warning", _doubt_text(difference, row), "", None) for row in checks
-        ]
-        yield Troubles(doubts, is_close=True)
+        hints = {} if difference.rules.is_forced else {OTHER_WORK: "; --force if only torch.compile made them differ"}
+        doubts = [(row["blocks"], row["message"] + hints.get(row["check"], "")) for row in checks]
+        yield Troubles(
+            [("not comparable" if blocks else "warning", text, "", None) for blocks, text in doubts], is_close=True
+        )
     if unused := [row for row in difference.problem_rows if row["code"] in _OF_ANOTHER]:
         yield Troubles(same_problems(unused, lambda rows: listed({row["side"]: 0 for row in rows})), is_close=True)
     yield _parts(difference)
@@ -69,12 +70,6 @@ def difference_blocks(difference: RunDifference) -> Iterator[Block]:
     yield _changes(difference)
     if texts := notes(difference):
         yield Notes(texts)
-
-
-def _doubt_text(difference: RunDifference, row: Mapping[str, Any]) -> str:
-    is_open = row["check"] == OTHER_WORK and not difference.rules.is_forced
-    hint = "; if only torch.compile made the kernels differ, go on with --force" * is_open
-    return f"{row['message']}{hint}"
 
 
 def gate_blocks(difference: RunDifference) -> Iterator[Sentence]:
@@ -105,11 +100,9 @@ def _parts(difference: RunDifference) -> Table:
 
 
 def _times(suffix: str) -> list[Field]:
-    sides = [
-        Field(f"{side}\nmean", of(side + suffix, partial(value_text, "ns")), from_width=_BOTH, decimals_of="mean")
-        for side in SIDES
-    ]
-    return [*sides, Field("change\nof mean", of(f"delta{suffix}", partial(delta_text, "ns")), decimals_of="mean")]
+    time = partial(Field, decimals_of="mean")
+    sides = [time(f"{side}\nmean", of(side + suffix, partial(value_text, "ns")), from_width=_BOTH) for side in SIDES]
+    return [*sides, time("change\nof mean", of(f"delta{suffix}", partial(delta_text, "ns")))]
 
 
 def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
@@ -222,9 +215,8 @@ def verdict_text(difference: RunDifference) -> str:
     )
     others = [f"{metric_label(row['metric'])}: {row['verdict']}" for row in rows if row["metric"] != deciding["metric"]]
     text = f"{_host_text(difference)}{difference.verdict.capitalize()}: {_decided(deciding, difference.fail_on)}"
-    names = [row["message"].partition(": ")[0] for row in difference.comparability.to_pylist() if row["blocks"]]
-    by_force = (
-        f"judged by --force, though not comparable ({', '.join(names)})" if names and difference.rules.is_forced else ""
+    by_force = "judged by --force, though not comparable" * (
+        difference.rules.is_forced and not difference.is_comparable
     )
     return "; ".join(filter(None, [text, ", ".join(others), by_force]))
 
@@ -315,18 +307,18 @@ def settling_text(steps: int | None, captures: int | None, counts: Sequence[int]
 
 def notes(difference: RunDifference) -> list[str]:
     """Return what to know of the figures: the method, what the interval leaves out, which file set thresholds."""
-    method = next((row["method"] for row in difference.metrics.to_pylist() if row["method"]), None)
+    method = next((row["method"] for row in difference.metrics.to_pylist() if row["ci_low"] is not None), None)
+    uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
     texts = []
     if difference.has_capture_without_steps:
         needs = "step time, times per step and a verdict need steps: name them with --step REGEX, or mark them with NVTX ranges"
         whole = "its shares and bandwidths as a whole are compared, without intervals"
         texts.append(f"A capture without steps: {whole}; {needs}.")
-    elif method:
-        uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
-        texts += [*uneven, "Times are judged on means, since steps are uneven."] if uneven else []
+    elif uneven:
+        texts += [*uneven, "Times are judged on means, since steps are uneven."]
+    if method:
         least = percent_text(difference.rules.min_effect)
-        if _has_intervals(difference):
-            texts.append(f"Intervals of the difference: {method}; no change: all of the interval within {least}.")
+        texts.append(f"Intervals of the difference: {method}; no change: all of the interval within {least}.")
         texts += spread_text(difference, "LABEL=REPORTS")
     texts += filter(None, [_beside_text(difference)])
     return texts + ([f"Thresholds from {file}."] if (file := difference.settings.file) else [])
@@ -335,12 +327,8 @@ def notes(difference: RunDifference) -> list[str]:
 def spread_text(difference: RunDifference, several: str) -> list[str]:
     """Return what the intervals leave out where each side is one capture, and how `several` are named; else nothing."""
     what = f"the spread between captures is not in the interval; name several as {several}"
-    is_unseen = _has_intervals(difference) and not difference.has_spread_between_captures
-    return [f"One capture per side: {what}."] if is_unseen else []
-
-
-def _has_intervals(difference: RunDifference) -> bool:
-    return any(row["ci_low"] is not None for row in difference.metrics.to_pylist())
+    has_intervals = any(row["ci_low"] is not None for row in difference.metrics.to_pylist())
+    return [f"One capture per side: {what}."] if has_intervals and not difference.has_spread_between_captures else []
 
 
 def _beside_text(difference: RunDifference) -> str | None:
@@ -367,8 +355,7 @@ def _signs_text(difference: RunDifference) -> str | None:
     if not (opposed := [metric_label(name) for name, *both in parts if min(both) < -little and max(both) > little]):
         return None
     whose = f"{difference.statistic}s of whichever rank has most of it"
-    names = listed(opposed)
-    return f"{names[:1].upper()}{names[1:]}: of the opposite sign among the figures below, which are {whose}."
+    return f"Of the opposite sign in the figures below, which are {whose}: {listed(opposed)}."
 
 
 def gate_text(gate: Gate) -> str:

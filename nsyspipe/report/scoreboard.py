@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -80,6 +80,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         return f"{delta} % ({low} .. {high})"
 
     has_kinds, others = len(board.kinds) > 1, _of_other_work(board)
+    peer = "the first of its kind" if has_kinds else board.reference
     judged = " or ".join(sorted({row["peer_statistic"] for row in rows} - {None} or {MEDIAN}, reverse=True))
     has_change, effect = {*map(change, rows)} != {absent}, percent_text(board.rules.min_effect)
     fields = [
@@ -88,18 +89,13 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
         Field("steps/s", of("throughput_steps_per_s", rate_text), hint=_DOCS["throughput_steps_per_s"], unit="steps/s", from_width=0 if board.sort == "throughput" else _RATE),
-        Field("speed-up\nof means", lambda row: speedup_text(row["peer_speedup"]), hint=_of_peer(board, "peer_speedup")),
+        Field("speed-up\nof means", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", peer)),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, hint="of the speed-up of means; the verdict rests on that of the change", from_width=_INTERVAL),
         *([Field("over the\nfirst", lambda row: absent if row["label"] in others else speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
-        *([Field(f"change\nof {judged}", change, hint=f"of the step time against the first of its kind, and its interval: the verdict is an improvement or a regression where that excludes 0 and the change is {effect} or more", from_width=_CHANGED)] if has_change else []),
-        Field(f"verdict\non {judged}", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _of_peer(board, "peer_verdict"), _VERDICT),
+        *([Field(f"change\nof {judged}", change, hint=f"of the step time against {peer}, and its interval: the verdict is an improvement or a regression where that excludes 0 and the change is {effect} or more", from_width=_CHANGED)] if has_change else []),
+        Field(f"verdict\non {judged}", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"].replace("the peer", peer), _VERDICT),
     ]  # fmt: skip
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
-
-
-def _of_peer(board: Scoreboard, column: str) -> str:
-    peer = board.reference if len(board.kinds) == 1 else "the first of its kind"
-    return _DOCS[column].replace("the peer", peer)
 
 
 def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
@@ -253,12 +249,11 @@ def notes(board: Scoreboard) -> list[str]:
         texts += [f"{side.label}: {', '.join(guessed)}."] if guessed else []
     texts += [f"Thresholds from {board.settings.file}."] if board.settings.file else []
     single = [side.label for side in board.sides if len(side.runs) == 1]
-    if all(row["peer_speedup_low"] is None or row["label"] == row["peer"] for row in rows):
-        pass  # there is no interval
-    elif 1 < len(single) == len(board.sides):
+    has_intervals = any(row["peer_speedup_low"] is not None and row["label"] != row["peer"] for row in rows)
+    if has_intervals and len(single) == len(board.sides):
         what = "the spread between captures is not in the intervals; several captures of a run share a LABEL=."
         texts.append(f"One capture per run: {what}")
-    elif 0 < len(single) < len(board.sides):
+    elif has_intervals and single:
         verb = "has one capture" if len(single) == 1 else "have one capture each"
         what = "against a run of several, the spread between captures is taken from that run."
         texts.append(f"{_listed(single)} {verb}: {what}")
@@ -267,7 +262,8 @@ def notes(board: Scoreboard) -> list[str]:
 
 def doubts(board: Scoreboard) -> list[str]:
     """Return what makes comparisons doubtful or undecided, each reason once with the runs that it concerns."""
-    undecided, copies, differ = (defaultdict[Any, list[Any]](list) for _ in range(3))
+    undecided, copies = (defaultdict[Any, list[str]](list) for _ in range(2))
+    differ = defaultdict[Any, defaultdict[str, list[str]]](lambda: defaultdict(list))
     unlike: dict[str, None] = {}
     for row in board.table.to_pylist():
         if row["peer_why"] and row["peer_speedup"] is not None:
@@ -285,7 +281,7 @@ def doubts(board: Scoreboard) -> list[str]:
         if not is_told and not is_parting:
             what = row["message"].partition(": ")[0]
             fate = _APART.get(row["check"], "") * (row["blocks"] and not board.rules.is_forced)
-            differ[what, row["against"], row["reference_value"], fate].append((row["value"], row["label"]))
+            differ[what, row["against"], row["reference_value"], fate][row["value"]].append(row["label"])
     return [
         *unlike,
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
@@ -294,14 +290,9 @@ def doubts(board: Scoreboard) -> list[str]:
     ]
 
 
-def _by_value(pairs: Iterable[tuple[str, str]]) -> str:
+def _by_value(labels: Mapping[str, Sequence[str]]) -> str:
     """Return values and the labels of the runs that have them: ``one 1, 2 (ddp2 and pp)``."""
-    labels: dict[str, list[str]] = {}
-    for value, label in pairs:
-        labels.setdefault(value, []).append(label)
-    return _listed(
-        f"{value} ({_listed(own)})" if len(own) > 1 else f"{own[0]} {value}" for value, own in labels.items()
-    )
+    return _listed(f"{value} ({_listed(own)})" if own[1:] else f"{own[0]} {value}" for value, own in labels.items())
 
 
 def scoreboard_document(board: Scoreboard) -> dict[str, Any]:

@@ -38,17 +38,12 @@ class Quantity(str):
         return quantity
 
 
-def ms_text(ns: float | None) -> str:
-    """Return nanoseconds as milliseconds with four significant digits, ``12.34 ms``."""
+def ms_text(ns: float | None, n_digits: int = 4) -> str:
+    """Return nanoseconds as milliseconds with so many significant digits, ``12.34 ms``; none before the point is left out."""
     if ns is None:
         return absent
     is_tiny = 0 < abs(ns / _NS_PER_MS) < _SMALLEST_MS
-    return Quantity(f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS)} ms", ns)
-
-
-def rough_ms(ns: float) -> str:
-    """Return nanoseconds as milliseconds with two significant digits and without the unit, ``560``."""
-    return f"{float(f'{ns / _NS_PER_MS:.1e}'):.15g}"
+    return Quantity(f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS, n_digits)} ms", ns)
 
 
 def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
@@ -90,9 +85,9 @@ def _decimals(value: float, n_digits: int = 4) -> int:
     return max(n_digits - 1 - math.floor(math.log10(abs(float(f"{value:.{n_digits - 1}e}")))), 0) if value else 0
 
 
-def _significant(value: float) -> str:
-    """Write a number with four significant digits and no exponent."""
-    return f"{value:.{_decimals(value)}f}" if value else "0"
+def _significant(value: float, n_digits: int = 4) -> str:
+    """Write a number with so many significant digits and no exponent."""
+    return f"{value:.{_decimals(value, n_digits)}f}" if value else "0"
 
 
 def with_share(time: str, ratio: float | None) -> str:
@@ -176,10 +171,7 @@ def signed(value: float, told_from: float | None = None) -> str:
 
 
 def decimals(size: float, told_from: float | None = None) -> str:
-    """Write with one decimal, or as many as tell it from zero and from another number; at last with an exponent.
-
-    From 1000 on no decimal says anything.
-    """
+    """Write with one decimal, or as many as tell it from zero and from another number; at last with an exponent; from 1000 on without."""
     if not size or size >= _NO_DECIMAL:
         return f"{size:.0f}" if size else "0.0"
     for digits in range(1, _MOST_DIGITS + 1):

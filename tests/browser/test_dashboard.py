@@ -68,8 +68,7 @@ def test_variants_are_ranked_not_taken_for_one_job(written, open_page):
     assert "The shortest of the series: bucket25, 80.00 ms" in words(page, "#story")
     assert set(page.locator("#table .change").all_inner_texts()) == {"-"}
     page.evaluate("nsyspipe.board.data.runs.n_steps.fill(2); nsyspipe.board.choose(3)")
-    assert words(page, "h1") == "Step time 90.00 ms"  # of so few steps compare calls none the fastest
-    assert "none is called the shortest (fewer than 3 steps each)" in words(page, "#story")
+    assert "none is called the shortest (fewer than 3 steps each)" in words(page, "#story")  # as compare says
     assert page.locator("#table .best:visible").count() == 0
 
 

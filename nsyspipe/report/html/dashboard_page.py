@@ -22,7 +22,7 @@ from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
-from nsyspipe.report.units import STEP_PARTS, ms_text, rough_ms, value_text
+from nsyspipe.report.units import STEP_PARTS, ms_text, value_text
 from nsyspipe.store.index import StoredRuns, Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import open_saved
@@ -86,8 +86,8 @@ def _works(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     n_kinds, words = Counter(family for family, _ in kinds), {}
     for family, some in kinds:
         name = f", {cut(family, 40) or 'no named steps'}" if len(n_kinds) > 1 else ""
-        ends = " to ".join(dict.fromkeys(map(rough_ms, (some[0], some[-1]))))
-        spread = f", compute {f'{ends} ms a step' if some[0] else 'not known'}" if n_kinds[family] > 1 else ""
+        ends = " to ".join(dict.fromkeys(ms_text(compute, 2) for compute in (some[0], some[-1])))
+        spread = f", compute {f'{ends} a step' if some[0] else 'not known'}" if n_kinds[family] > 1 else ""
         words.update({(family, compute): f"{name}{spread}" for compute in some})
     return [words[work] for work in works]
 

@@ -61,8 +61,8 @@ def _blocks(difference: RunDifference) -> Iterator[Block | Chart]:
                 yield with_column(block, 0, Field("about", kind="text"), topics)
             case _:
                 yield block
-    if difference.problem_rows:
-        yield Troubles([*_problems(difference)])
+    if problems := [*_problems(difference)]:
+        yield Troubles(problems)
     yield formula_table()
     yield provenance_table(difference)
 
@@ -72,9 +72,9 @@ def _problems(difference: RunDifference) -> Iterator[tuple[str, str, str, str | 
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
         captures: dict[tuple[str, str, str, str | None], list[int]] = {}
         for at, run in enumerate(side.runs, start=1):
-            for trouble in troubles(
-                row for row in difference.problem_rows if (row["side"], row["run_id"]) == (name, run.header.run_id)
-            ):
+            of_run = (name, run.header.run_id)
+            own = [row for row in difference.problem_rows if (row["side"], row["run_id"]) == of_run]
+            for trouble in troubles(own):
                 captures.setdefault(trouble, []).append(at)
         for (grave, what, place, fix), those in captures.items():
             some = f", capture {', '.join(ranges(those))} of {len(side.runs)}" if len(those) < len(side.runs) else ""
