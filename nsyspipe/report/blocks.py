@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, groupby, islice
 from typing import Any, TypeAlias
 
 from nsyspipe.report.units import absent, in_one_unit, ms_text
@@ -76,6 +77,7 @@ class Field:
     most: int | None = None  # its width there
     least: int | None = None
     unit: str = ""  # of quantities, where the heading says it
+    decimals_of: str = ""  # what columns that are written alike have in common
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +175,18 @@ def barred(
 def table_of(
     caption: str, rows: Sequence[Any], fields: Sequence[Field], note: str | None = None, **layout: Any  # noqa: ANN401 - of `Table`
 ) -> Table:  # fmt: skip
-    """Return a table of rows by what each column shows of them, a column of times in one unit."""
+    """Return a table of rows by what each column shows of them, times in one unit: a column's, or those of columns that are written alike."""
 
     def saying(cell: Cell, text: str) -> Cell:
         return replace(cell, text=text) if isinstance(cell, Bar) else text if isinstance(cell, str) else cell
 
-    columns = []
-    for field in fields:
-        cells = [field.cell(row) for row in rows]
-        columns.append(map(saying, cells, in_one_unit([*map(words_of, cells)], field.unit)))
+    columns = [[field.cell(row) for row in rows] for field in fields]
+    for _, alike in groupby(range(len(fields)), lambda at: fields[at].decimals_of or at):
+        places = [*alike]
+        cells = [*chain(*(columns[at] for at in places))]
+        said = map(saying, cells, in_one_unit([*map(words_of, cells)], fields[places[0]].unit))
+        for at in places:
+            columns[at] = [*islice(said, len(rows))]
     return Table(caption, fields, [[*row] for row in zip(*columns, strict=True)], note, **layout)
 
 
