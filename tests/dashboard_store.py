@@ -16,12 +16,13 @@ START = datetime(2026, 3, 1, 4, 30, tzinfo=UTC)
 
 def run_row(run_id: str, **changes: Any) -> dict[str, Any]:
     """Return a row of `runs`: 4 ranks on one host, 100 ms per step, a fifth of it communication, half of that hidden."""
+    step_ns = changes.get("step_time_ns", 100e6)
     return {
         "run_id": run_id, "label": "nightly", "n_ranks": 4, "world_size": 4, "gpu_names": "NVIDIA H200", "hosts": "node0",
         "nsys_versions": "2026.1", "export_schema_versions": "3.20", "captured_at_utc": START,
-        "reports": f"{run_id}.sqlite", "n_steps": 11, "n_summary_steps": 10, "step_time_ns": 100e6,
-        "throughput_steps_per_s": 10.0, "comm_share": 0.2, "exposed_comm_share": 0.1, "backward_overlap_ratio": 0.5,
-        "step_family": None, "compute_share": None,
+        "reports": f"{run_id}.sqlite", "n_steps": 11, "n_summary_steps": 10, "step_time_ns": step_ns,
+        "throughput_steps_per_s": step_ns and 1e9 / step_ns, "comm_share": 0.2, "exposed_comm_share": 0.1,
+        "overlap_ratio": 0.5, "backward_overlap_ratio": 0.5, "step_family": None, "compute_share": None,
         "wait_share": 0.05, "idle_share": 0.02, "link_kind": "nvlink", "n_findings": 0, "tool_version": "0.1.0",
         "schema_version": SCHEMA_VERSION, "details": "{}",
     } | changes  # fmt: skip
@@ -69,5 +70,4 @@ def add_series(store: Path, label: str, times_ms: list[float | None], **changes:
 
 def series_day(day: int, ms: float | None) -> dict[str, Any]:
     """Return what a row of `runs` says of the day and the step time of a run."""
-    rate = None if ms is None else 1000 / ms
-    return {"captured_at_utc": days(day), "step_time_ns": ms and 1e6 * ms, "throughput_steps_per_s": rate}
+    return {"captured_at_utc": days(day), "step_time_ns": ms and 1e6 * ms}

@@ -150,7 +150,7 @@ def _kernels(difference: RunDifference) -> Table:
         Field("status", of("status"), "word", from_width=_WORDS),
     ]
     more = f" {n} more changed less or not at all." if (n := difference.kernels.num_rows - len(rows)) else ""
-    note = f"No interval: times per step are not kept by kernel, and a small change may be noise.{more}"
+    note = f"Means over all ranks, where the parts of the step are of its slowest rank. No interval: times per step are not kept by kernel, and a small change may be noise.{more}"
     if not difference.kernels.num_rows:
         note = "not known: a side has no steps, or it was not counted what runs in them"
     elif not rows:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -236,9 +236,10 @@ def phase_table(phase_summary: pa.Table, step_ns: float | None = None) -> blocks
         barred(rows, "exposed\ncomm", itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase beside no compute of any"),
         barred(rows, "idle before", itemgetter("idle_ns_per_step"), "idle", "idle time that an operation of this phase ends"),
     ]  # fmt: skip
+    fields = [replace(field, decimals_of="time" * (field.heading != "phase")) for field in fields]
     in_host = sum(row["host_ns_per_step"] or 0 for row in rows)
-    note = words.HOST_AHEAD if in_host > (step_ns or in_host) else None
-    return table_of("Phases, mean per step", rows, fields, note) if rows else None
+    notes = [words.NEXT_STEPS] * bool(step_ns) + [words.HOST_AHEAD] * (in_host > (step_ns or in_host))
+    return table_of("Phases, mean per step", rows, fields, " ".join(notes) or None) if rows else None
 
 
 def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:

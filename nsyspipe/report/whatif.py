@@ -23,6 +23,8 @@ from nsyspipe.version import __version__
 
 _META = "nsyspipe-whatif"
 _LIMIT, _FEW_STEPS = "perfect-overlap", "few-steps-to-replay"
+_ANOTHER, _WITH_NVLINK = "Another machine", "If NVLink connects all of the GPUs"
+_NO_SETTING = {_LIMIT: " (no setting)", _ANOTHER: " (another machine)", _WITH_NVLINK: " (if it is there)"}
 _SAME_NS = 1.0  # a gain that is less is none: nothing changes
 _NARROW, _WIDE = 79, 92  # narrower terminals get fewer columns rather than broken ones
 
@@ -50,7 +52,7 @@ def headline(found: WhatIf) -> str:
         name = "Largest single change" if len(answered) > 1 else "The only change that could be answered"
         text, least = f"{name}: {best.label}, {_change(found, best)}", best.gain_pct or 0.0
         if level := [one.label for one in others if _is_level(best, one)]:
-            text += f"; level with it, within the ranges: {few(level, 3)}"
+            text += f"; level with it (each in the other's range): {few(level, 3)}"
     more = [one for one in faster.items() if (one[1].gain_pct or 0.0) > least]
     return " ".join([f"{text}.", *(f"{whose} ({one.label}): {_less_or_more(found, one)}." for whose, one in more)])
 
@@ -59,7 +61,7 @@ def _whose_link(one: Scenario) -> str:
     """Return where a link is that these GPUs may not have; nothing of other changes, and of a link that they were seen to have."""
     if "link" not in one.knobs or one.is_advised:
         return ""
-    return "Another machine" if one.finding is None else "If NVLink connects all of the GPUs"
+    return _ANOTHER if one.finding is None else _WITH_NVLINK
 
 
 def _is_level(one: Scenario, other: Scenario) -> bool:
@@ -143,7 +145,9 @@ def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:
     ends = in_one_unit([ms_text(ns) for one in rows for ns in (one.low_ns, one.high_ns)])
     pairs = zip(rows, ends[::2], ends[1::2], strict=True)
     spans = {one.id: f"{low.rpartition(' ')[0]} to {high}" for one, low, high in pairs}
-    notes = {one.id: " (no setting)" if one.id == _LIMIT else " (no change)" * _is_captured(one) for one in rows}
+    notes = {
+        one.id: " (no change)" * _is_captured(one) or _NO_SETTING.get(_whose_link(one) or one.id, "") for one in rows
+    }
     fields = [
         Field("change", lambda one: one.label + notes[one.id], "text"),
         Field("gain", partial(gain_text, found)),

@@ -40,6 +40,10 @@ _LONGEST_NAME = 35  # of a call, as the report has it; all of CUDA's are shorter
 _TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
 _MUCH_OF_RANKS = 0.1  # of a step: by so much phases differ between ranks, whatever runs ahead
+NEXT_STEPS = (
+    "On the device a step ends where the next one's first kernel begins: the next step's copies of data count in it, and "
+    "the idle time before that kernel, under its phase."
+)
 HOST_AHEAD = (
     "On the host phases sum to more than the step on the device: the host runs ahead, and what it waits for may be of "
     "other steps; a phase inside of another counts in both."
