@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations, islice, product
+from itertools import chain, combinations, islice, product
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from nsyspipe.analysis.traffic import EXPERT, dimensions, parallelism, ranks_per
 from nsyspipe.comparison.changes import SIDES, has_whole_graphs, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import METRICS
-from nsyspipe.model.names import few, is_matrix_product
+from nsyspipe.model.names import few, is_matrix_product, listed
 from nsyspipe.model.problems import MIXED_RUNS, MORE_STEPS
 from nsyspipe.model.table import table
 from nsyspipe.run.run import Run
@@ -83,7 +83,7 @@ _MORE_OF_SAME = 1.5
 _FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of one in another precision it may be less
 _LAUNCHES_ALIKE, _LEAST_LAUNCHES = 0.8, 1.0  # of all, matrix products as one
 _PRODUCTS, _COMPUTE = "matrix products", METRICS["compute"].column
-_UNLIKE, _OTHER_NUMBER = 1.25, 1.1  # captures of one configuration differ by less, in step time and collectives
+_UNLIKE, _OTHER_NUMBER = 1.25, 1.1  # captures of one configuration differ by less, in step time and messages
 OTHER_WORK, UNKNOWN_WORK, UNLIKE, SHARED_BATCH = "other-work", "unknown-work", "unlike-captures", "shared-batch"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
@@ -113,6 +113,12 @@ def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
     """Return what speaks against comparing two sides, as `_TESTS` tell it; what blocks comes first."""
     found = [check for test in _TESTS for check in test((baseline, candidate))]
     return sorted(found, key=lambda check: not check.blocks)
+
+
+def check_captures(side: Side) -> list[Check]:
+    """Return what parts the captures of one side, with which no other is compared."""
+    found = check_comparable(side, side) if len(side.runs) > 1 else []
+    return [*{check.message: check for check in found if check.parts}.values()]
 
 
 def n_steps(run: Run) -> int:
@@ -294,25 +300,56 @@ def _per_batch(run: Run) -> tuple[str, tuple[int, bool]]:
     return f"{number} ({degrees})" if degrees else number, (n, is_all)
 
 
+def collectives_per_step(run: Run, by: Sequence[str] = ("collective", "datatype")) -> dict[str, float]:
+    """Return how many collectives of each sort a rank has per summary step."""
+    rows = run.collectives()
+    counts = rows.filter(rows["in_summary"]).group_by(by, use_threads=False).aggregate([([], "count_all")]).to_pylist()
+    n_cells = n_steps(run) * run.header.n_ranks
+    return {" ".join(row[name] for name in by if row[name]): row["count_all"] / n_cells for row in counts}
+
+
 def _unlike_captures(sides: Sides) -> Iterator[Check]:
     """Tell of captures of one side that are hardly of one configuration: spread between them is not noise."""
     for at, side in enumerate(sides):
-        rows = [run.summary().select(["step_time_ns", "collectives_per_step"]).to_pylist()[0] for run in side.runs]
-        times = [row["step_time_ns"] for row in rows if row["step_time_ns"]] or [1.0]
-        least, most = min(times), max(times)
-        rows.sort(key=lambda row: row["step_time_ns"] or 0.0)
-        numbers = [number for row in rows if (number := row["collectives_per_step"]) is not None]
-        has_more = max(numbers, default=0.0) > _OTHER_NUMBER * min(numbers, default=0.0)
-        works = [work for run in side.runs if (work := Work.of([run])).kernels and len(side.runs) > 1]
-        is_other = any(one.is_other(two) for one, two in combinations(works, 2))
-        if most > _UNLIKE * least or has_more or is_other:
-            facts = [f"{least / 1e6:.4g} and {most / 1e6:.4g} ms a step"]
-            facts += [f"{' and '.join(f'{n:.4g}' for n in dict.fromkeys(numbers))} collectives"] * has_more
-            facts += ["other kernels"] * is_other
-            by = f"by {100 * (most / least - 1):.0f} %"
-            message = f"captures of {side.name} differ {by} ({'; '.join(facts)}): one configuration? name STORE:ID"
+        if len(side.runs) > 1 and (facts := _apart(side.runs)):
+            by, *others = facts
+            message = (
+                f"captures of {side.name} differ {by} ({'; '.join(others)}): one configuration? if not, name only one"
+            )
             words = [by if number == at else _NONE for number in range(2)]
             yield Check(UNLIKE, blocks=True, baseline=words[0], candidate=words[1], message=message)
+
+
+def _apart(runs: Sequence[Run]) -> list[str]:
+    """Return by how much captures differ and in what, if by more than those of one configuration do."""
+    rows = sorted((run.summary().to_pylist()[0] for run in runs), key=lambda row: row["step_time_ns"] or 0.0)
+    times = [row["step_time_ns"] for row in rows if row["step_time_ns"]] or [1.0]
+    facts = []
+    for column, unit, what in (
+        ("collectives_per_step", 1, "collectives"),
+        ("message_bytes_per_step", 1e6, "MB of messages"),
+    ):
+        values = [value for row in rows if (value := row[column]) is not None]
+        if max(values, default=0.0) > _OTHER_NUMBER * min(values, default=0.0):
+            facts.append(f"{' and '.join(dict.fromkeys(f'{value / unit:.4g}' for value in values))} {what}")
+    sorts = {} if any(map(has_whole_graphs, runs)) else _sorts(runs)
+    most = max(map(sum, zip(*sorts.values(), strict=True)), default=0.0)
+    of_some = [sort for sort, counts in sorts.items() if not all(counts)]
+    if of_some and most > _OTHER_NUMBER * sum(map(min, sorts.values())):
+        facts.append(f"not all have {listed(of_some)}")
+    works = [work for run in runs if (work := Work.of([run])).kernels]
+    facts += ["other kernels"] * any(one.is_other(two) for one, two in combinations(works, 2))
+    if not facts and times[-1] <= _UNLIKE * times[0]:
+        return []
+    by = f"by {100 * (times[-1] / times[0] - 1):.0f} %"
+    return [by, f"{times[0] / 1e6:.4g} and {times[-1] / 1e6:.4g} ms a step", *facts]
+
+
+def _sorts(runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Return for each sort of collective how many captures have per step; by datatype where all of it was recorded."""
+    is_typed = not any(run.collectives()["datatype"].null_count for run in runs)
+    counts = [collectives_per_step(run, ("collective", "datatype")[: 1 + is_typed]) for run in runs if n_steps(run)]
+    return {sort: [own.get(sort, 0.0) for own in counts] for sort in sorted({*chain(*counts)})}
 
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness, divided
 from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_comparable
+from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_captures, check_comparable
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
@@ -168,7 +168,8 @@ class Scoreboard(ShownInNotebooks):
             for against, check in checks:
                 before, (what, sides, _) = check.baseline, check.message.partition(": baseline ")
                 now = check.candidate.replace(f"the {SIDES[0]}'s", f"{against}'s")
-                words = f"{what}: {against} {before}, {label} {now}" if sides else what
+                of_sides = f"{against} {before}, {label} {now}" if label != against else f"{label} {now}"
+                words = f"{what}: {of_sides}" if sides else what
                 row = (label, against, check.check, check.blocks, before, now, words)
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
@@ -212,7 +213,12 @@ class Scoreboard(ShownInNotebooks):
     def _checked(self) -> Callable[[str, str], list[Check]]:
         """What speaks against comparing two runs, by their labels: each pair is checked once."""
         sides = {side.label: side for side in self.sides}
-        return cache(lambda one, other: [] if one == other else check_comparable(sides[one], sides[other]))
+
+        def checked(one: str, other: str) -> list[Check]:
+            of_itself = check_captures(sides[one]) if len(sides) == 1 else []  # else it is told beside the others
+            return of_itself if one == other else check_comparable(sides[one], sides[other])
+
+        return cache(checked)
 
     def _checked_once(self, run: str, other: str) -> list[Check]:
         """Return the same whichever of them was given first: what does not depend on that."""
@@ -249,9 +255,11 @@ class Scoreboard(ShownInNotebooks):
             columns |= dict(zip(("speedup", "speedup_low", "speedup_high"), speed, strict=True))
         if isinstance(judgement, str):
             columns["why"] = judgement
+        elif is_itself:
+            return columns
         elif blocking and not self.rules.is_forced:
             columns["why"] = f"not comparable: {', '.join(blocking)}"
-        elif not is_itself:
+        else:
             delta = judgement.difference
             columns |= {"verdict": judgement.verdict, "why": judgement.why, "statistic": delta.statistic}
             ends = {"delta_ratio": delta.delta, "delta_low_ratio": delta.low, "delta_high_ratio": delta.high}

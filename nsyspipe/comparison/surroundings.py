@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.traffic import dimensions
 from nsyspipe.comparison.changes import SIDES, StepTable, has_whole_graphs, mean_of, mean_step_time
-from nsyspipe.comparison.comparability import n_steps
+from nsyspipe.comparison.comparability import collectives_per_step, n_steps
 from nsyspipe.comparison.metrics import per_step
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import table
@@ -147,12 +147,8 @@ def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
     yield ("stragglers", "lateness of the latest rank per step", "ns"), _latest(table)
     if has_whole_graphs(table.run):
         return  # some collectives may not have been seen
-    rows = table.run.collectives()
-    by_sort = rows.filter(rows["in_summary"]).group_by(["collective", "datatype"], use_threads=False)
-    n_cells = table.n_steps * len(table.ranks)
-    for row in by_sort.aggregate([([], "count_all")]).to_pylist():
-        name = " ".join(filter(None, (row["collective"], row["datatype"])))
-        yield ("collectives", f"{name} per step", "count"), row["count_all"] / n_cells
+    for sort, number in collectives_per_step(table.run).items():
+        yield ("collectives", f"{sort} per step", "count"), number
 
 
 def _latest(table: StepTable) -> float | None:

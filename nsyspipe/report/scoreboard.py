@@ -143,7 +143,8 @@ def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
 
 def headlines(board: Scoreboard) -> list[str]:
     """Return a sentence for each kind of several runs, the one with most runs first; one sentence at least."""
-    if len(board.sides) == 1:
+    is_alone = len(board.sides) == 1
+    if is_alone and not board.checks.num_rows:
         return [f"{board.reference} is the only run: there is nothing to compare it with."]
     kinds = rows_by_kind(board)
     several = sorted((kind for kind in kinds if len(kind[1]) > 1), key=lambda kind: -len(kind[1]))
@@ -154,7 +155,9 @@ def headlines(board: Scoreboard) -> list[str]:
         facts = [what for what in checks if what not in whole]
         whole = [*([f"{differ} {_listed(facts)}"] if facts else []), *whole]
         why = "; ".join(whole) or "which of them are alike is not known"
-        return [f"No two of {len(board.sides)} runs can be compared: {why}."]
+        none = f"No two of {len(board.sides)} runs can be compared"
+        alone = f"{board.reference} is the only run, and its captures are hardly of one configuration"
+        return [f"{alone if is_alone else none}: {why}."]
     is_open = {UNKNOWN_WORK: (True, False), SHARED_BATCH: (False,)}
     unknown = [row for row in board.checks.to_pylist() if row["blocks"] in is_open.get(row["check"], ())]
     unseen = {row[side] for row in unknown for side in ("label", "against")}
@@ -273,7 +276,7 @@ def doubts(board: Scoreboard) -> list[str]:
         if row["check"] == "same-capture":
             copies[row["against"]].extend([] if is_named(row["label"]) else [row["label"]])
             continue
-        if row["check"] == UNLIKE:
+        if row["check"] == UNLIKE or row["label"] == row["against"]:
             unlike[row["message"]] = None
             continue
         is_told = row["check"] == "few-steps" and is_named(row["label"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsyspipe.api import compare, diff
+from nsyspipe.api import compare, diff, load
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import overall_verdict
 from nsyspipe.errors import OptionError, ReportNotFoundError
@@ -97,6 +97,25 @@ def test_one_step_is_too_few_and_more_are_asked_for(runs):
     assert verdict_text(found).endswith("1 step, needs 3; capture more steps")
 
 
+def test_captures_of_one_side_in_another_precision_are_no_spread(real):
+    names = ("2gpu-gpt-b25-shm", "2gpu-gpt-b25-shm-bf16hook", "2gpu-gpt-b25")
+    plain, compressed, other = (load(real / f"{name}_*.sqlite", jobs=1) for name in names)
+    sides = Side("both", [plain, compressed]), other
+    for found in (diff(*sides), diff(*sides[::-1])):
+        assert found.verdict == "inconclusive"
+        assert "not all have all_reduce bf16 and all_reduce f32" in found.metrics["why"][0].as_py()
+    (row,) = compare([sides[0]]).checks.to_pylist()
+    assert (row["label"], row["against"], row["check"], row["blocks"]) == ("both", "both", "unlike-captures", True)
+
+
+def test_a_run_alone_whose_captures_have_other_ranks_is_said_to_have(made):
+    board = compare({"x": [made(STEPS), made(STEPS, STEPS)]})
+    assert ["world-size", True, "world size: x 1 | 2"] in [
+        [row[n] for n in ("check", "blocks", "message")] for row in board.checks.to_pylist()
+    ]
+    assert "world size: x 1 | 2" in doubts(board)
+
+
 @pytest.mark.slow
 def test_two_captures_of_one_side_put_their_spread_into_the_interval(runs):
     before, after = (runs(f"ddp-4gpu-{name}") for name in ("before", "after"))
@@ -107,7 +126,10 @@ def test_two_captures_of_one_side_put_their_spread_into_the_interval(runs):
     assert not found.is_comparable
     forced = diff(Side("both", (before, after)), after, force=True).metrics.to_pylist()[0]
     assert (forced["verdict"], forced["settle_steps"], forced["settle_captures"]) == ("inconclusive", None, None)
-    assert doubts(compare([after, Side("both", (before, after))]))[0] == f"{doubt}: one configuration? name STORE:ID"
+    alone = compare([Side("both", (before, after))])
+    for board in (compare([after, Side("both", (before, after))]), alone):
+        assert doubts(board)[0] == f"{doubt}: one configuration? if not, name only one"
+    assert alone.verdict == f"both is the only run, and its captures are hardly of one configuration: {doubt}."
     row = found.metrics.to_pylist()[0]
     assert row["ci_low"] < 0 < row["ci_high"]
     assert found.has_spread_between_captures
