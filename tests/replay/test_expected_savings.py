@@ -88,7 +88,8 @@ def test_bounds_order_and_all_else_stay(loaded):
 
 def test_what_is_expected_is_not_cut_to_the_bound(loaded):
     run = loaded(SINGLE)
-    low = schema.FINDINGS.from_rows([row | {"saving_ns_per_step": 1e6} for row in run.judged_findings().to_pylist()])
+    rows = run.judged_findings().to_pylist()
+    low = schema.FINDINGS.from_rows([row | {"saving_ns_per_step": 1e6} for row in rows])
     column = with_expected_savings(run, low)["expected_ns_per_step"]
     assert column.equals(run.findings()["expected_ns_per_step"])
     assert min(column.drop_null().to_pylist()) > 1e6
