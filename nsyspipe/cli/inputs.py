@@ -52,8 +52,7 @@ def opened_run(named: Sequence[str], reading: OneRunOptions, running: RunningOpt
     """Yield the run that all arguments name together, and what starts a stage; processes that read end with the context."""
     labels, places = zip(*map(split_label, named), strict=True)
     if len({*labels}) > 1:
-        problem = "names several runs, where one is meant"
-        raise OptionError(shlex.join(named), problem, fix=shlex.quote(named[0]))
+        raise OptionError(shlex.join(named), "names several runs, where one is meant", fix=shlex.quote(named[0]))
     options = reading.chosen("label", "run_id", "topology") | {"nccl_log": reading.nccl_log or [], "reports": places}
     options["label"] = options["label"] or labels[0]
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:

@@ -149,8 +149,7 @@ class ReadingOptions:
 
     def chosen(self, *more: str) -> dict[str, Any]:
         """Return those of every command by name, and further ones that this one has."""
-        names = [one.name for one in fields(ReadingOptions)]
-        return {name: getattr(self, name) for name in (*names, *more)}
+        return {name: getattr(self, name) for name in (*(one.name for one in fields(ReadingOptions)), *more)}
 
     def refuse_given(self, why: str, fix: str) -> None:
         """Refuse those that are given where nothing is read."""

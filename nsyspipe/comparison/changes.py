@@ -67,8 +67,7 @@ Costs = dict[tuple[str | None, str], tuple[float, float]]  # by phase and name: 
 
 def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) -> tuple[pa.Table, pa.Table]:
     """Return `STEP_TIME_PARTS` and `IDLE_CAUSE_PARTS`, in 1/1024 ns or whole ones, apportioned so that they sum exactly."""
-    names = ("wall", *PARTS, *IDLE_CAUSES)
-    sides = [{name: _mean(side, name) for name in names} for side in (baseline, candidate)]
+    sides = [{name: _mean(side, name) for name in ("wall", *PARTS, *IDLE_CAUSES)} for side in (baseline, candidate)]
     shown = [_shown(means) for means in sides]
     causes = [name for name in IDLE_CAUSES if name != _UNKNOWN]
     known = [name for name in causes if all(means[name] is not None for means in sides)]
@@ -185,8 +184,7 @@ class StepTable:
     def matrix(self, column: str) -> Int64 | None:
         """Return a column of integers as ranks x steps; None where any of it is null, or without steps."""
         values = self.rows[column]
-        is_hidden = self.hides_idle and column.startswith("idle_")
-        if is_hidden or values.null_count or not self.n_steps:
+        if (self.hides_idle and column.startswith("idle_")) or values.null_count or not self.n_steps:
             return None
         matrix: Int64 = values.to_numpy().reshape(-1, self.n_steps)
         return matrix

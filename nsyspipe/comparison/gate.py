@@ -53,8 +53,7 @@ def check_confidence(confidence: object, name: str = "--confidence", fix: str = 
     """Return a confidence above 0.5 and below 1, of a text too; an `OptionError` in which it is called `name` if it is none."""
     value = _number(confidence)
     if not _LEAST_CONFIDENCE < value < 1:
-        problem = f"is no number between {_LEAST_CONFIDENCE} and 1"
-        raise OptionError(f"{name} {confidence!r}", problem, fix=fix)
+        raise OptionError(f"{name} {confidence!r}", f"is no number between {_LEAST_CONFIDENCE} and 1", fix=fix)
     return value
 
 

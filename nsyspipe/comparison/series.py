@@ -272,8 +272,7 @@ def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str
     """Say which sides have too few steps to decide anything, and how few; None if both have enough."""
     if one.too_few == other.too_few:
         return one.too_few and f"{names[0]} and {names[1]}: {one.too_few}"
-    lacking = zip(names, (one.too_few, other.too_few), strict=True)
-    return "; ".join(f"{name}: {why}" for name, why in lacking if why)
+    return "; ".join(f"{name}: {why}" for name, why in zip(names, (one.too_few, other.too_few), strict=True) if why)
 
 
 def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:

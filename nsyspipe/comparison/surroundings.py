@@ -73,8 +73,7 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
         before, after = map(_numbers, tables)
         little_ns = _LATE_SHARE * float(min(mean_step_time(side) or 0 for side in tables))
         # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was not seen.
-        is_whole = any(map(has_whole_graphs, runs))
-        keys = before.keys() & after.keys() if is_whole else before.keys() | after.keys()
+        keys = before.keys() & after.keys() if any(map(has_whole_graphs, runs)) else before.keys() | after.keys()
         of_all = before[_IN_ALL], after[_IN_ALL]
         for key in sorted(keys, key=lambda key: (key[0], key != _IN_ALL, key)):
             one, other = before.get(key, 0.0), after.get(key, 0.0)

@@ -268,8 +268,7 @@ def formats_of(
 
 def dumps(found: dict[str, Any]) -> str:
     """Write the document with one row of each table per line, so that two of them can be compared."""
-    parts = [f"{json.dumps(key)}: {_value(value)}" for key, value in found.items()]
-    return "{\n" + ",\n".join(parts) + "\n}\n"
+    return "{\n" + ",\n".join([f"{json.dumps(key)}: {_value(value)}" for key, value in found.items()]) + "\n}\n"
 
 
 def _value(value: object) -> str:
