@@ -41,7 +41,7 @@ def comm_bound(evidence: Evidence) -> Answer:
     phase = max(by_phase, key=by_phase.__getitem__)
     # Of which phase the waiting is, is not known: it may all be of this one.
     is_mostly = by_phase[phase] - (exposed - transfer) >= _MOSTLY * transfer
-    where = f", launched in {phase}" if is_mostly and phase != _NO_PHASE else ""
+    where = f", launched during {phase} on the host" if is_mostly and phase != _NO_PHASE else ""
     apart = " (waiting apart)" if evidence.is_wait_known else ""
     is_ddp = set(evidence.roles) <= {DATA, OTHER}
     action, advice = _HIDE[is_ddp and bool(evidence.gradient_all_reduces.num_rows)]
@@ -90,12 +90,13 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     of_kernels = sorted((row for row in of_kernels if row[2]), key=lambda row: (row[2] - row[1], row[0]))
     return Finding(
         title=f"kernels run slower while communication is under way{beyond}",
-        action="give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it",
-        advice="give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or shorten it",
+        action="give NCCL fewer SMs (NCCL_MAX_CTAS), or send less",
+        advice="give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or send less",
         saving_ns_per_step=evidence.mean_of_most(slowed),
         evidence={
             "slowdown_ratio": slowdown,
             "n_kernels_compared": compared.n_kernels,
+            "compared_share": compared.share,
             **evidence.means("overlap_compute_ns", "comm_delay_ns"),
             "slowdown_at_most_ratio": min(AT_MOST * slowdown, MOST_BELIEVED),
             "overlap_compute_at_most_ns_per_step": float(hidden[rows].mean()),
