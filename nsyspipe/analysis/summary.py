@@ -27,6 +27,7 @@ _NEAR, _HALF = 0.1, 0.5
 _GAP, _REGULAR_GAP = 4.0, 2.5  # between two levels, times the spread within; fewer where they come regularly
 _LEAST_OF_A_LEVEL = 2
 MUCH_RATIO = 0.05  # A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %
+_LEAST_BETWEEN_NS = 10_000  # less is no loading
 
 
 def with_ratios(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> dict[str, pa.Array | pa.ChunkedArray]:
@@ -253,10 +254,12 @@ def _apart(
 
 
 def longest_between(figures: Sequence[HostFigures]) -> HostFigures | None:
-    """Return the process with most time between its steps; None where that is less than `MUCH_RATIO` of a step."""
+    """Return the process with most time between its steps; None where that is less than `MUCH_RATIO` of a step, or 10 us."""
     known = [one for one in figures if one.between_ns is not None and one.median_ns is not None]
     most = max(known, key=lambda one: one.between_ns or 0, default=None)  # of equal ones the first
-    return most if most and (most.between_ns or 0) >= max(MUCH_RATIO * (most.median_ns or 0), 1) else None
+    return (
+        most if most and (most.between_ns or 0) >= max(MUCH_RATIO * (most.median_ns or 0), _LEAST_BETWEEN_NS) else None
+    )
 
 
 def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFigures:

@@ -41,7 +41,7 @@ def comm_bound(evidence: Evidence) -> Answer:
     phase = max(by_phase, key=by_phase.__getitem__)
     # Of which phase the waiting is, is not known: it may all be of this one.
     is_mostly = by_phase[phase] - (exposed - transfer) >= _MOSTLY * transfer
-    where = f", launched in {phase}" if is_mostly and phase != _NO_PHASE else ""
+    where = f", launched during {phase} on the host" if is_mostly and phase != _NO_PHASE else ""
     apart = " (waiting apart)" if evidence.is_wait_known else ""
     is_ddp = set(evidence.roles) <= {DATA, OTHER}
     action, advice = _HIDE[is_ddp and bool(evidence.gradient_all_reduces.num_rows)]
@@ -88,19 +88,22 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     sums = evidence.kernels.group_by("name", use_threads=False).aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
     of_kernels = [[row[name] for name in ("name", "slowed_ns_sum", "free_ns_sum")] for row in sums.to_pylist()]
     of_kernels = sorted((row for row in of_kernels if row[2]), key=lambda row: (row[2] - row[1], row[0]))
-    title = f"kernels run slower while communication is under way{beyond}"
-    action = "give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it"
-    advice = "give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or shorten it"
-    figures = {
-        "slowdown_ratio": slowdown,
-        "n_kernels_compared": compared.n_kernels,
-        **evidence.means("overlap_compute_ns", "comm_delay_ns"),
-        "slowdown_at_most_ratio": min(AT_MOST * slowdown, MOST_BELIEVED),
-        "overlap_compute_at_most_ns_per_step": float(hidden[rows].mean()),
-        "comm_delay_at_most_ns_per_step": AT_MOST * float(late[rows].mean()),
-        "slowdown_ratio_by_kernel": {name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]},
-    }
-    return Finding(title, action, advice, evidence.mean_of_most(slowed), figures)
+    return Finding(
+        title=f"kernels run slower while communication is under way{beyond}",
+        action="give NCCL fewer SMs (NCCL_MAX_CTAS), or send less",
+        advice="give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or send less",
+        saving_ns_per_step=evidence.mean_of_most(slowed),
+        evidence={
+            "slowdown_ratio": slowdown,
+            "n_kernels_compared": compared.n_kernels,
+            "compared_share": compared.share,
+            **evidence.means("overlap_compute_ns", "comm_delay_ns"),
+            "slowdown_at_most_ratio": min(AT_MOST * slowdown, MOST_BELIEVED),
+            "overlap_compute_at_most_ns_per_step": float(hidden[rows].mean()),
+            "comm_delay_at_most_ns_per_step": AT_MOST * float(late[rows].mean()),
+            "slowdown_ratio_by_kernel": {name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]},
+        },
+    )
 
 
 RULES: Rules = {comm_bound: OF_COMM, comm_slows_compute: OF_COMM}

@@ -68,7 +68,7 @@ def single_bucket(evidence: Evidence) -> Answer:
     if compute and None not in {busy, alone, idle} and busy - alone + idle > compute:
         hiding = {"backward_on_device": busy, "idle_before": idle, "less_exposed_comm": -alone}
     title = f"the gradients go in one all-reduce {'after the backward pass' if is_after else 'that no compute hides'}"
-    action = f"lower bucket_cap_mb to {BUCKET_MB}: one all-reduce {'after backward' if is_after else 'nothing hides'}"
+    action = f"lower bucket_cap_mb to {BUCKET_MB} (now one bucket for all)"
     option = f"lower DistributedDataParallel(bucket_cap_mb=...), {BUCKET_MB} is the default"
     figures = {
         **{name: evidence.summary[name] for name in ("collectives_per_step", "overlap_ratio")},

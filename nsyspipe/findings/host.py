@@ -55,6 +55,7 @@ class Idle:
     # Mean per step of the rank that sets the limit: the cause, the waiting that others' made, what that slows, and by how much
     # another's window is longer. They sum to the saving.
     parts: Mapping[str, float] = field(default_factory=dict)
+    limit_rank: int | None = None  # that rank, if it is the same in all steps
 
 
 def idle_of(evidence: Evidence, column: str) -> Idle | None:
@@ -96,10 +97,11 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
     slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, is_most=True), 0.0)
     shortened = wall - cause - made - slowed
-    saving, parts = None, {}
+    saving, parts, setting = None, {}, np.empty(0, np.int64)
     if not bubble:
         saving, limit = evidence.saving_down_to(shortened), evidence.rows_of_most(shortened)
         parts = evidence.parts_of(limit, idle=cause, waiting=made, slowed_by_waiting=slowed)
+        setting = np.unique(rank[limit])
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
     shares, judged = np.bincount(place, weights=cause[waited_for]), float(cause[waited_for].mean())
     named = int(ranks[shares.argmax()])
@@ -114,7 +116,7 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
         awaited = f", which the others wait for{evidence.waited_in}" if is_waited_for else ""
         one_of = f" on ranks {listed(in_turn)}, on one of them in each step"
         where = one_of if len(in_turn) > 1 else f" on rank {named}{of_host}{awaited}"
-    return Idle(judged, saving, named, where + bubble, parts)
+    return Idle(judged, saving, named, where + bubble, parts, int(setting[0]) if setting.size == 1 else None)
 
 
 def idle_above(evidence: Evidence, column: str) -> Idle | None:
@@ -127,7 +129,7 @@ def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
     """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
     means = evidence.means("idle_ns", *IDLE_CAUSES)
     judged: dict[str, Any] = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
-    judged |= {"saving_ns_per_step_by_part": {**idle.parts}} if idle.parts else {}
+    judged |= {"saving_ns_per_step_by_part": {**idle.parts}, "limit_rank": idle.limit_rank} if idle.parts else {}
     bubble = {"bubble_ns_per_step": evidence.bubble_ns_per_step} if evidence.is_pipeline else {}
     return means if evidence.n_ranks == 1 else means | judged | bubble
 

@@ -94,8 +94,8 @@ def straggler(evidence: Evidence) -> Answer:
     worst = named[0]
     least = max(noticeable, _LEAST_BEHIND * total)
     behind = {rank: ns for rank, ns in _behind(met, n_steps).items() if ns >= least and rank not in named}
-    phase, phase_ns = _longer_phase(evidence, worst, steps_of[worst])
-    where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
+    phase, phase_ns, is_idle = _longer_phase(evidence, worst, steps_of[worst])
+    where = f", mostly {'idle ' * is_idle}in {phase}" if phase and len(named) == 1 and not behind else ""
     of_named = {rank: parts[rank] for rank in named}
     late_ns = 0.0 if where or behind or evidence.is_pipeline else launched_late_ns(evidence, steps_of)
     is_by_host = late_ns >= _MOSTLY * n_steps * sum(of_named.values())
@@ -236,8 +236,8 @@ def _per_step(rows: pa.Table, column: str, n_steps: int) -> dict[int, float]:
     return {row["rank"]: row[f"{column}_sum"] / n_steps for row in totals}
 
 
-def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | None, float | None]:
-    """Return the phase that has 60 % of what this rank took longer than the others in those steps, and by how much; else None."""
+def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | None, float | None, bool]:
+    """Return the phase that has 60 % of what this rank took longer than the others in those steps, by how much, and whether its device idles for half of it; else None."""
     held = pc.field("step").isin(pa.array(steps))
     phases, windows = evidence.phases.filter(held), evidence.steps.filter(held)
     # Time on the device beside exposed communication, and idle time; for all phases on the host where a rank's is not known.
@@ -258,15 +258,16 @@ def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | No
     longer = sum(max(one, 0.0) for one in more.values())
     # What ends a gap may be forward's although the host was loading data: that is no time of forward.
     if "data" in more and input_ns > max(more["data"], _MOSTLY * longer):
-        return "data", input_ns
+        return "data", input_ns, False
     phase = max(more, key=more.__getitem__, default=_OUTSIDE)
     own = more.get(phase, 0.0) - (0.0 if phase == "data" else input_ns)
     # Where its device idles and its host is shorter in the phase, the host had fallen behind before.
     in_phase = phases.filter(pc.equal(phases["phase"], phase))
     idle, host = (excess(in_phase[name], pc.equal(in_phase["rank"], rank)) for name in ("idle_ns", "host_ns"))
-    if is_device and 2 * idle > own and host < 0:
-        return None, None
-    return (phase, own) if phase != _OUTSIDE and own > _MOSTLY * longer else (None, None)
+    is_idle = is_device and 2 * idle > own
+    if (is_idle and host < 0) or phase == _OUTSIDE or own <= _MOSTLY * longer:
+        return None, None, False
+    return phase, own, is_idle
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _LABELS = {
     "is_wait_included": "holds waiting that is not known",
     "is_estimate": "an estimate", "judged_idle_blocked": "idle blocked, rank waited for", "judged_idle_input": "idle input, rank waited for",
     "judged_idle_launch": "idle launch, rank waited for",
-    "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "left if transfers took no time (replay)", "link_nominal": "nominal bandwidth of the link", "longer_window": "window shorter than the longest by",
+    "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "left if transfers take no time, replayed", "limit_rank": "rank that the bound is of", "link_nominal": "nominal bandwidth of the link", "longer_window": "step shorter than the slowest rank's by",
     "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute_at_most": "compute beside communication, at most", "overlap_compute": "compute beside communication",
     "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_conditional": "gain of the replay, if so", "replay_limit": "gain of the replay, a limit", "replay_refused": "not replayed",
     "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
@@ -176,9 +176,12 @@ def parts_text(evidence: Mapping[str, Any]) -> str:
         return ""
     rest = whole - sum(seen.values())
     seen |= {"rest": rest} if abs(rest) >= _NOTHING * whole else {}
-    text = " ".join(f"{'-' if ns < 0 else '+'} {_label(name)} {ms_text(abs(ns))}" for name, ns in seen.items())[2:]
-    whose = "is left with the shortest window" if parts.keys() <= _OF_WINDOW else "computes least"
-    return f"of the rank that {whose} in each step: {text}" if longest else text
+    text = " + ".join(f"{_label(name)} {ms_text(ns)}" for name, ns in seen.items() if ns > 0)
+    text += "".join(f", less {ms_text(-ns)} {_label(name)}" for name, ns in seen.items() if ns < 0)
+    if longest:
+        whose = "with the shortest step but for waiting" if parts.keys() <= _OF_WINDOW else "that computes least"
+        return f"in each step of the rank {whose}: {text}"
+    return text if (rank := evidence.get("limit_rank")) is None else f"on rank {rank}: {text}"
 
 
 def is_little(findings: Sequence[Finding]) -> bool:

@@ -25,7 +25,7 @@ IDS = (
 )
 LONGEST_ACTION = 56
 _UNIT = re.compile(
-    r"(_ns|_bytes|_bytes_per_s|_ratio|_share)(_per_step)?(_by_[a-z]+)?$|s_per_step$|^n_|^rank$|^world_size$"
+    r"(_ns|_bytes|_bytes_per_s|_ratio|_share)(_per_step)?(_by_[a-z]+)?$|s_per_step$|^n_|(^|_)rank$|^world_size$"
 )
 _TIMES = [column.name for column in schema.STEPS.columns if column.unit == "ns"]
 _COUNTS = ["dtod_bytes", "n_dtod", "n_collectives", "grad_copy_bytes", "n_grad_copies"]

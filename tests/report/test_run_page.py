@@ -128,7 +128,7 @@ def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(ste
     ("is_estimate", True, [("an estimate", "yes")]), ("ranks", [0, 3], [("ranks", "0, 3")]),
     ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, [("exposed comm per step, backward", "2.000 ms")]),
     ("link", None, []), ("bytes_per_step", 2e6, [("bytes per step", "2.00 MB")]),
-    ("saving_ns_per_step_by_part", {"longer_window": 1e6}, [("gain at most per step, window shorter than the longest by", "1.000 ms")]),
+    ("saving_ns_per_step_by_part", {"longer_window": 1e6}, [("gain at most per step, step shorter than the slowest rank's by", "1.000 ms")]),
     ("n_steps_held_up_by_rank", {"3": 2}, [("number of steps in which others were held up, rank 3", "2")]),
 ])  # fmt: skip
 def test_evidence_is_written_in_words_by_its_unit(key, value, rows):

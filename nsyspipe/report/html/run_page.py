@@ -37,7 +37,7 @@ _SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 12, 8, 15, 8
 _LISTED = 64  # ranks of a table, and hosts
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
-_WHOSE_BOUNDS = " A bound is of the rank that decides in each step, the figures above are means over ranks."
+_WHOSE_BOUNDS = " Step time is the slowest rank's in each step; a bound is of the rank that decides, the figures above are means over ranks."
 _IDLE_MEANINGS = {
     "input": "the host was in the data phase, or between two steps",
     "launch": "the host launched late, and was neither in the data phase nor blocked",
