@@ -134,8 +134,8 @@ def _late_before(evidence: Evidence, rank: int, delays_ns: float) -> tuple[str, 
     own, others = (pc.max(of_first.filter(rows)["start_ns"]).as_py() for rows in (is_own, ~is_own))
     if evidence.is_pipeline or own - others < _LEAST_PART * delays_ns:  # stages begin one after the other by design
         return "", {}
-    text = f", {100 * (own - others) / delays_ns:.0f} % of it because rank {rank} began step {first} late"
-    return text, {"late_before_first_step_ns": own - others}
+    # No share: one late start is in the delays of several collectives.
+    return f", in part because rank {rank} began step {first} late", {"late_before_first_step_ns": own - others}
 
 
 def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, float]:
