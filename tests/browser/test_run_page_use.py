@@ -51,24 +51,17 @@ def longest(opened, lane):
     """Point at the longest bar of rank 0 in a lane; return what the page holds of it, and the tooltip."""
     bar = opened.page.evaluate(
         """lane => {
-      const { ranks, names } = nsyspipe.data("timeline");
-      const bars = ranks[0].lanes[lane];
-      const at = bars.length.indexOf(Math.max(...bars.length));
-      const { start, length, exposed, wait } = bars;
-      return { name: names[bars.name?.[at]], start: start[at], length: length[at], exposed: exposed?.[at], wait: wait?.[at] };
+      const data = nsyspipe.data("timeline"), bars = data.ranks[0].lanes[lane];
+      const at = bars.length.indexOf(Math.max(...bars.length)), ns = bars.start[at] + bars.length[at] / 2;
+      const x = nsyspipe.charts.get("chart-timeline").convertToPixel({ xAxisIndex: 0 }, ns);
+      const { top } = nsyspipe.timeline.layout(data, false).rows.find(row => row.lane === lane);
+      return { x, top, name: data.names[bars.name?.[at]], length: bars.length[at], exposed: bars.exposed?.[at], wait: bars.wait?.[at] };
     }""",
-        lane,
-    )
-    middle = f"chart.convertToPixel({{xAxisIndex: 0}}, {bar['start'] + bar['length'] / 2})"
-    x = opened.chart(middle, TIMELINE)
-    row = opened.page.evaluate(
-        """lane => nsyspipe.timeline.layout(nsyspipe.data("timeline"), false)
-      .rows.find(row => row.lane === lane).top""",
         lane,
     )
     # No hand leaps onto a bar: zrender takes a leap back to the same one for no move at all.
     opened.page.mouse.move(*opened.point(TIMELINE, 1, 1))
-    opened.page.mouse.move(*opened.point(TIMELINE, x, row + 12))
+    opened.page.mouse.move(*opened.point(TIMELINE, bar["x"], bar["top"] + 12))
     return bar, opened.tooltip()
 
 
@@ -133,52 +126,43 @@ def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_pa
     assert (bar["wait"], "exposed" in text, "waiting" in text) == (None, True, False)
 
 
-# Of each rank how many ns its pixels show of each colour, read from one line of pixels: a pixel is a tenth opaque at least.
+# Of each rank how many ns one line of its lane's pixels shows of each colour; what is least busy is a tenth opaque.
 SHOWN = """([lane, line, ...colours]) => {
-  const { end } = nsyspipe.data("timeline");
-  const { layout, TOP } = nsyspipe.timeline;
-  const canvas = document.querySelector("#chart-timeline canvas");
+  const data = nsyspipe.data("timeline"), { layout, TOP } = nsyspipe.timeline, canvas = document.querySelector("#chart-timeline canvas");
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
   copy.fillStyle = nsyspipe.palette().surface;
   copy.fillRect(0, 0, canvas.width, canvas.height);
   copy.drawImage(canvas, 0, 0);
-  const x = ns => nsyspipe.charts.get("chart-timeline").convertToPixel({ xAxisIndex: 0 }, ns);
+  const [from, to] = [0, data.end].map(ns => nsyspipe.charts.get("chart-timeline").convertToPixel({ xAxisIndex: 0 }, ns));
   const of = name => nsyspipe.palette()[name].match(/[0-9]+/g).map(Number);
-  const ground = of("surface");
-  const ways = colours.map(name => of(name).map((one, at) => one - ground[at]));
-  const dot = (one, other) => one.reduce((sum, value, at) => sum + value * other[at], 0);
-  return layout(nsyspipe.data("timeline"), true).rows.filter(row => row.lane === lane).map(({ top }) => {
-    const { data } = copy.getImageData(x(0), TOP + top + line, x(end) - x(0), 1);
-    const shown = colours.map(() => 0);
-    for (let at = 0; at < data.length; at += 4) {
-      const pixel = ground.map((one, channel) => data[at + channel] - one);
-      const strengths = ways.map(way => dot(pixel, way) / dot(way, way));
-      const off = ways.map((way, way_at) => Math.hypot(...way.map((one, channel) => pixel[channel] - one * strengths[way_at])));
-      const nearest = off.indexOf(Math.min(...off));
-      shown[nearest] += Math.max(strengths[nearest] - 0.1, 0) / 0.9;
-    }
-    return shown.map(n => n * end / (x(end) - x(0)));
-  });
+  return layout(data, true).rows.filter(row => row.lane === lane).map(({ top }) =>
+    [of("surface"), colours.map(of), [...copy.getImageData(from, TOP + top + line, to - from, 1).data], data.end / (to - from)]);
 }"""
 
 
+def shown(ground, colours, pixels, pixel_ns):
+    """Return the ns of each colour: that on whose way from the ground a pixel lies nearest, as far as it lies on it."""
+    over, ways = np.reshape(pixels, (-1, 4))[:, :3] - ground, np.subtract(colours, ground)
+    strength = over @ ways.T / (ways**2).sum(axis=1)
+    off = np.linalg.norm(over[:, None] - strength[:, :, None] * ways, axis=2)
+    nearest = off.argmin(axis=1)[:, None] == np.arange(len(ways))
+    return (nearest * np.maximum(strength - 0.1, 0) / 0.9).sum(axis=0) * pixel_ns
+
+
 @pytest.mark.parametrize("width", [400, 1280])
-@pytest.mark.parametrize(
-    "name", ["2gpu-graph-node", "fsdp-4gpu", "ddp-4gpu-shm-powersgd", "2gpu-pp", "2gpu-tp"]
-)
+@pytest.mark.parametrize("name", ["2gpu-graph-node", "fsdp-4gpu", "ddp-4gpu-shm-powersgd", "2gpu-pp", "2gpu-tp"])
 def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(name, width, real, tmp_path, open_page):
     path = tmp_path / "page.html"
     path.write_text(run_page(load(str(real / f"{name}_[0-9].sqlite"))), encoding="utf-8")
     opened = open_page(path, size=(width, 900))
     opened.draw()
+    # Without names and the box of the longest stretch.
     data = opened.page.evaluate("""() => {
       const data = nsyspipe.data("timeline");
-      const plain = JSON.parse(JSON.stringify(data));
-      data.names.fill(""); // neither names nor the box of the longest stretch
-      for (const { lanes } of data.ranks) for (const bars of Object.values(lanes)) delete bars.n;
-      data.stretch = null;
+      data.ranks.forEach(({ lanes }) => Object.values(lanes).forEach(bars => { delete bars.n; }));
+      Object.assign(data, { stretch: null, names: [] });
       nsyspipe.lifecycle.redrawAll();
-      return plain;
+      return data;
     }""")
 
     def sums(lane, column):
@@ -191,8 +175,8 @@ def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(name, w
         ("compute", 1, {"compute": sums("compute", "busy")}), ("launch", 1, {"launch": sums("launch", "busy")}),
         ("comm", 1, {"exposed": exposed, "hidden": comm - exposed}), ("comm", 20, {"waiting": wait, "transfer": comm - wait}),
     ):  # fmt: skip
-        shown = opened.page.evaluate(SHOWN, [lane, line, *colours])
-        assert np.array(shown) == pytest.approx(np.array([*colours.values()]).T, rel=0.02, abs=2 * pixel), lane
+        found = [shown(*one) for one in opened.page.evaluate(SHOWN, [lane, line, *colours])]
+        assert np.array(found) == pytest.approx(np.array([*colours.values()]).T, rel=0.02, abs=2 * pixel), lane
 
 
 def test_buttons_zoom_in_out_and_back(timeline):
