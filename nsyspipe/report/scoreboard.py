@@ -340,10 +340,8 @@ def scoreboard_page(board: Scoreboard) -> str:
     fields = [Field("column", kind="text"), Field("formula", kind="text")]
     formulas = Table("Definitions", fields, [[*pair] for pair in defined.items()])
     parts = [*blocks[:at], _chart(board), *blocks[at:], formulas]
-    short = {
-        text: cut(text.rpartition("'s, ")[0] + "'s" if text.startswith(_LIKE) else text.partition(", ")[0], 2 * _SHORT)
-        for _, _, text in rows_by_kind(board)
-    }
+    texts = (text for _, _, text in rows_by_kind(board))
+    short = {text: cut(text.rpartition("'s, ")[0] or text.partition(", ")[0], 2 * _SHORT) for text in texts}
     title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
     return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard",), short=short)
 

@@ -214,16 +214,14 @@ def test_tooltips_show_names_as_text(hostile):
 
 def test_a_bar_with_a_hostile_name_is_pointed_at(hostile):
     hostile.show("chart-timeline")
-    bar = hostile.page.evaluate("""() => {
-      const { ranks, names } = nsyspipe.data("timeline");
-      const { compute } = ranks[0].lanes;
-      const row = nsyspipe.timeline.layout(nsyspipe.data("timeline"), false).rows.find(one => one.lane === "compute");
-      return { at: compute.start[1] + compute.length[1] / 2, name: names[compute.name[1]], top: row.top };
+    x, top, name = hostile.page.evaluate("""() => {
+      const data = nsyspipe.data("timeline"), { start, length, name } = data.ranks[0].lanes.compute;
+      const x = nsyspipe.charts.get("chart-timeline").convertToPixel({ xAxisIndex: 0 }, start[1] + length[1] / 2);
+      return [x, nsyspipe.timeline.layout(data, false).rows.find(row => row.lane === "compute").top, data.names[name[1]]];
     }""")
-    assert bar["name"].startswith("<img src=x")
-    x = hostile.chart(f"chart.convertToPixel({{xAxisIndex: 0}}, {bar['at']})", "chart-timeline")
-    hostile.page.mouse.move(*hostile.point("chart-timeline", x, bar["top"] + 15))
-    assert bar["name"] in hostile.tooltip()
+    assert name.startswith("<img src=x")
+    hostile.page.mouse.move(*hostile.point("chart-timeline", x, top + 15))
+    assert name in hostile.tooltip()
     assert hostile.page.evaluate("window.attacked") is None
 
 
@@ -270,20 +268,10 @@ def test_both_timelines_have_titles_one_axis_and_one_zoom(kept):
     assert page.locator(f"#{TIMELINES} .side-title").all_inner_texts() == titles
     page.locator("button.theme").click()
     page.locator(f"#{TIMELINES} [data-zoom-by=reset]").click()
-
-
-def test_titles_stand_above_the_lanes_of_their_side(written, open_page):
-    opened = open_page(written("straggler"))
-    opened.draw()
-    opened.show(TIMELINES)
-    # The layout in the order from top to bottom: a title, then its lanes.
-    tops = opened.page.locator(f"#{TIMELINES} .lanes > div").evaluate_all(
-        "all => all.map(one => [one.getBoundingClientRect().top, one.className])"
-    )
-    order = [name for _, name in sorted(tops)]
-    assert order.count("side-title") == 2
-    assert order[0] == "side-title"
-    assert order.index("side-title", 1) == len(order) // 2
+    # From top to bottom: a title, then the lanes of its side.
+    names = "all => all.sort((one, other) => one.getBoundingClientRect().top - other.getBoundingClientRect().top).map(one => one.className)"
+    order = page.locator(f"#{TIMELINES} .lanes > div").evaluate_all(names)
+    assert [at for at, name in enumerate(order) if name == "side-title"] == [0, len(order) // 2]
 
 
 def test_pointing_at_a_bar_says_whose_it_is(kept):

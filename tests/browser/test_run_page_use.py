@@ -9,7 +9,8 @@ from nsyspipe.report.units import bandwidth_text, bytes_text, ms_text, percent_t
 from tests.build.synthetic import generate
 
 TIMELINE = "chart-timeline"
-COMPUTE_ROW = 44  # in `ddp-2gpu-straggler` rank 0's first compute bar begins with the step
+# In `ddp-2gpu-straggler` rank 0's first compute bar begins with the step.
+COMPUTE_ROW = 44
 
 
 @pytest.fixture(scope="module")
@@ -50,24 +51,17 @@ def longest(opened, lane):
     """Point at the longest bar of rank 0 in a lane; return what the page holds of it, and the tooltip."""
     bar = opened.page.evaluate(
         """lane => {
-      const { ranks, names } = nsyspipe.data("timeline");
-      const bars = ranks[0].lanes[lane];
-      const at = bars.length.indexOf(Math.max(...bars.length));
-      const { start, length, exposed, wait } = bars;
-      return { name: names[bars.name?.[at]], start: start[at], length: length[at], exposed: exposed?.[at], wait: wait?.[at] };
+      const data = nsyspipe.data("timeline"), bars = data.ranks[0].lanes[lane];
+      const at = bars.length.indexOf(Math.max(...bars.length)), ns = bars.start[at] + bars.length[at] / 2;
+      const x = nsyspipe.charts.get("chart-timeline").convertToPixel({ xAxisIndex: 0 }, ns);
+      const { top } = nsyspipe.timeline.layout(data, false).rows.find(row => row.lane === lane);
+      return { x, top, name: data.names[bars.name?.[at]], length: bars.length[at], exposed: bars.exposed?.[at], wait: bars.wait?.[at] };
     }""",
-        lane,
-    )
-    middle = f"chart.convertToPixel({{xAxisIndex: 0}}, {bar['start'] + bar['length'] / 2})"
-    x = opened.chart(middle, TIMELINE)
-    row = opened.page.evaluate(
-        """lane => nsyspipe.timeline.layout(nsyspipe.data("timeline"), false)
-      .rows.find(row => row.lane === lane).top""",
         lane,
     )
     # No hand leaps onto a bar: zrender takes a leap back to the same one for no move at all.
     opened.page.mouse.move(*opened.point(TIMELINE, 1, 1))
-    opened.page.mouse.move(*opened.point(TIMELINE, x, row + 12))
+    opened.page.mouse.move(*opened.point(TIMELINE, bar["x"], bar["top"] + 12))
     return bar, opened.tooltip()
 
 
@@ -132,64 +126,60 @@ def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_pa
     assert (bar["wait"], "exposed" in text, "waiting" in text) == (None, True, False)
 
 
-# Of each rank how many ns its pixels show of each colour, read from one line of pixels: a pixel is a tenth opaque at least.
+# Of each rank how many ns one line of its lane's pixels shows of each colour; what is least busy is a tenth opaque.
 SHOWN = """([lane, line, ...colours]) => {
-  const { end } = nsyspipe.data("timeline");
-  const { layout, TOP } = nsyspipe.timeline;
-  const canvas = document.querySelector("#chart-timeline canvas");
+  const data = nsyspipe.data("timeline"), { layout, TOP } = nsyspipe.timeline, canvas = document.querySelector("#chart-timeline canvas");
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
   copy.fillStyle = nsyspipe.palette().surface;
   copy.fillRect(0, 0, canvas.width, canvas.height);
   copy.drawImage(canvas, 0, 0);
-  const x = ns => nsyspipe.charts.get("chart-timeline").convertToPixel({ xAxisIndex: 0 }, ns);
+  const [from, to] = [0, data.end].map(ns => nsyspipe.charts.get("chart-timeline").convertToPixel({ xAxisIndex: 0 }, ns));
   const of = name => nsyspipe.palette()[name].match(/[0-9]+/g).map(Number);
-  const ground = of("surface");
-  const ways = colours.map(name => of(name).map((one, at) => one - ground[at]));
-  const dot = (one, other) => one.reduce((sum, value, at) => sum + value * other[at], 0);
-  return layout(nsyspipe.data("timeline"), true).rows.filter(row => row.lane === lane).map(({ top }) => {
-    const { data } = copy.getImageData(x(0), TOP + top + line, x(end) - x(0), 1);
-    const shown = colours.map(() => 0);
-    for (let at = 0; at < data.length; at += 4) {
-      const pixel = ground.map((one, channel) => data[at + channel] - one);
-      const strengths = ways.map(way => dot(pixel, way) / dot(way, way));
-      const off = ways.map((way, way_at) => Math.hypot(...way.map((one, channel) => pixel[channel] - one * strengths[way_at])));
-      const nearest = off.indexOf(Math.min(...off));
-      shown[nearest] += Math.max(strengths[nearest] - 0.1, 0) / 0.9;
-    }
-    return shown.map(n => n * end / (x(end) - x(0)));
-  });
+  return layout(data, true).rows.filter(row => row.lane === lane).map(({ top }) =>
+    [of("surface"), colours.map(of), [...copy.getImageData(from, TOP + top + line, to - from, 1).data], data.end / (to - from)]);
 }"""
 
 
-@pytest.mark.parametrize("width", [400, 1280])
+def shown(ground, colours, pixels, pixel_ns):
+    """Return the ns of each colour: that on whose way from the ground a pixel lies nearest, as far as it lies on it."""
+    over, ways = np.reshape(pixels, (-1, 4))[:, :3] - ground, np.subtract(colours, ground)
+    strength = over @ ways.T / (ways**2).sum(axis=1)
+    off = np.linalg.norm(over[:, None] - strength[:, :, None] * ways, axis=2)
+    nearest = off.argmin(axis=1)[:, None] == np.arange(len(ways))
+    return (nearest * np.maximum(strength - 0.1, 0) / 0.9).sum(axis=0) * pixel_ns
+
+
 @pytest.mark.parametrize("name", ["2gpu-graph-node", "fsdp-4gpu", "ddp-4gpu-shm-powersgd", "2gpu-pp", "2gpu-tp"])
-def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(name, width, real, tmp_path, open_page):
+def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(name, real, tmp_path, open_page):
     path = tmp_path / "page.html"
     path.write_text(run_page(load(str(real / f"{name}_[0-9].sqlite"))), encoding="utf-8")
-    opened = open_page(path, size=(width, 900))
+    opened = open_page(path)
     opened.draw()
+    # Without names and the box of the longest stretch.
     data = opened.page.evaluate("""() => {
       const data = nsyspipe.data("timeline");
-      const plain = JSON.parse(JSON.stringify(data));
-      data.names.fill(""); // neither names nor the box of the longest stretch
-      for (const { lanes } of data.ranks) for (const bars of Object.values(lanes)) delete bars.n;
-      data.stretch = null;
+      data.ranks.forEach(({ lanes }) => Object.values(lanes).forEach(bars => { delete bars.n; }));
+      Object.assign(data, { stretch: null, names: [] });
       nsyspipe.lifecycle.redrawAll();
-      return plain;
+      return data;
     }""")
 
     def sums(lane, column):
         found = [one["lanes"][lane] for one in data["ranks"]]
         return np.array([sum(bars.get(column, bars["length"])) for bars in found])
 
-    pixel = data["end"] / (width - 160)
     comm, exposed, wait = sums("comm", "busy"), sums("comm", "exposed"), sums("comm", "wait")
-    for lane, line, colours in (
+    lanes = (
         ("compute", 1, {"compute": sums("compute", "busy")}), ("launch", 1, {"launch": sums("launch", "busy")}),
         ("comm", 1, {"exposed": exposed, "hidden": comm - exposed}), ("comm", 20, {"waiting": wait, "transfer": comm - wait}),
-    ):  # fmt: skip
-        shown = opened.page.evaluate(SHOWN, [lane, line, *colours])
-        assert np.array(shown) == pytest.approx(np.array([*colours.values()]).T, rel=0.02, abs=2 * pixel), lane
+    )  # fmt: skip
+    for width in (1280, 400):
+        opened.page.set_viewport_size({"width": width, "height": 900})
+        opened.wait(f"document.querySelector('#{TIMELINE} canvas').clientWidth <= {width}")
+        for lane, line, colours in lanes:
+            found = [shown(*one) for one in opened.page.evaluate(SHOWN, [lane, line, *colours])]
+            two_pixels = 2 * data["end"] / (width - 160)
+            assert np.array(found) == pytest.approx(np.array([*colours.values()]).T, rel=0.02, abs=two_pixels), lane
 
 
 def test_buttons_zoom_in_out_and_back(timeline):
@@ -212,8 +202,16 @@ def test_keys_zoom_and_pan_a_focused_chart_up_to_its_ends(timeline):
         assert timeline.zoom(TIMELINE) == pytest.approx(zoom)
 
 
-def test_the_wheel_scrolls_the_page_until_the_chart_is_clicked(timeline):
+def test_the_wheel_scrolls_the_page_until_control_is_held_or_the_chart_is_clicked(timeline):
     page = timeline.page
+    page.mouse.move(*timeline.point(TIMELINE, 500, COMPUTE_ROW))
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -120)
+    page.keyboard.up("Control")
+    page.wait_for_timeout(100)
+    start, end = timeline.zoom(TIMELINE)
+    assert end - start == pytest.approx(62.5)
+    page.locator(f"#{TIMELINE} .zoom button").nth(2).click()
     page.mouse.move(*timeline.point(TIMELINE, 500, COMPUTE_ROW))
     before = page.evaluate("scrollY")
     page.mouse.wheel(0, 200)
@@ -225,18 +223,9 @@ def test_the_wheel_scrolls_the_page_until_the_chart_is_clicked(timeline):
     page.mouse.wheel(0, -240)
     page.wait_for_timeout(100)
     start, end = timeline.zoom(TIMELINE)
-    assert end - start == pytest.approx(100 / 1.6**2)  # two notches of 120: 1.6 * 1.6, around the pointer
+    # Two notches of 120: 1.6 * 1.6, around the pointer.
+    assert end - start == pytest.approx(100 / 1.6**2)
     assert page.evaluate("scrollY") == settled
-
-
-def test_the_wheel_with_control_zooms_at_once(timeline):
-    timeline.page.mouse.move(*timeline.point(TIMELINE, 500, COMPUTE_ROW))
-    timeline.page.keyboard.down("Control")
-    timeline.page.mouse.wheel(0, -120)
-    timeline.page.keyboard.up("Control")
-    timeline.page.wait_for_timeout(100)
-    start, end = timeline.zoom(TIMELINE)
-    assert end - start == pytest.approx(62.5)
 
 
 def test_dragging_pans(timeline):
@@ -324,14 +313,6 @@ def test_paper_is_light_complete_and_without_furniture(written, open_page, scree
 ])  # fmt: skip
 def test_figures_in_tooltips_are_written_as_everywhere_else(straggler, name, write, values):
     assert straggler.page.evaluate(f"all => all.map(one => nsyspipe.{name}(one))", values) == [*map(write, values)]
-
-
-def test_the_page_of_another_size_is_redrawn(written, open_page):
-    opened = open_page(written("steady"))
-    opened.page.set_viewport_size({"width": 900, "height": 900})
-    width = "document.querySelector('#chart-step-bars canvas').clientWidth"
-    opened.wait(f"{width} < 860")
-    assert opened.chart("chart.getWidth()", "chart-step-bars") == opened.page.evaluate(width)
 
 
 # Required: 6 MB, 3 s. The time is that of an idle machine (0.6 and 1.0 s); a busy one is no fault of the page.

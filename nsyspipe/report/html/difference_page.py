@@ -29,10 +29,8 @@ _Drawn: TypeAlias = "tuple[str, list[str], pa.Table, pa.Table]"
 _SCRIPTS = ("difference_waterfall", "timeline_layout", "timeline_draw", "timeline", "difference_timelines")
 _TIMELINES, _PROVENANCE = "Timelines of both sides", "Provenance of both sides"
 # Links have the first words of the sections whose names are long: all of them have room at 1280 pixels.
-_SHORT = {
-    PARTS: "Where the change", _TIMELINES: "Timelines", METRICS: "Figures", KERNELS: "Kernels", CHANGES: "What else",
-    _PROVENANCE: "Provenance",
-}  # fmt: skip
+_SHORT = {name: name.partition(" ")[0] for name in (_TIMELINES, METRICS, KERNELS, _PROVENANCE)}
+_SHORT |= {PARTS: "Where the change", CHANGES: "What else"}
 _REST, _NEUTRAL = "not split", "ink3"  # a part that a side did not record; and a colour that stands for no part
 
 

@@ -148,10 +148,9 @@ def _code(text: str, unbroken: int = _UNBROKEN, longest: int = _LONG_CODE) -> Ma
     """Return an advice with what is to be typed marked as code, which stands in one line up to `longest` letters."""
     marked, (*pairs, rest) = Markup(), _CODE.split(cut(text, _MOST_SHOWN))
     for words, code in zip(pairs[::2], pairs[1::2], strict=True):
-        tag = Markup('<code class="long">') if len(code) > longest else Markup("<code>")
-        marked += Markup("{}{}{}</code>").format(
-            _name(words, unbroken), tag, _name(code) if len(code) > longest else code
-        )
+        is_long = len(code) > longest
+        shape = Markup('{}<code class="long">{}</code>') if is_long else Markup("{}<code>{}</code>")
+        marked += shape.format(_name(words, unbroken), _name(code) if is_long else code)
     return marked + _name(rest, unbroken)
 
 

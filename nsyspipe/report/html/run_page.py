@@ -275,9 +275,8 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
     left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
     label = "Timeline of the capture" if run.is_capture else f"Timeline of step {data['step']}"
     table = timeline_table(run.timeline(), run.steps(), listed, is_capture=run.is_capture)
-    caption = IS_PAINTED + left_out
     colours = lane_legend([rank for _, step in steps for rank in step["ranks"]])
-    chart = Chart("timeline", "Timeline", label, 120, data, table, caption, colours, has_zoom=True)
+    chart = Chart("timeline", "Timeline", label, 120, data, table, IS_PAINTED + left_out, colours, has_zoom=True)
     yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])
 
 

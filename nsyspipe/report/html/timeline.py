@@ -15,7 +15,6 @@ from nsyspipe.report.units import absent, in_one_unit, ms_text
 _LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")  # of a rank, from top to bottom
 _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be communication
 MOST_BARS = 24_000  # more take longer to draw than to understand, and each costs some 25 bytes
-# Of what is drawn, for a caption.
 IS_PAINTED = (
     "Fainter is less busy; where colours share a pixel, each shows as often as its share. Operations too close together to "
     "tell apart are one bar, whose tooltip says how many, and how long it is busy, exposed and waiting, to the nanosecond."
@@ -54,7 +53,10 @@ def timeline_data(timeline: pa.Table, steps: pa.Table, first: list[int], others:
     untold = {row["rank"] for row in rows if row["compute_ns"] is None}
     origin = min(start for start, _ in windows.values())
     counts = {row["values"]: row["counts"] for row in pc.value_counts(timeline["rank"]).to_pylist()}
-    kept = _that_fit(counts, first, others)
+    shown = [rank for rank in first if rank in counts]
+    wanted = [*shown, *(rank for rank in others if rank in counts and rank not in first)]
+    n_fitting = int(np.searchsorted(np.cumsum([counts[rank] for rank in wanted]), MOST_BARS, side="right"))
+    kept = sorted(wanted[: max(n_fitting, len(shown))])
     slowest = max(kept, key=lambda rank: windows[rank][1] - windows[rank][0])
     table = timeline.filter(pc.is_in(timeline["rank"], pa.array(kept, pa.int64())))
     names = table["name"].combine_chunks().dictionary_encode()
@@ -71,7 +73,7 @@ def timeline_data(timeline: pa.Table, steps: pa.Table, first: list[int], others:
         "end": max(end for _, end in windows.values()) - origin,
         "stretch": None if slowest in untold else _stretch(table, slowest, windows[slowest], origin),
         "n_ranks": len(counts),
-        "n_shown": len(set(first) & set(kept)),
+        "n_shown": len(shown),
         "names": names.dictionary.to_pylist(),
         "ranks": ranks,
     }
@@ -92,13 +94,6 @@ def _stretch(timeline: pa.Table, rank: int, window: tuple[int, int], origin: int
     at = int(np.argmax(ends - starts))
     known = {"rank": rank, "start": int(starts[at]) - origin, "end": int(ends[at]) - origin}
     return known if ends[at] - starts[at] > _LEAST_STRETCH * (end - begin) else None
-
-
-def _that_fit(counts: dict[int, int], first: Sequence[int], others: Sequence[int]) -> list[int]:
-    kept, more = [one for one in first if one in counts], [one for one in others if one in counts and one not in first]
-    n_bars_up_to = np.cumsum([counts[rank] for rank in (*kept, *more)])
-    n_fitting = int(np.searchsorted(n_bars_up_to, MOST_BARS, side="right"))
-    return sorted([*kept, *more][: max(n_fitting, len(kept))])
 
 
 def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
