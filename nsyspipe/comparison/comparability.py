@@ -186,14 +186,6 @@ def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
         yield _check("capture-order", "the candidate was captured before the baseline", times, after=after)
 
 
-def _gpu_activity(sides: Sides) -> Iterator[Check]:
-    runs = _runs(sides)
-    words = [" | ".join(dict.fromkeys(_GPU if run.header.n_ranks else _UNKNOWN for run in side.runs)) for side in sides]
-    if lacking := [name for name, word in zip(SIDES, words, strict=True) if word != _GPU]:
-        message = f"no GPU activity was recorded: {' and '.join(lacking)}"
-        yield Check("no-gpu-activity", any(run.header.n_ranks for run in runs), words[0], words[1], message)
-
-
 def _is_sized(runs: list[Run]) -> bool:
     return all(run.header.world_size is not None for run in runs)
 
@@ -391,7 +383,10 @@ _TESTS: tuple[Test, ...] = (
         "world-size", "number of ranks", lambda run: str(run.header.n_ranks),
         blocks=lambda _: True, applies=lambda runs: not _is_sized(runs),
     ),
-    _gpu_activity,
+    _alike(
+        "no-gpu-activity", "GPU activity", lambda run: _GPU if run.header.n_ranks else _UNKNOWN,
+        blocks=lambda runs: any(run.header.n_ranks for run in runs), fine=_GPU,
+    ),
     _alike(
         "gpu-model", "GPU model", lambda run: ", ".join(run.header.gpu_names) or _UNKNOWN,
         blocks=lambda runs: all(run.header.gpu_names for run in runs),

@@ -424,7 +424,7 @@ def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path):
     assert "missing-ranks" not in found
     assert "few-steps" not in found
     *_, check = check_comparable(Side("a", (hosts,)), Side("b", (hosts,)))
-    assert check.message == "no GPU activity was recorded: baseline and candidate"
+    assert check.message == "GPU activity: baseline not recorded, candidate not recorded"
     row = diff(hosts, hosts).judged_rows[0]
     assert (row["verdict"], row["why"]) == ("inconclusive", "both: no GPU activity was recorded")
 

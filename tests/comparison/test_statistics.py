@@ -106,7 +106,7 @@ def test_captures_without_steps_are_left_out_and_two_short_ones_decide_nothing()
     assert short.undecided == "baseline: no capture of 3 steps"
 
 
-TWO_APART, BORROWED = ([10] * 3, [12] * 3), "taken to spread between captures like the other side"
+TWO_APART, BORROWED = ([10] * 3, [12] * 3), "taken to spread between captures as the other"
 SPREAD = [
     # Medians 10 and 12, 20 and 22: squares 2 + 2 over 2 degrees of freedom; error sqrt(2 (1/2 + 1/2)).
     (TWO_APART, ([20] * 3, [22] * 4), 10, 4.302653 * math.sqrt(2)),
