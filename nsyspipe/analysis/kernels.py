@@ -37,9 +37,7 @@ _ENOUGH = 3
 _LARGEST_SPREAD = 0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes
 Row = dict[str, Any]
 TABLES = KERNELS, COLLECTIVES, TRAFFIC = "kernels", "collectives", "traffic"
-_OF_KERNELS = (
-    "n_in_summary", "in_summary_ns", "overlapped_in_summary_ns", "n_slowed", "slowed_ns", "free_ns",
-)  # fmt: skip
+_OF_KERNELS = "n_in_summary", "in_summary_ns", "overlapped_in_summary_ns", "n_slowed", "slowed_ns", "free_ns"
 _SUMMED = ("transfer_ns", "exposed_ns", *RATES.values())
 _OF_TRAFFIC = [name for name in schema.COSTS.names if name in schema.TRAFFIC.names]
 
@@ -111,9 +109,8 @@ def kernels_table(
     del key, label  # each as long as the kernels
     covered = comm.lengths(operations.kernel_start, operations.kernel_end)
     covered[operations.is_comm] = 0
-    by_window, (number, total, beside) = window_sums(
-        operations.kernel_start, (duration, covered), row, keys.size, windows
-    )
+    by_window, sums = window_sums(operations.kernel_start, (duration, covered), row, keys.size, windows)
+    number, total, beside = sums
     longest = np.zeros(keys.size, np.int64)
     np.maximum.at(longest, row, duration)
     slowed, slowed_ns, free_ns = _slowed(operations, comm)

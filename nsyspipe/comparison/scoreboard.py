@@ -289,7 +289,7 @@ class Scoreboard(ShownInNotebooks):
         summaries: list[Mapping[str, Any]] = [run.summary().to_pylist()[0] for run in side.runs]
         # Of rates it is the mean of their times that the speed-up compares.
         rates = [row["throughput_steps_per_s"] for row in summaries]
-        throughput = mean_of(rates) if len(rates) == 1 else _inverse(mean_of(map(_inverse, rates)))
+        throughput = mean_of(rates) if len(rates) == 1 else divided(1, mean_of(divided(1, rate) for rate in rates))
         mean, (parts, _) = mean_step_time(tables), step_parts(tables, tables)
         return {
             "label": side.label, "run_ids": " ".join(run.header.run_id for run in side.runs),
@@ -305,7 +305,3 @@ class Scoreboard(ShownInNotebooks):
 
     def __repr__(self) -> str:
         return f"<Scoreboard of {len(self.sides)} run{'s'[: len(self.sides) != 1]} against {self.reference!r}>"
-
-
-def _inverse(value: float | None) -> float | None:
-    return 1 / value if value else None

@@ -23,7 +23,7 @@ from nsyspipe.version import __version__
 
 _META = "nsyspipe-whatif"
 _LIMIT, _FEW_STEPS = "perfect-overlap", "few-steps-to-replay"
-_ANOTHER, _WITH_NVLINK = "Another machine", "If NVLink connects all of the GPUs"
+_ANOTHER, _WITH_NVLINK, _SAME = "Another machine", "If NVLink connects all of the GPUs", " (no change)"
 _NO_SETTING = {_LIMIT: " (no setting)", _ANOTHER: " (another machine)", _WITH_NVLINK: " (if it is there)"}
 _SAME_NS = 1.0  # a gain that is less is none: nothing changes
 _NARROW, _WIDE = 79, 92  # narrower terminals get fewer columns rather than broken ones
@@ -145,9 +145,7 @@ def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:
     ends = in_one_unit([ms_text(ns) for one in rows for ns in (one.low_ns, one.high_ns)])
     pairs = zip(rows, ends[::2], ends[1::2], strict=True)
     spans = {one.id: f"{low.rpartition(' ')[0]} to {high}" for one, low, high in pairs}
-    notes = {
-        one.id: " (no change)" * _is_captured(one) or _NO_SETTING.get(_whose_link(one) or one.id, "") for one in rows
-    }
+    notes = {one.id: _SAME * _is_captured(one) or _NO_SETTING.get(_whose_link(one) or one.id, "") for one in rows}
     fields = [
         Field("change", lambda one: one.label + notes[one.id], "text"),
         Field("gain", partial(gain_text, found)),

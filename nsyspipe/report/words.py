@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
+from nsyspipe.analysis.summary import MUCH_RATIO, divided, fastest_and_slowest, longest_between, uneven_backward
 from nsyspipe.comparison.changes import has_whole_graphs
 from nsyspipe.errors import shortened
 from nsyspipe.model.names import few, grouped, printable, ranges
@@ -40,10 +40,7 @@ _LONGEST_NAME = 35  # of a call, as the report has it; all of CUDA's are shorter
 _TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
 _MUCH_OF_RANKS = 0.1  # of a step: by so much phases differ between ranks, whatever runs ahead
-NEXT_STEPS = (
-    "On the device a step ends where the next one's first kernel begins: the next step's copies of data count in it, and "
-    "the idle time before that kernel, under its phase."
-)
+NEXT_STEPS = "On the device a step ends where the next one's first kernel begins: the next step's copies of data count in it, and the idle time before that kernel, under its phase."
 HOST_AHEAD = (
     "On the host phases sum to more than the step on the device: the host runs ahead, and what it waits for may be of "
     "other steps; a phase inside of another counts in both."
@@ -160,8 +157,7 @@ def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
 
 def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
     """Return the mean step time that savings are shares of: of a mean, none can exceed it. None without steps."""
-    rate = summary["throughput_steps_per_s"]
-    return 1e9 / rate if rate else None
+    return divided(1e9, summary["throughput_steps_per_s"])
 
 
 def shares_text(run: Run) -> str | None:

@@ -50,6 +50,7 @@ def test_a_row_says_its_phase_and_name_in_words():
     ):
         assert list(zip(*by_window.over(np.array(chosen))[0], strict=True)) == expected
     assert table_of()[0].num_rows == table_of(dtod(0, 10, 1))[0].num_rows == 0
+    assert [values.size for values in table_of(spans=spans)[1].over(np.array([True, False]))[0]] == [0] * 3
 
 
 @pytest.mark.parametrize(("grid", "expected"), [
@@ -102,10 +103,10 @@ def test_of_each_rank_and_phase_the_names_with_most_time_are_kept_in_the_tables_
 KERNELS = st.lists(st.tuples(st.integers(-5, 60), st.integers(0, 9), st.integers(0, 2)), max_size=30)  # fmt: skip
 
 
-def sums(kernels, spans, n_rows=3):
+def sums(kernels, spans):
     """Sum kernels (start, duration, row) over windows, each beside communication but for 1 ns."""
     start, length, row = (ints(*(one[at] for one in kernels)) for at in range(3))
-    return module.window_sums(start, (length, np.maximum(length - 1, 0)), row, n_rows, windows(*spans))
+    return module.window_sums(start, (length, np.maximum(length - 1, 0)), row, 3, windows(*spans))
 
 
 @pytest.mark.parametrize("most", [1, 30, 2**18])
@@ -124,8 +125,7 @@ def test_every_sum_is_right_or_unknown(most, kernels, edges, flags):
         inside = [span for span, is_in in zip(spans, chosen, strict=True) if is_in]
         counted = [length for start, length in own if any(a <= start < b for a, b in inside)]
         for found, lengths in (in_all, [length for _, length in own]), (in_chosen, counted):
-            under = sum(max(length - 1, 0) for length in lengths)
-            expected = [len(lengths), sum(lengths), under]
+            expected = [len(lengths), sum(lengths), sum(max(length - 1, 0) for length in lengths)]
             assert [values[row] for values in found] == expected or (found is in_chosen and is_unknown[row])
     if len(spans) <= max(most // 3, 8):
         assert not is_unknown.any()
@@ -142,11 +142,6 @@ def test_windows_at_either_end_keep_their_own_sums_when_there_are_too_many(monke
         (inside, *_), is_unknown = found.over((np.arange(n) >= first) & (np.arange(n) < n - 2))
         assert is_unknown.any() == (not is_known)
         assert not is_known or inside.sum() == n - 2 - first
-
-
-def test_without_names_nothing_is_in_a_window():
-    found, in_all = sums([], [(0, 10)], n_rows=0)
-    assert [values.size for values in (*in_all, *found.over(np.array([True]))[0])] == [0] * 6
 
 
 EDGE = (2, 50, 0)  # of another name: nobody's equal, but a neighbour like others
