@@ -275,9 +275,7 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "", doubt: str = "
     causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])
     texts = [f"{name} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(name, '')})" for name, part in causes]
     total = f"idle {'at least ' if unseen else ''}{ms_text(idle / n)} ({percent_text(idle / wall)})"
-    return (
-        f"{total}: {', '.join(texts) or 'why is not known'}{''.join(f'; {note}' for note in (doubt, unseen) if note)}"
-    )
+    return "; ".join([f"{total}: {', '.join(texts) or 'why is not known'}", *filter(None, (doubt, unseen))])
 
 
 def idle_cause(column: str) -> str:
