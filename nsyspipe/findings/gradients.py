@@ -33,10 +33,6 @@ _NO_SYNC = {
         "call model.set_requires_gradient_sync(False), or no_sync(), in all passes but the last; gradients then stay whole",
     ),
 }
-_COMPRESS = (
-    "model.register_comm_hook(None, bf16_compress_hook) halves the bytes, PowerSGD leaves next to none (the bound): check that "
-    "training still converges"
-)
 _HIERARCHY = (
     'HSDP, fully_shard(mesh=init_device_mesh("cuda", (hosts, ranks per host), mesh_dim_names=...)), reduce-scatters within a '
     "host and all-reduces a part across; or let NCCL take a tree (NCCL_ALGO=NVLSTree,Tree; its log with "
@@ -204,8 +200,10 @@ def compress_gradients(evidence: Evidence) -> Answer:
     is_partly_hidden = round(evidence.summary["overlap_ratio"] or 0.0, 2) > 0
     how = ", and are not all hidden" if is_partly_hidden else " without being hidden"
     figures = {**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **figures}
+    halves = "model.register_comm_hook(None, bf16_compress_hook) halves the bytes"
+    advice = f"{halves}, PowerSGD leaves next to none (the bound): check that training still converges"
     action = "bf16_compress_hook or PowerSGD; mind the precision"
-    return Finding(f"f32 gradients cross a slow link{how}", action, _COMPRESS, saving, figures)
+    return Finding(f"f32 gradients cross a slow link{how}", action, advice, saving, figures)
 
 
 def no_sync(evidence: Evidence) -> Answer:

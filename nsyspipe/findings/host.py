@@ -184,10 +184,8 @@ def excess(spent: pa.ChunkedArray, is_own: pa.ChunkedArray) -> float:
 def _missing(evidence: Evidence) -> str | None:
     """Return what was not recorded; None where causes of idle time are known for all but little of it."""
     unknown = idle_of(evidence, "idle_unknown_ns")
-    if evidence.steps["idle_ns"].null_count:
-        return "copies and memsets"
     if unknown is None:
-        return _CLOCK
+        return "copies and memsets" if evidence.steps["idle_ns"].null_count else _CLOCK
     if evidence.share(unknown.judged_ns) >= LEAST_IDLE_SHARE:
         share = f"{100 * evidence.share(unknown.judged_ns):.0f} % of step time"
         return f"the launches of kernels and copies that end {share} of it"

@@ -350,8 +350,8 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     Bounds on what transfers cost are no more than what the replay gains if these took no time.
     ``expected_ns_per_step`` = captured - predicted step time, the mean over steps as of the bound, whatever that says.
     Evidence: ``replay_change``; the medians ``replay_step_time_ns``, ``_low_``, ``_high_``; or ``replay_refused``, why not.
-    Of ``comm-bound`` nothing is expected, as perfect overlap is no setting: ``replay_limit_ns_per_step`` is what that gains; nor
-    of what is conditional: ``replay_conditional_ns_per_step`` is what it gains if the condition holds.
+    Nothing is expected of ``comm-bound``, as perfect overlap is no setting, nor of what is conditional: what they gain is
+    ``replay_limit_ns_per_step`` and ``replay_conditional_ns_per_step``.
     """
     promised, rows = nvlink_promise(run.header.gpu_names), findings.to_pylist()
     changes = [advised_change(row["id"], promised) for row in rows]

@@ -174,8 +174,8 @@ def why_not(run: Run) -> Iterator[str]:
         yield "the run has 1 rank: nothing is communicated that could be changed"
     if not has_comm:
         yield problems.get("comm-in-graphs", "no communication was recorded in any step")
-    if "device-clock-unknown" in problems:
-        yield problems["device-clock-unknown"]
+    if (run.summary()["idle_share"][0].as_py() or 0.0) > LARGEST_STARVED_SHARE and "device-clock-unknown" in problems:
+        yield problems["device-clock-unknown"]  # all of it may be for want of launches
     steps = run.steps()
     complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())
     counted = np.unique(steps.filter(steps["in_summary"])["step"].to_numpy())

@@ -80,8 +80,8 @@ class Finding:
     @property
     def rests_on(self) -> str:
         """What the bound is a sum of, what it assumes, and why it is no likely gain, for the end of a sentence."""
-        not_likely = f"; not replayed: {self.refused}" if self.refused else ""
-        return f"{self.parts and f' ({self.parts})'}{self.assumed}{not_likely}"
+        refused = self.refused and f"; not replayed: {self.refused}"
+        return f"{self.parts and f' ({self.parts})'}{self.assumed}{refused}"
 
     @property
     def headline(self) -> str:

@@ -94,7 +94,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):
             yield blocks.Tiles(tiles)
-        idle = words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run), words.idle_doubt(run))
+        idle = words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run))
         if texts := [f"{text[0].upper()}{text[1:]}" for text in (words.shares_text(run), idle) if text]:
             yield blocks.Sentence(". ".join(texts))
         yield rank_table(run, extent.n_ranks)
@@ -172,13 +172,6 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
     text = shortened(text.partition(": ")[0], _LONGEST_REASON)  # what is missing; which answers that costs is seen
     option = re.search(r"--[a-z-]+=[\w,]+", fix)
     return _NOT_KNOWN, f"{text}; capture with {option[0]}" if option else text
-
-
-def without_comm(run: Run) -> str:
-    """Return why there is nothing to show of communication."""
-    if run.summary()["comm_share"][0].as_py() is None:
-        return "Not known: what was not recorded is under Problems."
-    return f"There is no communication in {'the capture' if run.is_capture else 'the steps of the figures'}."
 
 
 def without_waits(run: Run) -> str:

@@ -96,10 +96,7 @@ def _without_comm(summary: Mapping[str, Any], of_what: str, amount: Callable[...
 
 
 def gain_text(findings: Sequence[Finding]) -> str | None:
-    """Return what to change first, its worth, and whether that is the largest; that there is little, or none; None without a bound.
-
-    Where changes were replayed, the largest gain is a clear one of these.
-    """
+    """Return what to change first, its worth, and whether that is the largest gain, a clear one if replayed; None without a bound."""
     bounded = [one for one in findings if one.share]
     if not bounded:
         return None if findings else "Nothing to gain was found."

@@ -252,13 +252,7 @@ def unseen_idle(run: Run) -> str:
     return "what is idle inside CUDA graphs is not seen" if has_whole_graphs(run) else ""
 
 
-def idle_doubt(run: Run) -> str:
-    """Return why causes of idle time are in doubt; nothing where they are not."""
-    is_doubtful = any(row["code"] == "device-clock-uncertain" for row in run.problem_rows)
-    return "causes are as uncertain as the device's clock (see Problems)" if is_doubtful else ""
-
-
-def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "", doubt: str = "") -> str | None:
+def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
     """Return what share of step time is idle, and why, causes from 0.1 % on; None under 2 %, or where not known."""
     names = ("wall_ns", "idle_ns", *IDLE_CAUSES)
     wall, idle, *of_causes = (pc.sum(steps[name], skip_nulls=False, min_count=1).as_py() for name in names)
@@ -275,7 +269,7 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "", doubt: str = "
     causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])
     texts = [f"{name} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(name, '')})" for name, part in causes]
     total = f"idle {'at least ' if unseen else ''}{ms_text(idle / n)} ({percent_text(idle / wall)})"
-    return "; ".join([f"{total}: {', '.join(texts) or 'why is not known'}", *filter(None, (doubt, unseen))])
+    return f"{total}: {', '.join(texts) or 'why is not known'}{unseen and f'; {unseen}'}"
 
 
 def idle_cause(column: str) -> str:

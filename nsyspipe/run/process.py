@@ -190,10 +190,10 @@ def member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
     return {"number": numbers, "start_ns": members.starts, "end_ns": members.ends}
 
 
-def _is_clock_known(events: ProcessEvents, windows: Windows) -> bool:
+def _is_known(clock: DeviceClock, windows: Windows) -> bool:
     """Tell whether the error of figures that compare device and host is not told, or less than the median window."""
-    largest = max((clock.span_ns or 0 for clock in events.clocks.values()), default=0)
-    return largest <= _LARGE_SPAN_NS or not len(windows) or largest < np.median(windows.ends - windows.starts)
+    span_ns = clock.span_ns or 0
+    return span_ns <= _LARGE_SPAN_NS or not len(windows) or bool(span_ns < np.median(windows.ends - windows.starts))
 
 
 def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
@@ -204,7 +204,7 @@ def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
         if clock.offset_ns:
             yield problem("device-clock-apart", **what, ms=f"{clock.offset_ns / 1e6:+,.3f}")
         if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS:
-            code = "device-clock-uncertain" if _is_clock_known(events, windows) else "device-clock-unknown"
+            code = "device-clock-uncertain" if _is_known(clock, windows) else "device-clock-unknown"
             yield problem(code, **what, ms=f"{clock.span_ns / 1e6:,.3f}")
     n_missing, total = events.operations.n_without_launch, events.operations.n_launchable
     if not events.has_launches:
@@ -265,7 +265,7 @@ def _idle(
         for name in ("start_ns", "end_ns"):
             blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
     by_phase = phase_idle(gaps, windows, phase[gaps.operation], len(PHASES))
-    told = idle_ns if _is_clock_known(events, windows) else None
+    told = idle_ns if all(_is_known(clock, windows) for clock in events.clocks.values()) else None
     return *idle_causes(gaps, windows, told, inputs, blocking), by_phase
 
 

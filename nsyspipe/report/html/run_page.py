@@ -101,7 +101,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     else:
         unnamed = "No NVTX range inside the steps is named like a phase."
         yield Sentence("Phases are of steps, and there are none." if run.is_capture else unnamed)
-    yield idle_table(summary, words.unseen_idle(run), words.idle_doubt(run)) or Sentence(
+    yield idle_table(summary, words.unseen_idle(run)) or Sentence(
         "Devices are never idle." if summary["idle_share"] == 0 else "Why devices idle is not known."
     )
     if calls := run.idle_calls().to_pylist()[:_SHOWN_CALLS]:
@@ -149,7 +149,7 @@ def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     yield Facts([*filter(None, facts)], "Run")
     why = [words.link_text(run.link), traffic_of(run)]
     if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
-        why.append(words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run), words.idle_doubt(run)))
+        why.append(words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)))
     yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in why if text)
     yield Tiles(key_figures(run, _FIGURES))
 
@@ -235,7 +235,9 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
         yield Heading("Traffic")
         yield costs.get(TRAFFIC, hidden)
     else:
-        yield Sentence(run_report.without_comm(run))
+        none = f"There is no communication in {'the capture' if run.is_capture else 'the steps of the figures'}."
+        is_known = run.summary()["comm_share"][0].as_py() is not None
+        yield Sentence(none if is_known else "Not known: what was not recorded is under Problems.")
 
 
 def _clock_text(run: Run) -> str:
@@ -327,7 +329,7 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
     return table_of("Who the others wait for, mean per step", rows[:_LISTED], fields, note + more, is_close=True)
 
 
-def idle_table(summary: Mapping[str, Any], unseen: str = "", doubt: str = "") -> Table | None:
+def idle_table(summary: Mapping[str, Any], unseen: str = "") -> Table | None:
     """Return idle time per step by cause, the largest first; None where it is not known."""
     causes = [(words.idle_cause(name), summary[f"{name}_per_step"]) for name in IDLE_CAUSES]
     rows = sorted(((cause, ns) for cause, ns in causes if ns), key=lambda row: -row[1])
@@ -338,8 +340,7 @@ def idle_table(summary: Mapping[str, Any], unseen: str = "", doubt: str = "") ->
         Field("of step time", lambda row: percent_text(share * row[1] / idle if share and idle else None)),
         Field("meaning", lambda row: _IDLE_MEANINGS[row[0]], "prose"),
     ]
-    notes = filter(None, (unseen and f"at least that: {unseen}", doubt))
-    note = " ".join(f"{text[0].upper()}{text[1:]}." for text in notes) or None
+    note = f"At least that: {unseen}." if unseen else None
     return table_of("Idle by cause, mean per step", rows, fields, note, is_close=True) if rows else None
 
 
