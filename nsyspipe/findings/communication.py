@@ -16,6 +16,10 @@ _HIDE = {
     ),
     False: ("send less, or hide communication under compute", "send less, use a faster link, or hide it under compute"),
 }
+_FEWER_SMS = (
+    "give NCCL fewer SMs (NCCL_MAX_CTAS), or send less",
+    "give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or send less",
+)
 _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 _LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
 LESS_HIDDEN = "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
@@ -88,22 +92,18 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     sums = evidence.kernels.group_by("name", use_threads=False).aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
     of_kernels = [[row[name] for name in ("name", "slowed_ns_sum", "free_ns_sum")] for row in sums.to_pylist()]
     of_kernels = sorted((row for row in of_kernels if row[2]), key=lambda row: (row[2] - row[1], row[0]))
-    return Finding(
-        title=f"kernels run slower while communication is under way{beyond}",
-        action="give NCCL fewer SMs (NCCL_MAX_CTAS), or send less",
-        advice="give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or send less",
-        saving_ns_per_step=evidence.mean_of_most(slowed),
-        evidence={
-            "slowdown_ratio": slowdown,
-            "n_kernels_compared": compared.n_kernels,
-            "compared_share": compared.share,
-            **evidence.means("overlap_compute_ns", "comm_delay_ns"),
-            "slowdown_at_most_ratio": min(AT_MOST * slowdown, MOST_BELIEVED),
-            "overlap_compute_at_most_ns_per_step": float(hidden[rows].mean()),
-            "comm_delay_at_most_ns_per_step": AT_MOST * float(late[rows].mean()),
-            "slowdown_ratio_by_kernel": {name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]},
-        },
-    )
+    figures = {
+        "slowdown_ratio": slowdown,
+        "n_kernels_compared": compared.n_kernels,
+        "compared_share": compared.share,
+        **evidence.means("overlap_compute_ns", "comm_delay_ns"),
+        "slowdown_at_most_ratio": min(AT_MOST * slowdown, MOST_BELIEVED),
+        "overlap_compute_at_most_ns_per_step": float(hidden[rows].mean()),
+        "comm_delay_at_most_ns_per_step": AT_MOST * float(late[rows].mean()),
+        "slowdown_ratio_by_kernel": {name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]},
+    }
+    title = f"kernels run slower while communication is under way{beyond}"
+    return Finding(title, *_FEWER_SMS, evidence.mean_of_most(slowed), figures)
 
 
 RULES: Rules = {comm_bound: OF_COMM, comm_slows_compute: OF_COMM}

@@ -1,6 +1,7 @@
 """Gradients that data-parallel ranks send: their buckets, copies, bytes, and how often."""
 
 from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -68,7 +69,7 @@ def single_bucket(evidence: Evidence) -> Answer:
     if compute and None not in {busy, alone, idle} and busy - alone + idle > compute:
         hiding = {"backward_on_device": busy, "idle_before": idle, "less_exposed_comm": -alone}
     title = f"the gradients go in one all-reduce {'after the backward pass' if is_after else 'that no compute hides'}"
-    action = f"lower bucket_cap_mb to {BUCKET_MB} (now one bucket for all)"
+    action = f"lower bucket_cap_mb to {BUCKET_MB} (now one bucket)"
     option = f"lower DistributedDataParallel(bucket_cap_mb=...), {BUCKET_MB} is the default"
     figures = {
         **{name: evidence.summary[name] for name in ("collectives_per_step", "overlap_ratio")},
@@ -93,11 +94,9 @@ def too_many_buckets(evidence: Evidence) -> Answer:
         return small
     title = "many small all-reduces, each bound by latency"
     action = f"raise bucket_cap_mb to {LARGE_BUCKET_MB}: latency-bound all-reduces"
-    advice = (
-        f"raise DistributedDataParallel(bucket_cap_mb=...), to {LARGE_BUCKET_MB} say, or reduce small tensors together"
-    )
+    option = f"raise DistributedDataParallel(bucket_cap_mb=...), to {LARGE_BUCKET_MB} say"
     figures = {"all_reduces_per_step": rows.num_rows / evidence.steps.num_rows, **small[1]}
-    return Finding(title, action, advice, small[0], figures)
+    return Finding(title, action, f"{option}, or reduce small tensors together", small[0], figures)
 
 
 def many_small(evidence: Evidence, rows: pa.Table) -> tuple[float, dict[str, float | None]] | NotJudged | None:
@@ -139,13 +138,10 @@ def grad_copy(evidence: Evidence) -> Answer:
         span, copies = (evidence.steps[name].to_numpy() for name in (_COPY_SPAN, "grad_copy_ns"))
         rows = evidence.rows_of_most(span)
         parts = {"copies": float(copies[rows].mean()), "gaps_between_copies": float((span - copies)[rows].mean())}
-    title, action = (
-        "gradients are copied out of their buckets at the end of backward",
-        f"{_VIEW}: no copies out of buckets",
-    )
+    title = "gradients are copied out of their buckets at the end of backward"
     advice = f"DistributedDataParallel({_VIEW}): gradients live in the buckets, which saves their memory too"
     figures = copy_evidence(evidence) | ({"saving_ns_per_step_by_part": parts} if parts else {})
-    return Finding(title, action, advice, sum(parts.values()) if parts else None, figures)
+    return Finding(title, f"{_VIEW}: no copies out of buckets", advice, sum(parts.values()) if parts else None, figures)
 
 
 def copy_evidence(evidence: Evidence) -> dict[str, float | None]:
@@ -168,11 +164,10 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     title = "DDP wraps a single process, and copies its gradients for nothing"
     advice = "use DistributedDataParallel only when torch.distributed.get_world_size() > 1"
     parts = None if exposed is None or idle is None else {"copies_beside_no_compute": exposed, "idle": idle}
-    figures = {"world_size": evidence.world_size, "idle_ns_per_step": idle, **copy_evidence(evidence)}
-    return Finding(
-        title, "drop DDP: there is only one process", advice, sum(parts.values()) if parts else None,
-        figures | ({"saving_ns_per_step_by_part": parts} if parts else {}),
-    )  # fmt: skip
+    figures: dict[str, Any] = {"world_size": evidence.world_size, "idle_ns_per_step": idle, **copy_evidence(evidence)}
+    figures |= {"saving_ns_per_step_by_part": parts} if parts else {}
+    action = "drop DDP: there is only one process"
+    return Finding(title, action, advice, sum(parts.values()) if parts else None, figures)
 
 
 def compress_gradients(evidence: Evidence) -> Answer:
@@ -203,13 +198,12 @@ def compress_gradients(evidence: Evidence) -> Answer:
     wide = min(transfer / total, 1.0) if total else 1.0
     saving, figures = evidence.saving_without(kept=1 - wide)
     is_partly_hidden = round(evidence.summary["overlap_ratio"] or 0.0, 2) > 0
-    title = (
-        f"f32 gradients cross a slow link{', and are not all hidden' if is_partly_hidden else ' without being hidden'}"
-    )
+    how = ", and are not all hidden" if is_partly_hidden else " without being hidden"
     figures = {**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **figures}
     halves = "model.register_comm_hook(None, bf16_compress_hook) halves the bytes"
     advice = f"{halves}, PowerSGD leaves next to none (the bound): check that training still converges"
-    return Finding(title, "bf16_compress_hook or PowerSGD; mind the precision", advice, saving, figures)
+    action = "bf16_compress_hook or PowerSGD; mind the precision"
+    return Finding(f"f32 gradients cross a slow link{how}", action, advice, saving, figures)
 
 
 def no_sync(evidence: Evidence) -> Answer:

@@ -32,6 +32,10 @@ _ALL_TO_ALL = (
     "run all-to-all beside compute (Megatron: --overlap-moe-expert-parallel-comm, --moe-shared-expert-overlap), or, of "
     "experts, send fewer tokens (a capacity factor; Megatron: --moe-expert-capacity-factor, which may drop some)"
 )
+_MORE_STAGES = (
+    "more micro-batches per step (n_microbatches of torch.distributed.pipelining), several stages per rank "
+    "(ScheduleInterleaved1F1B; Megatron: --num-layers-per-virtual-pipeline-stage), and stages of equal work"
+)
 _WITHOUT_CALLS = "sends and receives may be a pipeline's, or parts of an all-to-all"
 
 
@@ -96,24 +100,19 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
         return NotJudged(*WAITING_UNKNOWN)
     if evidence.share(bubble) < _LEAST_BUBBLE:
         return None
-    steps, bubbles = evidence.steps, dict.fromkeys((str(row["rank"]) for row in rows), 0.0)
+    bubbles = dict.fromkeys((str(row["rank"]) for row in rows), 0.0)
     for row in rows:
         bubbles[str(row["rank"])] += row["bubble_ns_per_step"]
-    wall, idle = steps["wall_ns"].to_numpy(), pc.fill_null(steps["idle_ns"], 0).to_numpy()
-    waiting = pc.coalesce(steps["wait_ns"], steps["comm_ns"], 0).to_numpy()
+    wall, idle = evidence.columns("wall_ns", "idle_ns")
+    waiting = pc.coalesce(evidence.steps["wait_ns"], evidence.steps["comm_ns"], 0).to_numpy()
     work = wall - idle - waiting
     parts = evidence.parts_of(evidence.rows_of_most(work), waiting=waiting, idle=idle)
-    return Finding(
-        title="stages of the pipeline wait for each other",
-        action="more micro-batches, or an interleaved schedule",
-        advice="more micro-batches per step (n_microbatches of torch.distributed.pipelining), several stages per rank "
-        "(ScheduleInterleaved1F1B; Megatron: --num-layers-per-virtual-pipeline-stage), and stages of equal work",
-        saving_ns_per_step=evidence.saving_down_to(work),
-        evidence={
-            "bubble_ns_per_step": bubble, "bubble_share": evidence.share(bubble), "bubble_ns_per_step_by_rank": bubbles,
-            **evidence.means("idle_ns"), "saving_ns_per_step_by_part": parts,
-        },
-    )  # fmt: skip
+    figures = {
+        "bubble_ns_per_step": bubble, "bubble_share": evidence.share(bubble), "bubble_ns_per_step_by_rank": bubbles,
+        **evidence.means("idle_ns"), "saving_ns_per_step_by_part": parts,
+    }  # fmt: skip
+    title, action = "stages of the pipeline wait for each other", "more micro-batches, or an interleaved schedule"
+    return Finding(title, action, _MORE_STAGES, evidence.saving_down_to(work), figures)
 
 
 def expert_comm(evidence: Evidence) -> Answer:

@@ -103,28 +103,26 @@ def straggler(evidence: Evidence) -> Answer:
     title, action = _words(of_named, behind, steps_of, total, n_meeting, are_all=len(named) == evidence.n_ranks)
     earlier, late_before = _late_before(evidence, worst, total * n_steps)
     saving_by_part = _parts(evidence, min(total, _delay_ns(met, n_steps)), has_bubble=evidence.is_pipeline)
-    advice = _COMPARE_ALL if len([*named, *behind]) > 1 else _ADVICE.get(phase or "", _COMPARE)
-    return Finding(
-        title + where + host + evidence.waited_in + earlier, action + where, _LAUNCH_SOONER * bool(host) + advice,
-        sum(saving_by_part.values()),
-        {
-            "saving_ns_per_step_by_part": saving_by_part,
-            "rank": worst,
-            "phase": phase,
-            "phase_excess_ns_per_step": phase_ns,
-            "held_up_ns_per_step_by_rank": {str(rank): part for rank, part in of_named.items()},
-            **({"late_behind_ns_per_step_by_rank": {str(rank): ns for rank, ns in behind.items()}} if behind else {}),
-            "n_steps_held_up_by_rank": {str(rank): int(steps.size) for rank, steps in steps_of.items()},
-            "held_up_steps_by_rank": {str(rank): ranges(steps.tolist()) for rank, steps in steps_of.items()},
-            **({"launched_late_ns_per_step": late_ns / n_steps} if host else {}),
-            **late_before,
-            "lateness_ns_per_step": rows[worst]["lateness_ns"] / n_steps,
-            "n_steps_held_up": int(steps_of[worst].size),
-            "n_steps_with_collectives": n_meeting,
-            "n_arrived_last": rows[worst]["n_arrived_last"],
-            "wait_caused_ns": rows[worst]["wait_caused_ns"],
-        },
-    )  # fmt: skip
+    compare = _ADVICE.get(phase or "", _COMPARE) if len([*named, *behind]) == 1 else _COMPARE_ALL
+    figures = {
+        "saving_ns_per_step_by_part": saving_by_part,
+        "rank": worst,
+        "phase": phase,
+        "phase_excess_ns_per_step": phase_ns,
+        "held_up_ns_per_step_by_rank": {str(rank): part for rank, part in of_named.items()},
+        **({"late_behind_ns_per_step_by_rank": {str(rank): ns for rank, ns in behind.items()}} if behind else {}),
+        "n_steps_held_up_by_rank": {str(rank): int(steps.size) for rank, steps in steps_of.items()},
+        "held_up_steps_by_rank": {str(rank): ranges(steps.tolist()) for rank, steps in steps_of.items()},
+        **({"launched_late_ns_per_step": late_ns / n_steps} if host else {}),
+        **late_before,
+        "lateness_ns_per_step": rows[worst]["lateness_ns"] / n_steps,
+        "n_steps_held_up": int(steps_of[worst].size),
+        "n_steps_with_collectives": n_meeting,
+        **{name: rows[worst][name] for name in ("n_arrived_last", "wait_caused_ns")},
+    }
+    title += where + host + evidence.waited_in + earlier
+    saving = sum(saving_by_part.values())
+    return Finding(title, action + where, _LAUNCH_SOONER * bool(host) + compare, saving, figures)
 
 
 def _late_before(evidence: Evidence, rank: int, delays_ns: float) -> tuple[str, dict[str, int]]:

@@ -105,9 +105,8 @@ def gain_text(findings: Sequence[Finding]) -> str | None:
     if first.expected and first.is_limit:
         worth += f", {first.expected[0]} if all of it were hidden (replay)"
     elif first.expected and first.worth > 0:
-        worth += (
-            f", likely {first.expected[0]}{'' if first.is_clear else f' ({NOT_CLEAR}: within the error of the replay)'}"
-        )
+        worth += f", likely {first.expected[0]}"
+        worth += "" if first.is_clear else f" ({NOT_CLEAR}: within the error of the replay)"
         worth += f", if {first.replay_assumes}" if first.replay_assumes else ""
     replayed = [one for one in bounded if one.expected and not (one.is_limit or one.is_conditional)]
     clear = [one for one in replayed if one.is_clear and one.worth > 0]

@@ -66,8 +66,7 @@ def _whose_link(one: Scenario) -> str:
 
 def _is_level(one: Scenario, other: Scenario) -> bool:
     """Tell whether each of two step times is in the range of the other."""
-    pairs = ((one, other), (other, one))
-    return all((a.low_ns or 0.0) <= (b.step_time_ns or 0.0) <= (a.high_ns or 0.0) for a, b in pairs)
+    return all(not words.is_clear(a.step_time_ns, b.low_ns, b.high_ns) for a, b in ((one, other), (other, one)))
 
 
 def is_clear(found: WhatIf, one: Scenario) -> bool:

@@ -237,11 +237,8 @@ def assert_well_said(rows):
         assert 0 < len(row["action"]) <= LONGEST_ACTION
         assert_named_with_units(json.loads(row["evidence"]))
     conditional = [row["id"] for row in rows if is_conditional(row)]
-    waiting = [
-        row["id"]
-        for row in rows
-        if is_wait_included(row) and row["id"] not in conditional and row["expected_ns_per_step"] is None
-    ]
+    bounds = [row for row in rows if row["expected_ns_per_step"] is None and row["id"] not in conditional]
+    waiting = [row["id"] for row in bounds if is_wait_included(row)]
     assert all("(waiting included, which is not known)" in row["title"] for row in rows if is_wait_included(row))
     causes = [ids.index(one) for one in ids if one in LESSEN_EXPOSURE and one not in conditional]
     if "comm-bound" in ids and causes:
