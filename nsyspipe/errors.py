@@ -25,8 +25,9 @@ _OPTION = re.compile(
 
 # Commands that fixes name, and that are calls in Python too.
 _COMMAND = re.compile(
-    r"\bnsyspipe (?:analyze (?P<reports>\S+) --out (?P<out>\S+?)(?: --label (?P<label>\S+?))?"
-    r"|diff (?:--against (?P<against>\S+) )?(?P<baseline>[^\s-]\S*) (?P<candidate>\S+?))(?=,? (?:for|or)\b|\n|$)"
+    r"\bnsyspipe (?:doctor (?P<listed>\S+)(?=, which lists)"
+    r"|(?:analyze (?P<reports>\S+) --out (?P<out>\S+?)(?: --label (?P<label>\S+?))?"
+    r"|diff (?:--against (?P<against>\S+) )?(?P<baseline>[^\s-]\S*) (?P<candidate>\S+?))(?=,? (?:for|or)\b|\n|$))"
 )
 _LONGEST_VALUE = 60
 # As the system, its loader, SQLite and (last, of a module) Python say it; not every library has an error for it.
@@ -43,6 +44,8 @@ def _as_call(command: re.Match[str]) -> str:
         given = command[name]
         return "" if given is None else before + (given if given.isupper() else repr(given.strip("'")))
 
+    if command["listed"]:
+        return f"nsyspipe.compare({value('listed')})"
     if command["out"]:
         loaded = f"nsyspipe.load({value('reports')}{value('label', ', label=')})"
         return f"nsyspipe.export.parquet({loaded}, {value('out')})"

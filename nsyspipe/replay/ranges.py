@@ -237,19 +237,21 @@ class Facts:
         return float(max(np.median(program.lag_ns[own], axis=0).max(), 0.0) / max(transfer, 1.0))
 
     @cached_property
-    def _copies(self) -> list[GradientCopies]:
-        return [gradient_copies(self.captured, one, 0) for one in self.captured.steps]
+    def _copies(self) -> list[list[GradientCopies]]:
+        ranks = range(self.captured.program.n_ranks)
+        return [[gradient_copies(self.captured, step, rank) for rank in ranks] for step in self.captured.steps]
 
     @cached_property
     def copies_ns(self) -> float:
-        """Time of the copies from buckets to gradients per step, the median; of the lowest rank."""
-        first = self.captured.timelines[0]
-        return float(np.median([(first.end - first.start)[one.rows].sum() for one in self._copies]))
+        """Time of the copies from buckets to gradients per step: the mean over ranks, of steps the median."""
+        lengths = [one.end - one.start for one in self.captured.timelines]
+        times = [[own[one.rows].sum() for own, one in zip(lengths, step, strict=True)] for step in self._copies]
+        return float(np.median(np.mean(times, axis=1)))
 
     @cached_property
     def n_copies(self) -> int:
-        """Such copies per step: the fewest of any step."""
-        return min(one.rows.size for one in self._copies)
+        """Such copies per step: the fewest of any step and rank."""
+        return min(one.rows.size for step in self._copies for one in step)
 
     @cached_property
     def sent_share(self) -> float | None:
@@ -257,7 +259,7 @@ class Facts:
         program, copies = self.captured.program, self._copies
         own = program.is_gradient
         sent = np.bincount(program.step[own], weights=program.n_bytes[own], minlength=len(copies))
-        copied = float(np.median([one.n_bytes.sum() for one in copies]))
+        copied = float(np.median([one.n_bytes.sum() for step in copies for one in step]))
         share = float(np.median(sent)) / copied if copied else np.nan
         return share if share > 0 else None
 

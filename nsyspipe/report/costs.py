@@ -4,6 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -91,9 +92,15 @@ def _kernels(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
 
 
 def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
+    sizes = {row["message_bytes"] for row in rows}
+    digits = 2 + (len({*map(bytes_text, sizes)}) < len(sizes))  # one more where it tells two sizes apart
     return [
         Field("collective", of("name"), "word"),
-        Field("message", of("message_bytes", bytes_text), hint="the whole array, as nccl-tests counts"),
+        Field(
+            "message",
+            of("message_bytes", partial(bytes_text, digits=digits)),
+            hint="the whole array, as nccl-tests counts",
+        ),
         *_amount(rows, is_capture=is_capture),
         _ms("exposed", "beside no compute", _NARROW),
         _ms("waits", "for the last rank to arrive", _USUAL),

@@ -19,7 +19,7 @@ from nsyspipe.version import __version__
 if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
-_LONGEST, _LONGEST_NAME = 300, 80
+_LONGEST, _LONGEST_NAME, _LONGEST_TEXT = 300, 80, 600
 _BREAK = "\N{ZERO WIDTH SPACE}"
 # What GitHub makes mentions and links of after Markdown, despite a backslash: @name, #1, GH-1, http://, www., :name:.
 _LINKED = re.compile(
@@ -47,7 +47,7 @@ def escaped(text: str, longest: int = _LONGEST) -> str:
     return _SYNTAX.sub(lambda match: _INSTEAD.get(match[0], f"\\{match[0]}"), broken)
 
 
-def prose(text: str, longest: int = _LONGEST) -> str:
+def prose(text: str, longest: int = _LONGEST_TEXT) -> str:
     """Return the same with what looks like an option, a call or a name of a program in code font."""
     text = shortened(printable(text), longest)
     parts, at = [], 0
@@ -76,7 +76,7 @@ def _lines(block: blocks.Block) -> list[str]:  # noqa: C901, PLR0911 - a case fo
     match block:
         case blocks.Sentence():
             if "bold" in block.style:  # it may begin with a name
-                return [f"**{escaped(block.text)}**"]
+                return [f"**{escaped(block.text, _LONGEST_TEXT)}**"]
             return [prose(f"{block.text[:1].upper()}{block.text[1:]}")]
         case blocks.Facts():
             return [f"{block.about}: {', '.join(escaped(part, _LONGEST_NAME) for part in block.parts)}"]
@@ -105,7 +105,7 @@ def _lines(block: blocks.Block) -> list[str]:  # noqa: C901, PLR0911 - a case fo
 def _cell(cell: blocks.Cell, kind: str) -> str:
     if kind in {"number", "name"}:
         return escaped(blocks.words_of(cell), _LONGEST if kind == "number" else _LONGEST_NAME)
-    return prose(blocks.words_of(cell), 2 * _LONGEST)
+    return prose(blocks.words_of(cell))
 
 
 def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:

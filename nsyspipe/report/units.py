@@ -103,11 +103,11 @@ def percent_text(ratio: float | None, digits: int = 1) -> str:
     return f"{'<' if ratio > 0 else '>-'}{10**-digits:.{digits}f} %" if ratio and float(text) == 0 else f"{text} %"
 
 
-def bytes_text(n_bytes: float | None) -> str:
+def bytes_text(n_bytes: float | None, digits: int = 2) -> str:
     """Return bytes in decimal units, ``1.70 GB``."""
     if n_bytes is None:
         return absent
-    sizes = (f"{n_bytes / scale:.2f} {unit}" for scale, unit in _BYTE_UNITS if n_bytes >= _ROUNDS_UP * scale)
+    sizes = (f"{n_bytes / scale:.{digits}f} {unit}" for scale, unit in _BYTE_UNITS if n_bytes >= _ROUNDS_UP * scale)
     return next(sizes, f"{n_bytes:.0f} B")
 
 

@@ -266,7 +266,9 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
     shown = ", ".join(named_so) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
     listing = f"nsyspipe doctor {shlex.quote(str(store))}, which lists its runs"
     if wanted is None:
-        fix = f"{argument_of(store, ids[-1])}, or {listing}" if ids else None
+        # One with its operations fits every command.
+        with_operations = [one for one in ids if (store / "events" / f"{RUN_DIRECTORY}{one}").is_dir()]
+        fix = f"{argument_of(store, [*ids, *with_operations][-1])}, or {listing}" if ids else None
         raise OptionError(str(path), f"holds {len(ids)} runs, where one is meant", found=shown, fix=fix)
     # A label is no value of --run-id, but its latest run's id is.
     named_by = {label: one for one, label in labels.items() if label}

@@ -43,7 +43,7 @@ def test_the_first_screen_says_how_the_latest_run_stands_and_since_when_and_each
     assert "The run before: small, 7 Mar 2026 04:30, 112.0 ms." in story
     assert "The shortest of the series: 1 Mar 2026 04:30, 100.0 ms; this run takes 13 % more." in story
     assert "No verdict" in story
-    assert "nsyspipe diff STORE/runs/run_id=small-006 STORE/runs/run_id=small-007" in story
+    assert "nsyspipe diff STORE:small-006 STORE:small-007" in story
     assert page.locator("#series button").all_inner_texts() == [
         "small\n4 × H200 · 8\N{NO-BREAK SPACE}runs\n113.0 ms\n▲ 12 % more\nsince 5 Mar",
         "large\n8 × H200 · 6\N{NO-BREAK SPACE}runs\n50.00 ms\nno lasting change",

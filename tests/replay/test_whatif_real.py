@@ -79,6 +79,13 @@ def test_the_own_bucket_size_changes_nothing(runs, name, mib):
     assert found.scenarios[0].step_time_ns == pytest.approx(found.step_time_ns, rel=1e-12)
 
 
+def test_the_number_of_a_rank_changes_no_prediction(runs, real):
+    name, exchanged = "2gpu-gpt-b25-shm", "2gpu-gpt-b25-shm_0.sqlite=1,2gpu-gpt-b25-shm_1.sqlite=0"
+    other = whatif(nsyspipe.load(real / f"{name}_*.sqlite", jobs=1, rank_map=exchanged))
+    expected = {one.id: one.step_time_ns for one in whatif(runs(name)).scenarios}
+    assert {one.id: one.step_time_ns for one in other.scenarios} == pytest.approx(expected, rel=1e-12)
+
+
 def test_waits_for_a_bucket_are_no_slow_work(runs):
     # Nearly all of backward is beside communication, and one operation of a hundred waits for a bucket.
     found = whatif(runs("2gpu-gpt-b25-shm"), link="nvlink4")

@@ -256,7 +256,7 @@ def test_problems_of_several_ranks_and_those_that_differ_in_numbers_are_told_onc
     for rows, said in [
         ([problem("no strings", rank, fix="mend") for rank in range(20)], [("no strings", "ranks 0-19", "mend")]),
         ([problem(late(at)) for at in range(9)], [(first, "the first of 9 alike", None)]),
-        ([problem(late(at), at) for at in range(2)], [(first, "the first of 2 alike: ranks 0-1", None)]),
+        ([problem(late(at), at) for at in (9, 10)], [(late(10), "the largest of 2 alike: ranks 9-10", None)]),
         ([problem(late(at)) for at in range(2)], [(late(at), "", None) for at in range(2)]),
     ]:
         assert troubles(rows) == [("warning", *row) for row in said]

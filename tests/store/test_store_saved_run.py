@@ -146,7 +146,9 @@ def test_of_several_runs_one_that_is_there_must_be_named(runs, store, run_id):
 def test_a_label_is_no_id_but_the_message_says_which_id_it_has(tmp_path):
     report = steady_rank(0, world_size=1).write(tmp_path / "a_0.sqlite")
     for run_id, label in (("r-1", "before"), ("r-2", "after")):
-        save(nsyspipe.load(report, label=label, run_id=run_id), tmp_path / "s")
+        save(nsyspipe.load(report, label=label, run_id=run_id), tmp_path / "s", events=label == "before")
+    with pytest.raises(OptionError, match=r"s:r-1, or nsyspipe\.compare"):  # it has its operations
+        nsyspipe.load(tmp_path / "s")
     with pytest.raises(OptionError, match="has no such run") as caught:
         nsyspipe.load(tmp_path / "s", run_id="before")
     assert caught.value.found == "r-1 (before), r-2 (after)"

@@ -122,7 +122,7 @@ nsyspipe.headline = (() => {
     const before = board.before(run);
     if (before === null && board.best(data.runs.series[run]) === null) return null;
     const made = element("p", "caution", "No verdict: a difference may be noise. To decide: ");
-    const runs = before === null ? "" : ` STORE/runs/run_id=${data.runs.id[before]} STORE/runs/run_id=${data.runs.id[run]}`;
+    const runs = before === null ? "" : ` STORE:${data.runs.id[before]} STORE:${data.runs.id[run]}`;
     made.append(element("code", "", runs ? `nsyspipe diff${runs}` : "nsyspipe compare STORE"));
     return made;
   };
