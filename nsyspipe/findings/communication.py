@@ -16,10 +16,6 @@ _HIDE = {
     ),
     False: ("send less, or hide communication under compute", "send less, use a faster link, or hide it under compute"),
 }
-_FEWER_SMS = (
-    "give NCCL fewer SMs (NCCL_MAX_CTAS), or send less",
-    "give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or send less",
-)
 _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 _LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
 LESS_HIDDEN = "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
@@ -103,7 +99,9 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         "slowdown_ratio_by_kernel": {name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]},
     }
     title = f"kernels run slower while communication is under way{beyond}"
-    return Finding(title, *_FEWER_SMS, evidence.mean_of_most(slowed), figures)
+    action = "give NCCL fewer SMs (NCCL_MAX_CTAS), or send less"
+    advice = "give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or send less"
+    return Finding(title, action, advice, evidence.mean_of_most(slowed), figures)
 
 
 RULES: Rules = {comm_bound: OF_COMM, comm_slows_compute: OF_COMM}
