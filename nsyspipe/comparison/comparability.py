@@ -86,6 +86,7 @@ _PRODUCTS, _COMPUTE = "matrix products", METRICS["compute"].column
 _UNLIKE, _OTHER_NUMBER = 1.25, 1.1  # captures of one configuration differ by less, in step time and messages
 OTHER_WORK, UNKNOWN_WORK, UNLIKE, SHARED_BATCH = "other-work", "unknown-work", "unlike-captures", "shared-batch"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
+_AMOUNTS = ("collectives_per_step", 1, "collectives"), ("message_bytes_per_step", 1e6, "MB of messages")
 _SHOWN = 6
 
 
@@ -113,12 +114,6 @@ def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
     """Return what speaks against comparing two sides, as `_TESTS` tell it; what blocks comes first."""
     found = [check for test in _TESTS for check in test((baseline, candidate))]
     return sorted(found, key=lambda check: not check.blocks)
-
-
-def check_captures(side: Side) -> list[Check]:
-    """Return what parts the captures of one side, with which no other is compared."""
-    found = check_comparable(side, side) if len(side.runs) > 1 else []
-    return [*{check.message: check for check in found if check.parts}.values()]
 
 
 def n_steps(run: Run) -> int:
@@ -306,7 +301,7 @@ def _unlike_captures(sides: Sides) -> Iterator[Check]:
         if len(side.runs) > 1 and (facts := _apart(side.runs)):
             by, *others = facts
             message = (
-                f"captures of {side.name} differ {by} ({'; '.join(others)}): one configuration? if not, name only one"
+                f"captures of {side.name} differ {by} ({'; '.join(others)}): one configuration? else name only one"
             )
             words = [by if number == at else _NONE for number in range(2)]
             yield Check(UNLIKE, blocks=True, baseline=words[0], candidate=words[1], message=message)
@@ -317,10 +312,7 @@ def _apart(runs: Sequence[Run]) -> list[str]:
     rows = sorted((run.summary().to_pylist()[0] for run in runs), key=lambda row: row["step_time_ns"] or 0.0)
     times = [row["step_time_ns"] for row in rows if row["step_time_ns"]] or [1.0]
     facts = []
-    for column, unit, what in (
-        ("collectives_per_step", 1, "collectives"),
-        ("message_bytes_per_step", 1e6, "MB of messages"),
-    ):
+    for column, unit, what in _AMOUNTS:
         values = [value for row in rows if (value := row[column]) is not None]
         if max(values, default=0.0) > _OTHER_NUMBER * min(values, default=0.0):
             facts.append(f"{' and '.join(dict.fromkeys(f'{value / unit:.4g}' for value in values))} {what}")

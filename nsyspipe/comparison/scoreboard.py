@@ -10,9 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
+<<<<<<< HEAD
 from nsyspipe.analysis.summary import Evenness, divided
 from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_captures, check_comparable
+=======
+from nsyspipe.analysis.summary import Evenness
+from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
+from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_comparable
+>>>>>>> side3
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
@@ -215,8 +221,12 @@ class Scoreboard(ShownInNotebooks):
         sides = {side.label: side for side in self.sides}
 
         def checked(one: str, other: str) -> list[Check]:
-            of_itself = check_captures(sides[one]) if len(sides) == 1 else []  # else it is told beside the others
-            return of_itself if one == other else check_comparable(sides[one], sides[other])
+            if one != other:
+                return check_comparable(sides[one], sides[other])
+            # Captures of one run are told of beside the others; of the only one, once.
+            is_told = len(sides) > 1 or len(sides[one].runs) == 1
+            own = [] if is_told else check_comparable(sides[one], sides[one])
+            return [*{check.message: check for check in own if check.parts}.values()]
 
         return cache(checked)
 

@@ -128,7 +128,7 @@ def test_two_captures_of_one_side_put_their_spread_into_the_interval(runs):
     assert (forced["verdict"], forced["settle_steps"], forced["settle_captures"]) == ("inconclusive", None, None)
     alone = compare([Side("both", (before, after))])
     for board in (compare([after, Side("both", (before, after))]), alone):
-        assert doubts(board)[0] == f"{doubt}: one configuration? if not, name only one"
+        assert doubts(board)[0] == f"{doubt}: one configuration? else name only one"
     assert alone.verdict == f"both is the only run, and its captures are hardly of one configuration: {doubt}."
     row = found.metrics.to_pylist()[0]
     assert row["ci_low"] < 0 < row["ci_high"]
