@@ -10,15 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-<<<<<<< HEAD
 from nsyspipe.analysis.summary import Evenness, divided
 from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_captures, check_comparable
-=======
-from nsyspipe.analysis.summary import Evenness
-from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_comparable
->>>>>>> side3
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
