@@ -298,7 +298,6 @@ def compare(
 
 
 def _as_side(side: AnySide) -> Side:
-    """Return a side for what a caller names: a side, a run, or what `load` takes."""
     from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
 
     if isinstance(side, Side):

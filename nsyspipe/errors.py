@@ -38,8 +38,6 @@ _NO_MEMORY = (
 
 
 def _as_call(command: re.Match[str]) -> str:
-    """Return the call of the API that does what a command does."""
-
     def value(name: str, before: str = "") -> str:
         given = command[name]
         return "" if given is None else before + (given if given.isupper() else repr(given.strip("'")))

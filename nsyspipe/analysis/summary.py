@@ -257,9 +257,8 @@ def longest_between(figures: Sequence[HostFigures]) -> HostFigures | None:
     """Return the process with most time between its steps; None where that is less than `MUCH_RATIO` of a step, or 10 us."""
     known = [one for one in figures if one.between_ns is not None and one.median_ns is not None]
     most = max(known, key=lambda one: one.between_ns or 0, default=None)  # of equal ones the first
-    return (
-        most if most and (most.between_ns or 0) >= max(MUCH_RATIO * (most.median_ns or 0), _LEAST_BETWEEN_NS) else None
-    )
+    is_long = most and (most.between_ns or 0) >= max(MUCH_RATIO * (most.median_ns or 0), _LEAST_BETWEEN_NS)
+    return most if is_long else None
 
 
 def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFigures:

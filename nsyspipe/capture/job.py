@@ -104,7 +104,6 @@ class _Running:
         return why or (_interrupt(stop) if stop.n_asked else End(supervision.status_of(process)))
 
     def _limit_reached(self) -> End | None:
-        """Return why the job must end now, or None."""
         job, now = self._job, time.monotonic()
         self._look(now)
         limits = [(self._begin, "timeout", job.timeout_s)]
@@ -150,9 +149,8 @@ class _Running:
         """Let every nsys finish its report, also one whose starter was killed; end what takes longer, programs too."""
         n_asked = stop.n_asked
         groups = {one.nsys_group for one in read_records(self._directory) if one.nsys_group}
-        supervision.wait_until(
-            lambda: stop.n_asked > n_asked or not any(map(supervision.group_is_alive, groups)), patience_s
-        )
+        is_alive = supervision.group_is_alive
+        supervision.wait_until(lambda: stop.n_asked > n_asked or not any(map(is_alive, groups)), patience_s)
         left = {group for one in self._unended() if one.pid and (group := supervision.group_of(one.pid))}
         is_hurried = not patience_s or stop.n_asked > n_asked
         supervision.end_groups(groups | left, grace_s=_HURRY_S if is_hurried else supervision.GRACE_S)

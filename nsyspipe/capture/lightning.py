@@ -61,5 +61,4 @@ class LightningCapture(Callback):  # type: ignore[misc]
         stop_capture(is_cut_off=True)
 
     def _begin_if_automatic(self, module: Any, phase: str) -> None:  # noqa: ANN401
-        """Begin a phase, where Lightning tells where it ends."""
         self._steps.phase(phase if module.automatic_optimization else None)

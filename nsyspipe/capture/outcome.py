@@ -114,12 +114,10 @@ def _loop(said: Program) -> str:
 
 
 def _some(names: Sequence[str]) -> list[str]:
-    """Return the first names, and how many more there are."""
     return [*names[:_MOST_NAMED], *[f"… {len(names) - _MOST_NAMED} more"] * (len(names) > _MOST_NAMED)]
 
 
 def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[int]) -> list[str]:
-    """Return why ranks have no report, and what to do."""
     reasons = {one.rank: one.problem for one in records}
     rows = [f"rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there]
     fix = "fix: capture again"
@@ -131,7 +129,6 @@ def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[
 
 
 def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
-    """Return why nothing was captured, and lines that say what would help."""
     if said is not None and not said.n_captured_steps and said.n_steps <= said.warmup:
         warmup = min(_SHORT_WARMUP, said.n_steps // 2)
         steps = max(min(said.steps_asked, said.n_steps - warmup), 1)

@@ -286,7 +286,6 @@ def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
 
 
 def _missing(options: argparse.Namespace, there: int | None) -> Iterator[NsyspipeError]:
-    """Yield what a capture needs, nsys excepted, and this machine has not."""
     yield from _missing_program(options)
     folder = next(one for one in options.name.absolute().parents if one.exists())
     if not (options.no_profile or (folder.is_dir() and os.access(folder, os.W_OK))):

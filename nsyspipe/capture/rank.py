@@ -90,7 +90,6 @@ class _Rank:
         return self._record.status or 0
 
     def _start(self, nsys: Sequence[str], program: Sequence[str]) -> tuple[str | None, int | None]:
-        """Start nsys with the program and wait for its end; return what went wrong with that, and the exit status."""
         environment = os.environ | ({"TMPDIR": str(self._temporary)} if nsys else {})
         # What nsys prints is kept from the terminal; without nsys nothing stands between.
         stdout, stderr = (os.dup(1), os.dup(2)) if nsys else (1, 2)

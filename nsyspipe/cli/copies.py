@@ -20,6 +20,7 @@ _IN = "Reports (.sqlite), best all of a run at once: files, directories, globs; 
 _OUT = "OUT: the copy of one report; for several a directory, in which they keep their names."
 _DROP = "Leave out tables that this version does not know, instead of refusing the report."
 _REPLACE = "Replace copies that are there already."
+_NSYS = "The nsys to use, or its directory. [default: on PATH, else where it is usually installed]"
 _REPORTS = "Reports of nsys: files, directories, globs."
 
 
@@ -29,9 +30,7 @@ class ExportOptions:
 
     out: Path | None = option("Write there, made if missing. [default: beside each report]", "DIR", "-o")
     force: bool = flag("Export also what is up to date, and replace files that are no exports of their report.")
-    nsys: str | None = option(
-        "The nsys to use, or its directory. [default: on PATH, else where it is usually installed]", "PATH"
-    )
+    nsys: str | None = option(_NSYS, "PATH")
     timeout: float = option("How long one export may take.", "SECONDS", default=1800.0, least=1)
 
 

@@ -135,7 +135,6 @@ class Outputs:
 
     @property
     def _named(self) -> dict[str, str]:
-        """The formats asked for, and where they go."""
         return {name: value for name in _FORMATS if (value := getattr(self, name, None)) is not None}
 
     @property

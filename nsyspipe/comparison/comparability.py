@@ -299,10 +299,8 @@ def _unlike_captures(sides: Sides) -> Iterator[Check]:
     """Tell of captures of one side that are hardly of one configuration: spread between them is not noise."""
     for at, side in enumerate(sides):
         if len(side.runs) > 1 and (facts := _apart(side.runs)):
-            by, *others = facts
-            message = (
-                f"captures of {side.name} differ {by} ({'; '.join(others)}): one configuration? else name only one"
-            )
+            by, why = facts[0], "; ".join(facts[1:])
+            message = f"captures of {side.name} differ {by} ({why}): one configuration? else name only one"
             words = [by if number == at else _NONE for number in range(2)]
             yield Check(UNLIKE, blocks=True, baseline=words[0], candidate=words[1], message=message)
 

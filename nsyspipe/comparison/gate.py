@@ -183,7 +183,6 @@ def _not_own(path: Path, ours: set[int]) -> str | None:
 
 
 def _table(path: Path) -> dict[str, Any] | None:
-    """Return what a file sets; None if it is not for nsyspipe."""
     is_project = path.name == _PROJECT
     try:
         with path.open("rb") as file:

@@ -283,7 +283,6 @@ class Scoreboard(ShownInNotebooks):
         return judged(METRICS["step_time"], sides, self.rules, statistic=statistic, names=(reference, run))
 
     def _is_copy(self, run: str, other: str) -> bool:
-        """Whether both are one capture, unless all are judged by force."""
         is_same = any(check.is_same for check in self._checked_once(run, other))
         return run == other or (is_same and not self.rules.is_forced)
 

@@ -125,7 +125,6 @@ def _joined(captures: Sequence[Mapping[str, str]], *, is_told: bool) -> dict[str
 
 
 def _numbers(tables: Sequence[StepTable]) -> dict[Fact, float | None]:
-    """Return the numbers of a side; None where a capture did not record one."""
     captures = [dict(_of_capture(table)) for table in tables]
     # A sort of collective that a capture does not have is 0 there, not unknown.
     return {key: mean_of(numbers.get(key, 0.0) for numbers in captures) for key in chain(*captures)}

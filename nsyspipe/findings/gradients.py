@@ -239,7 +239,6 @@ def no_sync(evidence: Evidence) -> Answer:
 
 
 def _varies(passes: pa.Table, column: str) -> bool:
-    """Tell whether the passes of a rank differ."""
     by_rank = passes.group_by("rank", use_threads=False).aggregate([(column, "min"), (column, "max")])
     return bool(pc.any(pc.not_equal(by_rank[f"{column}_min"], by_rank[f"{column}_max"])).as_py())
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
-from nsyspipe.model.names import listed, printable
+from nsyspipe.model.names import LONGEST_CALL, listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.table import Int64
 
@@ -20,7 +20,6 @@ from nsyspipe.model.table import Int64
 LEAST_IDLE_SHARE = 0.02
 _LEAST_TURN = 0.25
 _SHOWN_CALLS = 5
-_LONGEST_NAME = 35  # names of calls come from the report; all of CUDA's are shorter
 _FASTER = 'launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'  # fmt: skip
 _PAUSES = (
     "find what the host does there (nsys profile --python-sampling=true): loading, logging, locks, "
@@ -126,7 +125,6 @@ def idle_above(evidence: Evidence, column: str) -> Idle | None:
 
 
 def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
-    """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
     means = evidence.means("idle_ns", *IDLE_CAUSES)
     judged: dict[str, Any] = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
     judged |= {"saving_ns_per_step_by_part": {**idle.parts}, "limit_rank": idle.limit_rank} if idle.parts else {}
@@ -219,7 +217,7 @@ def sync_bound(evidence: Evidence) -> Answer:
     if idle is None:
         return None
     calls = dict(list(evidence.blocked_ns_by_call.items())[:_SHOWN_CALLS])
-    name = next(iter(calls), "a synchronising call")[:_LONGEST_NAME]
+    name = next(iter(calls), "a synchronising call")[:LONGEST_CALL]
     title = f"the GPU idles because the host was blocked in {name}{idle.on_rank}"
     figures = _figures(evidence, "idle_blocked_ns", idle) | {"idle_ns_per_step_by_call": calls}
     return Finding(title, f"keep {name} out of the step", _NO_SYNCHRONISING, idle.saving_ns, figures)

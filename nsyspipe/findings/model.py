@@ -107,7 +107,6 @@ class Evidence:
 
     @cached_property
     def _by_rank(self) -> list[dict[str, Any]]:
-        """The rows of `traffic` that are of one rank."""
         return list(self.traffic.drop_columns("ranks").filter(pc.is_valid(self.traffic["rank"])).to_pylist())
 
     @cached_property
@@ -260,7 +259,6 @@ class Evidence:
         return sum(parts.values()), {"saving_ns_per_step_by_part": parts, **self.slowdown_figures}
 
     def _sums(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
-        """Sum values of operations by the rows of `steps`."""
         width = (pc.max(self.steps["rank"]).as_py() or 0) + 1
         own, wanted = (pc.add(pc.multiply(one["step"], width), one["rank"]).to_numpy() for one in (rows, self.steps))
         keys, place = np.unique(wanted, return_inverse=True)

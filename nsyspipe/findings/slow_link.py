@@ -137,7 +137,6 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     """
     rows = evidence.links.to_pylist() if evidence.links is not None else []
     link = slowest(evidence.links) if rows else None
-    crosses_hosts = any(row["kind"] == "net" for row in rows)
     if link and link.kind == "net" and evidence.n_hosts > 1:
         link = _slow_inside(evidence, link, rows) or link
     if link and evidence.n_hosts > 1:  # the bandwidth is of what crosses hosts too, whose ceiling is not known
@@ -152,7 +151,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     is_slow = _by_link(link.kind, rows) if link else None
     text = link.text if link else ""
     lacking = _ASK.get(link.kind, LACKING) if link else LACKING
-    is_seen = is_slow is not None
+    is_seen, crosses = is_slow is not None, any(row["kind"] == "net" for row in rows)
     paths = [row["path"] or "" for row in rows if link and link.kind == row["kind"] == "unknown"]
     is_nvlink_there = bool(paths) and all(path.startswith("NV") for path in paths)
     if not is_seen and promised is not None:
@@ -169,9 +168,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
             lacking = _ABSENT
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
     is_near = may_be_near and all(row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind)
-    return LinkVerdict(
-        is_slow, is_seen, is_near, text, lacking, facts, link, reached, source, crosses_hosts, is_nvlink_there
-    )
+    return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source, crosses, is_nvlink_there)
 
 
 def _slow_inside(evidence: Evidence, network: SlowestLink, rows: Sequence[Mapping[str, Any]]) -> SlowestLink | None:
@@ -202,7 +199,6 @@ def _by_link(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
 
 
 def _total(column: pa.ChunkedArray) -> int | None:
-    """Sum a column; None if any part is, or without rows."""
     total: int | None = pc.sum(column, skip_nulls=False, min_count=1).as_py()
     return total
 

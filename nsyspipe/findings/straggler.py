@@ -227,7 +227,6 @@ def _behind(late: pa.Table, n_steps: int) -> dict[int, float]:
 
 
 def _per_step(rows: pa.Table, column: str, n_steps: int) -> dict[int, float]:
-    """Sum a column by rank, and return that per step, the largest first."""
     totals = rows.group_by("rank", use_threads=False).aggregate([(column, "sum")]).to_pylist()
     totals.sort(key=lambda row: (-row[f"{column}_sum"], row["rank"]))
     return {row["rank"]: row[f"{column}_sum"] / n_steps for row in totals}

@@ -32,9 +32,8 @@ _DATATYPES = {  # NCCL's spellings, old and new, as PyTorch says them
     **{name: name for name in ("f16", "f32", "f64", "bf16", "i8", "u8", "i32", "u32", "i64", "u64")},
 }  # fmt: skip
 _DATATYPE = re.compile(rf"_({'|'.join(sorted(_DATATYPES, key=len, reverse=True))})(?=_|\(|<|$)")
-_ALGORITHM = re.compile(
-    r"_((?:RING|TREE|NVLS_TREE|NVLS|COLLNET_CHAIN|COLLNET_DIRECT|PAT)_(?:LL128|LL|SIMPLE))(?=_|\(|<|$)"
-)
+_ALGORITHMS = "RING|TREE|NVLS_TREE|NVLS|COLLNET_CHAIN|COLLNET_DIRECT|PAT"
+_ALGORITHM = re.compile(rf"_((?:{_ALGORITHMS})_(?:LL128|LL|SIMPLE))(?=_|\(|<|$)")
 
 # Words of kernels that update weights. Clipping and unscaling run as multi_tensor_apply too, so that says nothing.
 _OPTIMIZERS = {
@@ -55,6 +54,7 @@ _SAYS_NOTHING = re.compile(
     r"void|const|bool|char|short|int|long|(?:un)?signed|float|double|[Aa]rray|lambda|instance|operator|"
     r"gpu_kernel_impl(?:_nocast)?|T\d+"
 )
+LONGEST_CALL = 35  # of a call's name, as the report has it; all of CUDA's are shorter
 _MOST_NAMES = 4096  # so many kernels' are kept: the ranks of a job run the same
 _MATRIX_PRODUCT = re.compile(r"(?i)gemm|gemv|matmul|cutlass|xmma|wgmma|nvjet|conv|winograd|attention|fmha|flash")
 PHASE_PATTERNS: dict[str, str] = {  # in order of precedence: a text that matches several is the first

@@ -92,7 +92,6 @@ def read_calls(report: Report, strings: Strings) -> Calls:
 
 
 def _known(found: pa.Table, *columns: str) -> pa.Table:
-    """Return the rows in which some columns have a value."""
     are_known = [pc.is_valid(found[name]) for name in columns if found[name].null_count]
     return found.filter(functools.reduce(pc.and_, are_known)) if are_known else found
 
@@ -167,7 +166,6 @@ def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
 
 
 def _timed(found: pa.Table, column: str, values: Int64) -> pa.Table:
-    """Return the calls with one of some values that took time."""
     is_one = pa.array(np.isin(filled(found[column]), values))  # by a table of the values, where they are close
     return found.filter(pc.and_(is_one, pc.greater(found["end"], found["start"])))
 

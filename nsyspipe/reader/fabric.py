@@ -267,7 +267,6 @@ def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> No
 
 
 def _fits(member: Membership, said: Ring | Trees | Connected) -> bool:
-    """Tell whether a line can be about this communicator: its ranks, on its GPUs."""
     n_ranks = member.init.n_ranks
     if isinstance(said, Ring):
         return sorted(said.ranks) == list(range(n_ranks))

@@ -197,7 +197,6 @@ def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
 
 
 def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
-    """Count the API calls whose names begin so."""
     prefixes = [f"{api}{call}" for api in ("cu", "cuda") for call in calls]
     names = ", ".join(map(str, strings.ids_beginning(*prefixes).tolist()))
     if not names or not report.has(versions.RUNTIME, "nameId"):

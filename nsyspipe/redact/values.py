@@ -231,10 +231,8 @@ _NAMES_OF = (
     ("called_by", versions.RUNTIME, "nameId"),
 )
 # cudaLaunchKernel_v7000, cuMemcpyAsync_v2_ptsz
-_CALL = (
-    "(t.value GLOB 'cuda[A-Z]*' OR t.value GLOB 'cu[A-Z]*') AND t.value NOT GLOB '*[^A-Za-z0-9_]*' "
-    "AND length(t.value) <= 128"
-)
+_LETTERS = "t.value NOT GLOB '*[^A-Za-z0-9_]*' AND length(t.value) <= 128"
+_CALL = f"(t.value GLOB 'cuda[A-Z]*' OR t.value GLOB 'cu[A-Z]*') AND {_LETTERS}"
 
 
 def copy_strings(copying: Copying) -> None:

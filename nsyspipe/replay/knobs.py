@@ -254,9 +254,8 @@ def beyond_nominal(replay: Replay) -> str | None:
     if most is None or own is None or own <= most * in_switch:
         return None
     link = f"the fastest link of these GPUs gives {most / GB:,.0f} GB/s"
-    return (
-        f"a captured bandwidth of {own / GB:,.0f} GB/s cannot be where {link}: the bytes of the gradients are not right"
-    )
+    captured = f"a captured bandwidth of {own / GB:,.0f} GB/s"
+    return f"{captured} cannot be where {link}: the bytes of the gradients are not right"
 
 
 def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:

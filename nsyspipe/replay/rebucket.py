@@ -62,7 +62,6 @@ def _is_own(program: Program, chosen: Int64, own: Gradients, sizes: Float64, cap
 
 
 def _collectives(program: Program, chosen: Int64, sizes: Float64, total: float, slot_ns: float) -> dict[str, Any]:
-    """Return the columns of the collectives that take the place of a step's."""
     transfer, overhead_ns = program.transfer_ns[chosen].mean(axis=1), OVERHEADS_NS[1]
     per_byte = max(float(transfer.sum() - np.minimum(overhead_ns, transfer / 2).sum()), 0.0) / total
     shape = (sizes.size, program.n_ranks)

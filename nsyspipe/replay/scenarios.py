@@ -335,7 +335,6 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
 
 
 def _uses(run: Run, timelines: Sequence[RankTimeline], role_of: _Roles) -> tuple[Uses, list[str | None]]:
-    """Return what the collectives of the lowest rank are for, and the datatype of each."""
     first = timelines[0].collectives
     table = run.collectives().filter(pc.field("rank") == run.ranks["rank"][0])
     names = ("step", "seq", "message_bytes", "datatype", "comm_id", "collective")

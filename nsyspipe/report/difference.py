@@ -58,10 +58,9 @@ def difference_blocks(difference: RunDifference) -> Iterator[Block]:
         yield Facts([side.name, *parts, *first], name, is_of_several=True)
     if checks := difference.comparability.to_pylist():
         hints = {} if difference.rules.is_forced else {OTHER_WORK: "; --force if only torch.compile made them differ"}
-        doubts = [(row["blocks"], row["message"] + hints.get(row["check"], "")) for row in checks]
-        yield Troubles(
-            [("not comparable" if blocks else "warning", text, "", None) for blocks, text in doubts], is_close=True
-        )
+        grave = {True: "not comparable", False: "warning"}
+        doubts = [(grave[row["blocks"]], row["message"] + hints.get(row["check"], ""), "", None) for row in checks]
+        yield Troubles(doubts, is_close=True)
     if unused := [row for row in difference.problem_rows if row["code"] in _OF_ANOTHER]:
         yield Troubles(same_problems(unused, lambda rows: listed({row["side"]: 0 for row in rows})), is_close=True)
     yield _parts(difference)
@@ -215,10 +214,8 @@ def verdict_text(difference: RunDifference) -> str:
     )
     others = [f"{metric_label(row['metric'])}: {row['verdict']}" for row in rows if row["metric"] != deciding["metric"]]
     text = f"{_host_text(difference)}{difference.verdict.capitalize()}: {_decided(deciding, difference.fail_on)}"
-    by_force = "judged by --force, though not comparable" * (
-        difference.rules.is_forced and not difference.is_comparable
-    )
-    return "; ".join(filter(None, [text, ", ".join(others), by_force]))
+    forced = "judged by --force, though not comparable" * (difference.rules.is_forced and not difference.is_comparable)
+    return "; ".join(filter(None, [text, ", ".join(others), forced]))
 
 
 def _host_text(difference: RunDifference) -> str:

@@ -129,7 +129,6 @@ def write(
 
 
 def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Path]]:
-    """Return how an answer is written in each format, what tells it from others, and what it was read from."""
     from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
     from nsyspipe.replay.answer import WhatIf

@@ -200,7 +200,6 @@ def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str
 
 
 def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
-    """Return that the run with the largest speed-up is not judged faster, and why."""
     speed = f"{best['label']} is {_speed(best, peer)}"
     undecided = [row["label"] for row in rows if row["peer_verdict"] == "inconclusive"]
     if best["peer_verdict"] == "no change" and not undecided:
@@ -317,7 +316,6 @@ def identity_of(board: Scoreboard) -> str:
 
 
 def _identity_of_csv(path: Path, board: Scoreboard) -> str | None:
-    """Return the identity of a board if a CSV file is of the same runs; None if it is not."""
     try:
         there = sorted(str(row.get("run_ids")) for row in csv.DictReader(io.StringIO(head_of(path, _LARGEST_FILE))))
     except csv.Error:
@@ -394,6 +392,5 @@ def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
         blocks=partial(scoreboard_blocks, board), usage="nsyspipe compare RUN RUN ...",
         page=partial(scoreboard_page, board), meta=_RUNS,
     )  # fmt: skip
-    rows = (row.values() for row in board.table.to_pylist())
-    text = partial(csv_text, board.table.column_names, [*rows])
+    text = partial(csv_text, board.table.column_names, [row.values() for row in board.table.to_pylist()])
     return formats | {"csv": Format(text, partial(_identity_of_csv, board=board))}

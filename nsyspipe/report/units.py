@@ -15,7 +15,7 @@ _TIME_UNITS: _Units = ((1e9, "s", 1e9), (_NS_PER_MS, "ms", _SHORT_NS), (_NS_PER_
 _MOST_DECIMALS = {"ns": 0, "us": 3}  # a time has no more; any other quantity four
 _SMALLEST_MS = 0.001
 _ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
-_RATES, _GB_PER_S = ((1.0, "steps/s", 0.0),), ((1e9, "GB/s", 0.0),)
+_RATES, _GB_S = ((1.0, "steps/s", 0.0),), ((1e9, "GB/s", 0.0),)
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 absent = "-"  # where nothing was recorded
 _MOST_DIGITS, _NO_DECIMAL = 3, 1000
@@ -86,7 +86,6 @@ def _decimals(value: float, n_digits: int = 4) -> int:
 
 
 def _significant(value: float, n_digits: int = 4) -> str:
-    """Write a number with so many significant digits and no exponent."""
     return f"{value:.{_decimals(value, n_digits)}f}" if value else "0"
 
 
@@ -113,9 +112,7 @@ def bytes_text(n_bytes: float | None, digits: int = 2) -> str:
 
 def bandwidth_text(bytes_per_s: float | None) -> str:
     """Return bytes per second as GB/s of 1e9 with four significant digits, ``24.07 GB/s``."""
-    return (
-        absent if bytes_per_s is None else Quantity(f"{_significant(bytes_per_s / 1e9)} GB/s", bytes_per_s, _GB_PER_S)
-    )
+    return absent if bytes_per_s is None else Quantity(f"{_significant(bytes_per_s / 1e9)} GB/s", bytes_per_s, _GB_S)
 
 
 def rate_text(per_second: float | None) -> str:

@@ -65,7 +65,6 @@ def _whose_link(one: Scenario) -> str:
 
 
 def _is_level(one: Scenario, other: Scenario) -> bool:
-    """Tell whether each of two step times is in the range of the other."""
     return all(not words.is_clear(a.step_time_ns, b.low_ns, b.high_ns) for a, b in ((one, other), (other, one)))
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.summary import MUCH_RATIO, divided, fastest_and_slowest, longest_between, uneven_backward
 from nsyspipe.comparison.changes import has_whole_graphs
 from nsyspipe.errors import shortened
-from nsyspipe.model.names import few, grouped, printable, ranges
+from nsyspipe.model.names import LONGEST_CALL, few, grouped, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.side_files import RunCapture
@@ -36,7 +36,6 @@ Row: TypeAlias = "Mapping[str, Any]"
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
 _DIGITS, _NUMBER, _MOST_ALIKE = re.compile(r"\d+"), re.compile(r"\d[\d,]*(?:\.\d+)?"), 4
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and a cause of it
-_LONGEST_NAME = 35  # of a call, as the report has it; all of CUDA's are shorter
 _TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
 _MUCH_OF_RANKS = 0.1  # of a step: by so much phases differ between ranks, whatever runs ahead
@@ -68,7 +67,6 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
 
 
 def _left_out(run: Run) -> dict[str, list[int]]:
-    """Return the steps that no figure rests on, by the reason."""
     steps, skipped = run.steps(), {*run.skipped_steps}
     number, is_counted, is_complete = (steps[name] for name in ("step", "in_summary", "is_complete"))
     counted, cut_off = ({*number.filter(mask).unique().to_pylist()} for mask in (is_counted, pc.invert(is_complete)))
@@ -113,8 +111,7 @@ def link_text(verdict: LinkVerdict | None) -> str | None:
         rest += ", by the gradients' copies" if verdict.is_estimate else ""
     elif nominal:
         rest += f"; nominal {bandwidth_text(nominal)}"
-    room, text = _LINK_LENGTH - len(rest), printable(f"link: {link.text}")
-    return shortened(text, room) + rest
+    return shortened(printable(f"link: {link.text}"), _LINK_LENGTH - len(rest)) + rest
 
 
 def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
@@ -175,8 +172,8 @@ def shares_text(run: Run) -> str | None:
 def phases_text(run: Run) -> str | None:
     """Return by what each phase differs most between ranks, from 10 % of a step on; None where none does."""
     phases, least = run.phases(), _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
-    grouped = phases.filter(pc.is_in(phases["step"], run.breakdown()["step"].unique())).group_by(["phase", "rank"])
-    means = grouped.aggregate([(name, "mean") for name in PHASE_TIMES]).to_pylist()
+    rows = phases.filter(pc.is_in(phases["step"], run.breakdown()["step"].unique())).group_by(["phase", "rank"])
+    means = rows.aggregate([(name, "mean") for name in PHASE_TIMES]).to_pylist()
     most: dict[str, tuple[float, str]] = {}
     for phase, name in product({row["phase"] for row in means}, PHASE_TIMES):
         of_ranks = [(row[f"{name}_mean"], row["rank"]) for row in means if row["phase"] == phase]
@@ -206,11 +203,9 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     text += ", waiting included, which is not known" if may_wait else ""
     if compared := evidence.get("compared_share"):
         text += f", if all compute beside communication is slowed as the {percent_text(compared, 0)} of it that could be compared"
-    return text + (
-        f", assuming that communication slows compute by up to {percent_text(ratio, 0)}, as too few kernels could be compared"
-        if ratio
-        else ""
-    )
+    if ratio:
+        text += f", assuming that communication slows compute by up to {percent_text(ratio, 0)}, as too few kernels could be compared"
+    return text
 
 
 def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
@@ -266,7 +261,7 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
         known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(known.values())
     call = {"dependency": ", launched in time but started late"}
     others = " and others" * (calls.num_rows > 1)
-    call |= {"blocked": f", {printable(calls['call'][0].as_py())[:_LONGEST_NAME]}{others}"} if calls.num_rows else {}
+    call |= {"blocked": f", {printable(calls['call'][0].as_py())[:LONGEST_CALL]}{others}"} if calls.num_rows else {}
     causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])
     texts = [f"{name} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(name, '')})" for name, part in causes]
     total = f"idle {'at least ' if unseen else ''}{ms_text(idle / n)} ({percent_text(idle / wall)})"

@@ -174,12 +174,10 @@ def _rank_columns(rank: Rank[ProcessDigest], table: pa.Table) -> dict[str, Any]:
 
 
 def _joined(tables: Iterable[pa.Table], of: TableSchema) -> pa.Table:
-    """Put tables of all ranks together, sorted by their key; nulls come last."""
     return conform(pa.concat_tables([of.empty(), *tables]).sort_by([(name, "ascending") for name in of.key]), of)
 
 
 def _host_steps(rank: Rank[HostDigest], report: str, *, is_numbered: bool) -> pa.Table:
-    """Return `schema.HOST_STEPS` of one process of a report; its rank is null when it is not known."""
     members = rank.process.members
     columns = {name: members[name] for name in members.column_names} | {
         "rank": [rank.number if is_numbered else None] * members.num_rows,
@@ -194,7 +192,6 @@ def _host_steps(rank: Rank[HostDigest], report: str, *, is_numbered: bool) -> pa
 
 
 def _without(table: pa.Table, names: Iterable[str], hidden: Flags) -> pa.Table:
-    """Make columns null where a flag is set."""
     for name in names if hidden.any() else ():
         at = table.column_names.index(name)
         table = table.set_column(at, table.field(at), pc.if_else(hidden, None, table[name]))
@@ -312,7 +309,6 @@ def _of_ranks(ranks: Ranks, size: int | None, sidecars: RunSidecars, there: froz
 
 
 def _lacks_comm(ranks: Ranks, size: int | None) -> bool:
-    """Tell whether several ranks ran, and no kernel is known to communicate."""
     is_several = len(ranks) > 1 or (size or 0) > 1
     return bool(ranks) and is_several and all(rank.process.n_comm == 0 for rank in ranks)
 
@@ -364,7 +360,6 @@ def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: 
 
 
 def _missing(table: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
-    """Return the steps that some rank lacks, by the ranks that lack them."""
     rank, step = table["rank"].to_numpy(), table["step"].to_numpy()
     numbers, counts = np.unique(step, return_counts=True)
     lacking = numbers[counts < len(ranks)].tolist()

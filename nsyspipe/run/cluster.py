@@ -199,7 +199,6 @@ def answer(version: str, request: bytes) -> object:
 
 
 def _address(place: str) -> str:
-    """Return the address of a scheduler that is named by it, or by its file."""
     path = Path(place)
     try:
         if _ADDRESS.fullmatch(place) and not path.is_file():

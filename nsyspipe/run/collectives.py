@@ -349,7 +349,6 @@ def _shared_nulls(n_rows: int) -> dict[pa.DataType, pa.Array]:
 
 
 def _sharing_nulls(table: pa.Table, nulls: Mapping[pa.DataType, pa.Array]) -> pa.Table:
-    """Return a table whose columns of nulls alone take no memory."""
     for at, field in enumerate(table.schema):
         if field.type in nulls and table[at].null_count == table.num_rows:
             chunks = [nulls[field.type][: one.num_rows] for one in table.select([at]).to_batches(BLOCK)]

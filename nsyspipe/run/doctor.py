@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nsyspipe.errors import OptionError, RankConflictError
+from nsyspipe.model.names import grouped
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import CATALOGUE, Problem, problem
 from nsyspipe.nsys.find_reports import display_names, source_of, words_of_runs
@@ -124,7 +125,6 @@ def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tup
 
 
 def _capability(question: Question, reports: Sequence[Examined], beside: Beside, names: Sequence[str]) -> Capability:
-    """Make one row of what each report has."""
     answers = question.judge(reports, beside)
     if reports[0].is_host_only:
         answers = [_of_host(question.name, *pair) for pair in zip(answers, reports, strict=True)]
@@ -165,10 +165,7 @@ def _words(answers: Sequence[Answer], n_ranks: Sequence[int] | None = None) -> s
     counted = [(answer, n) for answer, n in pairs if answer.status != NO] or pairs
     # Where several ranks of one report differ, only their sum is known.
     is_of_each = sum(n_ranks or ()) > 1 and not any(count % n for answer, n in counted for _, count in answer.counts)
-    counts: dict[str, list[int]] = {}
-    for answer, n in counted:
-        for noun, count in answer.counts:
-            counts.setdefault(noun, []).append(count // n if is_of_each else count)
+    counts = grouped((noun, m // n if is_of_each else m) for answer, n in counted for noun, m in answer.counts)
     of_each = {noun: " to ".join(dict.fromkeys((str(min(own)), str(max(own))))) for noun, own in counts.items()}
     told = of_each if is_of_each else {noun: str(sum(own)) for noun, own in counts.items()}
     having = [answer for answer in answers if answer.status == YES]

@@ -45,7 +45,6 @@ class Answer:
 
 
 def _lack(code: str, text: str = "", counts: tuple[tuple[str, int], ...] = (), *, status: str = NO) -> Answer:
-    """Return what lacks something that a problem of the catalogue tells how to mend."""
     return Answer(status, counts, text, CATALOGUE[code].fix)
 
 
@@ -353,14 +352,12 @@ class Question:
 
 
 def _each(judge: Callable[[Examined], Answer]) -> Callable[..., list[Answer]]:
-    """Return what looks at each report by itself."""
     return lambda reports, _: [judge(report) for report in reports]
 
 
 def _counted(
     count: Callable[[Examined], int], noun: str, fix: str | None = None, text: str = "none recorded"
 ) -> Callable[..., list[Answer]]:
-    """Return what is there if there are any of it, and what adds them."""
     return _each(lambda report: Answer(YES, ((noun, n),)) if (n := count(report)) else Answer(NO, text=text, fix=fix))
 
 

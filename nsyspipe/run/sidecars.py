@@ -78,7 +78,6 @@ class RunSidecars:
 
 
 def _same(values: Iterable[T | None]) -> T | None:
-    """Return the only value that is known; None without one, or if they differ."""
     known = {value for value in values if value is not None}
     return known.pop() if len(known) == 1 else None
 
@@ -165,7 +164,6 @@ def _step_family(sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]) -
 
 
 def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
-    """State which ranks ended badly; many that ended alike are one row."""
     by_outcome: dict[str, list[int]] = {}
     for rank in (rank for sidecar in sidecars for rank in sidecar.ranks):
         is_bad = rank.status and not rank.is_complete  # after a whole capture its status says nothing of that

@@ -114,7 +114,6 @@ class Locked:
         return self.top.within(*layout.published(name, run_id).parent.parts, make=make)
 
     def _prune(self, run_id: str) -> None:
-        """Remove directories of a run in which nothing is."""
         for table in DATASET.keys() & self.top.names():
             own = table, f"{RUN_DIRECTORY}{run_id}"
             with contextlib.suppress(OSError, NotPlainError), self.top.within(*own) as of_run:

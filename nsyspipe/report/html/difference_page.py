@@ -15,7 +15,7 @@ from nsyspipe.comparison.changes import SIDES, top_kernels
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
-from nsyspipe.model.names import ranges
+from nsyspipe.model.names import grouped, ranges
 from nsyspipe.report import difference as report
 from nsyspipe.report.blocks import Block, Facts, Field, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
 from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, metric_rows, part_rows, percent_change
@@ -66,14 +66,10 @@ def _blocks(difference: RunDifference) -> Iterator[Block | Chart]:
 
 
 def _problems(difference: RunDifference) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield the problems of each side, of several captures with those that have it."""
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
-        captures: dict[tuple[str, str, str, str | None], list[int]] = {}
-        for at, run in enumerate(side.runs, start=1):
-            of_run = (name, run.header.run_id)
-            for trouble in troubles([row for row in difference.problem_rows if (row["side"], row["run_id"]) == of_run]):
-                captures.setdefault(trouble, []).append(at)
-        for (grave, what, place, fix), those in captures.items():
+        rows = grouped((row["run_id"], row) for row in difference.problem_rows if row["side"] == name)
+        told = ((one, at) for at, run in enumerate(side.runs, 1) for one in troubles(rows.get(run.header.run_id, ())))
+        for (grave, what, place, fix), those in grouped(told).items():
             some = f", capture {', '.join(ranges(those))} of {len(side.runs)}" if len(those) < len(side.runs) else ""
             yield grave, f"{name}{some}: {what}", place, fix
 
@@ -254,7 +250,6 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
 
 
 def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return difference, interval and what is no change of one figure, in per cent; of ratios in points."""
     base = row["baseline"]
     unit = 1 if row["unit"] == "ratio" else abs(base) if base else None
     values = {"at": row["delta"], "low": row["ci_low"], "high": row["ci_high"], "band": row["min_effect"]}

@@ -193,10 +193,8 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
         return [order]
     data = {name: [row[name] for row in sized] for name in ("seq", "collective", "bytes", "busbw", "transfer")}
     caption = "Message size against bus bandwidth. Its figures are in the table of the chart above: Show as table."
-    return [
-        order,
-        Chart("sizes", section, "Message size and bus bandwidth of each collective", 260, data, None, caption),
-    ]
+    label = "Message size and bus bandwidth of each collective"
+    return [order, Chart("sizes", section, label, 260, data, None, caption)]
 
 
 def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float | None]]:
