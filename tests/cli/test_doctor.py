@@ -196,7 +196,7 @@ def test_the_runs_of_a_store_are_listed_by_the_names_that_open_them(made, tmp_pa
         assert (row["label"], row["n_ranks"]) == (run.header.label, run.header.n_ranks)
         assert [row["step_time_ns"]] == run.summary()["step_time_ns"].to_pylist()
     text = doctor(store)
-    assert text.startswith("5 saved runs")
+    assert text.startswith("The store has 5 saved runs")
     ids = [line.split()[0] for line in text.split("\nID")[1].splitlines()[1:]]
     assert ids == [row["run_id"] for row in listed["runs"]]
     damaged = listed["runs"][1]["run_id"]
