@@ -227,6 +227,9 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
         ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
         return _numbered("rank", ranks, most_places) if ranks else few(reports, most_places)
 
+    def numbers(trouble: Trouble) -> list[float]:
+        return [float(number.replace(",", "")) for number in _NUMBER.findall(trouble[1])]
+
     alike: dict[tuple[str, str, str | None], list[Row]] = {}
     for row in problems:
         alike.setdefault((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), []).append(row)
@@ -235,15 +238,11 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
         told, is_of_ranks = same_problems(group, place_of), all(row["rank"] is not None for row in group)
         if len(told) > (1 if is_of_ranks else _MOST_ALIKE):
             is_by_size = is_of_ranks and "rank " not in told[0][1]
-            severity, message, _, fix = max(told, key=_numbers) if is_by_size else told[0]
+            severity, message, _, fix = max(told, key=numbers) if is_by_size else told[0]
             place, which = place_of(group), "largest" if is_by_size else "first"
             told = [(severity, message, f"the {which} of {len(told)} alike{place and f': {place}'}", fix)]
         rows += told
     return [(severity, message, "" if place in message else place, fix) for severity, message, place, fix in rows]
-
-
-def _numbers(trouble: Trouble) -> list[float]:
-    return [float(number.replace(",", "")) for number in _NUMBER.findall(trouble[1])]
 
 
 def unseen_idle(run: Run) -> str:
