@@ -301,8 +301,8 @@ def collectives_per_step(run: Run, by: Sequence[str] = ("collective", "datatype"
     """Return how many collectives of each sort a rank has per summary step."""
     rows = run.collectives()
     counts = rows.filter(rows["in_summary"]).group_by(by, use_threads=False).aggregate([([], "count_all")]).to_pylist()
-    n_cells = n_steps(run) * run.header.n_ranks
-    return {" ".join(row[name] for name in by if row[name]): row["count_all"] / n_cells for row in counts}
+    n = n_steps(run) * run.header.n_ranks
+    return {" ".join(row[name] for name in by if row[name]): row["count_all"] / n for row in counts}
 
 
 def _unlike_captures(sides: Sides) -> Iterator[Check]:
