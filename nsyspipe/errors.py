@@ -77,8 +77,7 @@ def in_python(text: str) -> str:
 
 def problems_in_python(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return rows of problems whose messages and fixes name parameters of the API."""
-    said = ("message", "fix")
-    return [{**row, **{name: row[name] and in_python(row[name]) for name in said}} for row in rows]
+    return [{**row, **{name: row[name] and in_python(row[name]) for name in ("message", "fix")}} for row in rows]
 
 
 class NsyspipeError(Exception):

@@ -67,8 +67,7 @@ class ProcessOperations:
     def span(self) -> tuple[int, int]:
         """First start and last end of any operation, report time."""
         starts = [int(a.min()) for a in (self.kernel_start, self.copy_start) if a.size]
-        ends = [int(a.max()) for a in (self.kernel_end, self.copy_end) if a.size]
-        return min(starts), max(ends)
+        return min(starts), max(int(a.max()) for a in (self.kernel_end, self.copy_end) if a.size)
 
     def kernels_launched_in(self, starts: Int64, ends: Int64) -> Slices:
         """Return, for each host range, the slice of kernels that it launched."""

@@ -111,8 +111,7 @@ def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Ta
     if calls is None:
         return Inputs(data, EMPTY)
     called = calls.select(["start_ns", "end_ns"]).filter(pc.equal(calls["thread_id"], members.thread_id))
-    in_calls = union(*(column.to_numpy() for column in called.columns))
-    free = gaps.without(union(starts[own], ends[own])).without(in_calls)
+    free = gaps.without(union(starts[own], ends[own])).without(union(*(column.to_numpy() for column in called.columns)))
     gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
     order = np.lexsort((free.starts, free.starts - free.ends, gap))
     return Inputs(data, free[order[np.flatnonzero(np.diff(gap[order], prepend=-1))]])  # of each gap the longest

@@ -144,5 +144,4 @@ def _units_apart(one: _Comm, other: _Comm) -> tuple[int, bool] | None:
 def _apart_in_time(one: tuple[CommOperations, pa.Table, int], other: tuple[CommOperations, pa.Table, int]) -> int:
     """Return how many units the other's first is behind by the clock: each begins near one, most as far apart."""
     starts, own = (units["start_ns"].to_numpy() + shift_ns for _, units, shift_ns in (one, other))
-    middles = (starts[1:] + starts[:-1]) // 2
-    return int(np.median(np.searchsorted(middles, own) - np.arange(own.size)))
+    return int(np.median(np.searchsorted((starts[1:] + starts[:-1]) // 2, own) - np.arange(own.size)))

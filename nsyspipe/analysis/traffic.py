@@ -90,8 +90,7 @@ def parallelism(traffic: pa.Table) -> list[str]:
 def bubble_ns_per_step(traffic: pa.Table, n_ranks: int) -> float | None:
     """Return how long a rank of the run waits between stages of a pipeline, in the mean; None where that is not known."""
     is_of_rank = pc.and_(pc.equal(traffic["role"], PIPELINE), pc.is_valid(traffic["rank"]))
-    bubbles = traffic["bubble_ns_per_step"].filter(is_of_rank)
-    total = pc.sum(bubbles, skip_nulls=False, min_count=0).as_py()
+    total = pc.sum(traffic["bubble_ns_per_step"].filter(is_of_rank), skip_nulls=False, min_count=0).as_py()
     return None if total is None else total / max(n_ranks, 1)
 
 
@@ -148,8 +147,7 @@ def dimensions(traffic: pa.Table, world_size: int | None) -> list[Dimension]:
         size = max(widths | told) if is_even else None
         # Of groups that are not seen whole nobody knows whether they are the same.
         key = frozenset(groups) if widths == {size} else role
-        ordered = tuple(sorted(tuple(sorted(group)) for group in groups))
-        found.setdefault(key, (size, [], ordered))[1].append(role)
+        found.setdefault(key, (size, [], tuple(sorted(tuple(sorted(group)) for group in groups))))[1].append(role)
     of_all = [(tuple(range(world_size)),)] if world_size else []
     whole = world_size if [groups for _, _, groups in found.values()] == of_all else None
     return [Dimension(tuple(names), size or whole, groups) for size, names, groups in found.values()]

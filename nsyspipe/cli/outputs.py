@@ -150,8 +150,7 @@ class Outputs:
         if self.open and self.html is None:
             raise OptionError("--open", "opens the page that is written", fix="--html FILE --open")
         seen: dict[str, str] = {}
-        named = self._named if self.out is None else {"out": self.out} | self._named
-        for name, value in named.items():
+        for name, value in (self._named if self.out is None else {"out": self.out} | self._named).items():
             shown = f"--{name}"
             if value == STDOUT and name in _TO_FILES_ONLY:
                 fix = f"{shown} {'DIR' if name == 'out' else 'FILE'}"

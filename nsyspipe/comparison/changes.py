@@ -109,8 +109,7 @@ def apportioned(total: Fraction, parts: Mapping[str, Fraction], unit: Fraction) 
     """Round parts to multiples of a unit so that they sum to a total, by largest remainders; of equal ones the first."""
     floors = {name: part // unit for name, part in parts.items()}
     n_left = int(total / unit) - sum(floors.values())
-    by_remainder = sorted(parts, key=lambda name: floors[name] - parts[name] / unit)
-    for name in by_remainder[:n_left]:
+    for name in sorted(parts, key=lambda name: floors[name] - parts[name] / unit)[:n_left]:
         floors[name] += 1
     return {name: floor * unit for name, floor in floors.items()}
 

@@ -196,8 +196,7 @@ def _table(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise OptionError(str(path), f"cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        problem = f"is no TOML ({' '.join(str(error).split())})"
-        raise OptionError(str(path), problem, fix="mend or remove it") from error
+        raise OptionError(str(path), f"is no TOML ({' '.join(str(error).split())})", fix="mend or remove it") from error
     if is_project:
         tool = found.get("tool", {})
         found = tool.get(_NAME.decode()) if isinstance(tool, dict) else None

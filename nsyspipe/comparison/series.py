@@ -237,8 +237,7 @@ class Captures:
         """Say why nothing can be decided from this side; None with three steps in one capture, or three captures."""
         if self.n < MIN_STEPS:
             return f"{self.n} step{'s' * (self.n != 1)}, needs {MIN_STEPS}"
-        lacks = not self.long and len(self.series) < MIN_STEPS
-        return f"no capture of {MIN_STEPS} steps" if lacks else None
+        return f"no capture of {MIN_STEPS} steps" if not self.long and len(self.series) < MIN_STEPS else None
 
     @property
     def broken(self) -> float:

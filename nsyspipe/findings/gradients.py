@@ -49,8 +49,7 @@ def single_bucket(evidence: Evidence) -> Answer:
     if not evidence.has_comm or not evidence.mean("compute_ns"):
         return None  # without compute nothing can hide it
     to_hide = min(evidence.exposed_transfer_ns_per_step or 0.0, evidence.transfer_ns_per_step)
-    overlap = evidence.summary["overlap_ratio"] or 0.0
-    if overlap >= _MOST_OVERLAP or evidence.share(to_hide) < _LEAST_SHARE:
+    if (evidence.summary["overlap_ratio"] or 0.0) >= _MOST_OVERLAP or evidence.share(to_hide) < _LEAST_SHARE:
         return None
     rows = evidence.gradient_all_reduces
     if not rows.num_rows:
@@ -109,13 +108,11 @@ def many_small(evidence: Evidence, rows: pa.Table) -> tuple[float, dict[str, flo
         return NotJudged("transfer times are not known", WAITING_UNKNOWN[1])
     median = pc.approximate_median(transfer).as_py()
     n_bytes = pc.approximate_median(rows["message_bytes"].drop_null()).as_py()
-    exposed = evidence.exposed_transfer_ns_per_step or 0.0
-    saving = min(exposed, n_per_step * median)
+    saving = min(evidence.exposed_transfer_ns_per_step or 0.0, n_per_step * median)
     is_small = n_bytes is None or n_bytes <= _SMALL_BUCKET_BYTES
     if median > _FLOOR_NS or not is_small or evidence.share(saving) < _LEAST_SHARE:
         return None
-    figures = {"median_transfer_ns": median, "median_message_bytes": n_bytes}
-    return saving, figures | evidence.means("exposed_comm_ns")
+    return saving, {"median_transfer_ns": median, "median_message_bytes": n_bytes} | evidence.means("exposed_comm_ns")
 
 
 def grad_copy(evidence: Evidence) -> Answer:

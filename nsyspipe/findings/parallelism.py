@@ -60,8 +60,7 @@ def shard_regather(evidence: Evidence) -> Answer:
     title = "sharded parameters are gathered a second time in backward"
     saving, of_saving = evidence.saving_without(again)
     figures = cost[1] | of_saving | {"backward_calls_per_step": again.num_rows / evidence.steps.num_rows}
-    action = "reshard_after_forward=False, where memory allows"
-    return Finding(title, action, _KEEP, saving, figures)
+    return Finding(title, "reshard_after_forward=False, where memory allows", _KEEP, saving, figures)
 
 
 def small_shards(evidence: Evidence) -> Answer:

@@ -73,8 +73,7 @@ def slow_link(evidence: Evidence) -> Answer:
     saving, figures = (None, evidence.slowdown_figures) if is_open else evidence.saving_without(kept=kept)
     mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
     settings = evidence.nccl_settings  # of these what decides which way NCCL takes is shown
-    kind = verdict.evidence["link_kind"]
-    is_between = kind == "net" and evidence.n_hosts > 1
+    is_between = verdict.evidence["link_kind"] == "net" and evidence.n_hosts > 1
     to_find_out = "" if verdict.is_seen else _WHY_UNUSED if verdict.is_nvlink_there else _FIND_OUT
     title = f"the ranks communicate {'over a slow link: ' if verdict.is_seen else 'with '}{verdict.text}{mostly}"
     action = "use InfiniBand or RoCE: data goes over TCP" if is_between else _action(verdict, evidence)
@@ -196,8 +195,7 @@ def _by_link(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
     has_nvlink = [row["path"].startswith("NV") for row in rows if row["path"]]
     if kind == "net":
         # Between hosts nothing beats a network; within one it stands in for what NCCL could not use.
-        is_socket = any("Socket" in (row["transport"] or "") for row in rows)
-        return True if is_socket or any(has_nvlink) else None
+        return True if any("Socket" in (row["transport"] or "") for row in rows) or any(has_nvlink) else None
     if kind == "unknown" and has_nvlink and not any(has_nvlink):
         return True  # whatever NCCL uses, it crosses PCIe
     return {"shm": True, "p2p_pcie": True, "nvlink": False}.get(kind)

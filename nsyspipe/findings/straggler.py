@@ -121,8 +121,7 @@ def straggler(evidence: Evidence) -> Answer:
         **{name: rows[worst][name] for name in ("n_arrived_last", "wait_caused_ns")},
     }
     title += where + host + evidence.waited_in + earlier
-    saving = sum(saving_by_part.values())
-    return Finding(title, action + where, _LAUNCH_SOONER * bool(host) + compare, saving, figures)
+    return Finding(title, action + where, _LAUNCH_SOONER * bool(host) + compare, sum(saving_by_part.values()), figures)
 
 
 def _late_before(evidence: Evidence, rank: int, delays_ns: float) -> tuple[str, dict[str, int]]:

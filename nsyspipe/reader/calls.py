@@ -160,8 +160,7 @@ def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
     names = {number: _API_VERSION.sub("", name) for number, name in strings.pairs(ids) if name and _ASYNC not in name}
     numbers = pa.array(names.keys(), pa.int64())
     found = _known(_timed(found, "nameId", numbers.to_numpy()), "globalTid")
-    texts = pa.array(names.values(), pa.string())
-    calls = texts.take(pc.index_in(found["nameId"], value_set=numbers).combine_chunks())
+    calls = pa.array(names.values(), pa.string()).take(pc.index_in(found["nameId"], value_set=numbers).combine_chunks())
     times = {"start_ns": found["start"], "end_ns": found["end"]}
     columns = {"process_id": process_of(found["globalTid"].to_numpy()), **times, "call": calls}
     return canonical.BLOCKING_CALLS.table(columns).sort_by([(name, "ascending") for name in times])

@@ -97,8 +97,7 @@ def _moment(captured_at_utc: str) -> datetime:
         moment = datetime.fromisoformat(captured_at_utc)
     except ValueError as error:
         raise ValueError("captured_at_utc is no time") from error
-    is_known = moment.tzinfo is not None and _FIRST_YEAR <= moment.year <= _LAST_YEAR
-    require(is_known, "captured_at_utc is no time in UTC")
+    require(moment.tzinfo is not None and _FIRST_YEAR <= moment.year <= _LAST_YEAR, "captured_at_utc is no time in UTC")
     return moment.astimezone(UTC)
 
 

@@ -87,11 +87,9 @@ def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
     """Yield the variables that name ranks and devices; a value of another form becomes a mark, so that two stay two."""
     marks: dict[tuple[str, str], str] = {}
     for row, name, value in variables_of(report, RANK_VARIABLES, table):
-        form = _INTEGERS if name == _DEVICES else _INTEGER
-        if not form.fullmatch(value):
+        if not (_INTEGERS if name == _DEVICES else _INTEGER).fullmatch(value):
             value = marks.setdefault((name, value), f"?{len(marks)}")  # noqa: PLW2901
-        place = row if _ENVIRONMENT_ROW.fullmatch(row) else "ENVIRONMENT_VARIABLE"
-        yield place, f'{name}="{value}"'
+        yield row if _ENVIRONMENT_ROW.fullmatch(row) else "ENVIRONMENT_VARIABLE", f'{name}="{value}"'
 
 
 def _names(copying: Copying, table: str) -> Iterable[tuple[int, str]]:

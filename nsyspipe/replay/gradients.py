@@ -49,8 +49,7 @@ def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
     n, shortest = sizes.size, lengths.min()
     largest = max(n // 4, 1)
     per_byte = np.sort(lengths)[-largest:].sum() / np.sort(sizes)[-largest:].sum()
-    base = max(shortest - sizes.min() * per_byte, 0.0)
-    expected = np.log(base + sizes * per_byte)
+    expected = np.log(max(shortest - sizes.min() * per_byte, 0.0) + sizes * per_byte)
     cost = np.abs(np.log(np.maximum(lengths, 1.0)) - expected[:, np.newaxis])
     best = cost[0]
     came_from = np.zeros(cost.shape, np.int64)
@@ -139,8 +138,7 @@ def gradients_of(captured: Captured, step: int, n_bytes: float | None, skew: flo
     copies = [gradient_copies(captured, step, rank) for rank in range(captured.program.n_ranks)]
     sizes = copies[0].n_bytes
     if skew is None and (exact := _scaled(captured, own, copies, sizes)) is not None:
-        scale = 1.0 if n_bytes is None else n_bytes / sizes.sum()
-        return Gradients(sizes * scale, exact, is_exact=True)
+        return Gradients(sizes * (1.0 if n_bytes is None else n_bytes / sizes.sum()), exact, is_exact=True)
     if (per_bucket := _bucket_bytes(captured, own, sizes, n_bytes)) is None:
         return None
     likely = _by_kernels(captured, own, per_bucket) if skew is None else None

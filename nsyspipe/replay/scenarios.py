@@ -378,8 +378,7 @@ def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.ob
     if SHARDED in role or (np.isin(first.kind, [*SIDES]) & ~first.is_inline).any():
         return found
     # Where nothing says what a communicator is for, on a stream of its own it may be DDP's.
-    all_reduce = (first.kind == "all_reduce") & ~first.is_inline & (role == (DATA if DATA in role else OTHER))
-    own = np.flatnonzero(all_reduce)
+    own = np.flatnonzero((first.kind == "all_reduce") & ~first.is_inline & (role == (DATA if DATA in role else OTHER)))
     phases, phase = np.unique(first.phase[own], return_inverse=True)
     steps, step = np.unique(first.step[own], return_inverse=True)
     total = np.zeros((steps.size, phases.size), np.int64)

@@ -53,8 +53,7 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
         rows[one.is_used].append([Word(one.status), _words(one.name), one.found, one.answers])
     widest = max(len(_words(one.name)) for one in found.capabilities)
     yield Sentence(_reports_verdict(found), "bold")
-    between = " ... " if found.reports[1:-1] else " and "
-    parts = [between.join(dict.fromkeys((found.reports[0], found.reports[-1])))]
+    parts = [(" ... " if found.reports[1:-1] else " and ").join(dict.fromkeys((found.reports[0], found.reports[-1])))]
     if len(found.runs) > 1:
         parts = [f"{len(found.runs)} runs: {few(found.runs, 4)}"]
     versions = {"exported by nsys": found.nsys_versions, "schema": found.schema_versions}

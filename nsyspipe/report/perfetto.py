@@ -181,8 +181,7 @@ class _RankTracks:
         starts, ends = _times(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
         lanes = nested_lanes(starts, ends, is_phase.cast(pa.int64()).to_numpy())
-        host = slices(starts, ends, names, "host", notes)
-        self._write_lanes(Track("phases on host", group, _HOST), host, lanes)
+        self._write_lanes(Track("phases on host", group, _HOST), slices(starts, ends, names, "host", notes), lanes)
         device = ranges.append_column("name", names).filter(pc.and_(is_phase, pc.is_valid(ranges["device_start_ns"])))
         starts, ends = _times(device, "device_start_ns", "device_end_ns")
         about = "from the start of the first operation launched in it to the end of the last; a step's data runs before its first kernel"

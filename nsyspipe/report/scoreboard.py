@@ -187,8 +187,7 @@ def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str
     if best["label"] != kind.peer and best["peer_verdict"] != "improvement":
         return f"{_not_sure(best, kind.peer, of_all, rows)}."
     if kind.not_told_from:
-        is_peer = best["label"] == kind.peer
-        speed = "has the shortest mean step time" if is_peer else f"is {_speed(best, kind.peer)}"
+        speed = "has the shortest mean step time" if best["label"] == kind.peer else f"is {_speed(best, kind.peer)}"
         apart = f"not told apart from {_listed(kind.not_told_from)} by these steps"
         return f"Which of {len(rows)} runs{among} is fastest is open: {best['label']} {speed}, {apart}{level}."
     if best["label"] != kind.peer:
@@ -320,8 +319,7 @@ def identity_of(board: Scoreboard) -> str:
 def _identity_of_csv(path: Path, board: Scoreboard) -> str | None:
     """Return the identity of a board if a CSV file is of the same runs; None if it is not."""
     try:
-        rows = csv.DictReader(io.StringIO(head_of(path, _LARGEST_FILE)))
-        there = sorted(str(row.get("run_ids")) for row in rows)
+        there = sorted(str(row.get("run_ids")) for row in csv.DictReader(io.StringIO(head_of(path, _LARGEST_FILE))))
     except csv.Error:
         return None
     return identity_of(board) if there == sorted(map(csv_cell, board.table["run_ids"].to_pylist())) else None

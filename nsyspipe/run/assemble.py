@@ -101,8 +101,7 @@ def merge(
     is_unnamed = not is_graph.any() and _lacks_comm(ranks, size)
     hidden = np.ones(is_graph.size, np.bool_) if is_unnamed else is_graph & may_hide
     windows = _without(_without(windows, _HIDDEN, hidden), (*_DTOD, *_GRAD_COPIES), is_graph)
-    is_part = np.full(is_graph.size, across.has_comm_between)
-    windows = _without(windows, ("overlap_backward_ns", *_GRAD_COPIES), is_part)
+    windows = _without(windows, ("overlap_backward_ns", *_GRAD_COPIES), np.full(is_graph.size, across.has_comm_between))
     step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
     selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip_first)
     steps = _steps(windows, across, selection)
@@ -273,8 +272,7 @@ def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hi
             yield problem("captured-without-gpu")
             continue
         if not digest.processes:
-            severity = None if ranks else "error"
-            yield problem("no-gpu-activity", severity=severity).at(report=name)
+            yield problem("no-gpu-activity", severity=None if ranks else "error").at(report=name)
             continue
         number_of = numbers.get(argument, {})
         only = next(iter(number_of.values())) if len(number_of) == 1 else None
@@ -358,8 +356,7 @@ def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: 
         yield problem("few-steps", n=n_steps)
     # By what share the largest windows of the figures' steps sum to more than any rank's windows.
     counted = steps.filter(steps["in_summary"])
-    of_ranks = counted.group_by("rank", use_threads=False).aggregate([("wall_ns", "sum")])
-    longest = pc.max(of_ranks["wall_ns_sum"]).as_py()
+    longest = pc.max(counted.group_by("rank", use_threads=False).aggregate([("wall_ns", "sum")])["wall_ns_sum"]).as_py()
     above = int(step_times(counted).sum()) / longest - 1 if longest else 0.0
     if above > _IN_TURN:
         severity = "warning" if above > _MUCH_IN_TURN else None

@@ -53,8 +53,7 @@ class CommRows:
     @property
     def collective(self) -> Int32:
         """Index of each operation's collective in `names.COLLECTIVES`."""
-        of_kinds = [COLLECTIVES.index(kind.collective) for kind in self.kinds]
-        return np.array([*of_kinds, 0], np.int32)[self.kind]
+        return np.array([*(COLLECTIVES.index(kind.collective) for kind in self.kinds), 0], np.int32)[self.kind]
 
     def __len__(self) -> int:
         return int(self.rank.size)

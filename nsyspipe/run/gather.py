@@ -200,8 +200,7 @@ def _agreed(
     if not any(digest.processes for digest in digests):  # a pattern that matches nothing is no error
         of_hosts = [[host.candidates for host in digest.hosts] for digest in digests]
         family = named or choose_host(of_hosts, clock_shifts(digests))
-        why = None if family is not None else "no process has any"
-        return _redo(digest_all, digests, family), family, why
+        return _redo(digest_all, digests, family), family, None if family is not None else "no process has any"
     family = named or _chosen(digests)
     if family is None and reading.step is not None:
         raise _no_match(reading.step.pattern, digests)
@@ -279,8 +278,7 @@ def _digest_all(
 
 
 def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
-    own = (Counter(dict(digest.families[:_LARGEST_FAMILIES])) for digest in digests)
-    families = sum(own, Counter[str]())
+    families = sum((Counter(dict(digest.families[:_LARGEST_FAMILIES])) for digest in digests), Counter[str]())
     shown = ", ".join(f"{name!r} ({n})" for name, n in [*families.items()][:_NAMED_FAMILIES])
     example = next(iter(families), "step #").replace("#", "[0-9]+")
     problem, found = "matches no NVTX range, needed for steps", shown or "no NVTX ranges at all"

@@ -220,8 +220,7 @@ def _measured(
     device, offset = device_time(operations, windows), events.clock.offset_ns
     kernel_phase = phases_of_launches(phases, operations.kernel_launch)
     copy_phase = phases_of_launches(phases, operations.copy_launch)
-    backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
-    parts = breakdown(device, backward, recorded)
+    parts = breakdown(device, _in_backward(phases, kernel_phase) if operations.n_launched else None, recorded)
     data = union_of(union(phases["data"].starts, phases["data"].ends), between.data)
     inputs = Inputs(data.shifted(offset), between.quiet.shifted(offset))
     all_phases = np.append(kernel_phase, copy_phase)

@@ -402,8 +402,7 @@ def choose_ranks(
         raise OptionError(f"--ranks {text}", problem, fix=fix)
     there = frozenset(rank for own in of_reports for rank in own)
     if absent := wanted_ranks - there:
-        left = wanted_ranks & there or there
-        fix = f"--ranks {shown_ranks(left)}" if there else _MAP
+        fix = f"--ranks {shown_ranks(wanted_ranks & there or there)}" if there else _MAP
         raise OptionError(f"--ranks {text}", f"rank {min(absent)} is not there", found=shown_ranks(there), fix=fix)
     chosen = [not wanted_ranks.isdisjoint(own) for own in of_reports]
     ranks = frozenset(rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own)

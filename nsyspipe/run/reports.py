@@ -206,8 +206,7 @@ class ReportRun(Run):
 
     @cached_property
     def link(self) -> LinkVerdict | None:
-        is_known = self.ranks.num_rows and self.links().num_rows
-        return judge_link(self._evidence) if is_known else None
+        return judge_link(self._evidence) if self.ranks.num_rows and self.links().num_rows else None
 
     @property
     def step_family(self) -> str | None:

@@ -361,5 +361,4 @@ class Run(ShownInNotebooks, ABC):
         if name in [*schema.EVENT_TABLES]:
             fix = "for rank, events, phase_ranges in run.operations()"
             raise OptionError(f"table {name!r}", "is given rank by rank", fix=fix)
-        is_without_method = name in self._TABLES and not hasattr(self, name)
-        return self._table(name) if is_without_method else super()._named_table(name)
+        return self._table(name) if name in self._TABLES and not hasattr(self, name) else super()._named_table(name)

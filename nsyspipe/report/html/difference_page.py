@@ -71,8 +71,7 @@ def _problems(difference: RunDifference) -> Iterator[tuple[str, str, str, str | 
         captures: dict[tuple[str, str, str, str | None], list[int]] = {}
         for at, run in enumerate(side.runs, start=1):
             of_run = (name, run.header.run_id)
-            own = [row for row in difference.problem_rows if (row["side"], row["run_id"]) == of_run]
-            for trouble in troubles(own):
+            for trouble in troubles([row for row in difference.problem_rows if (row["side"], row["run_id"]) == of_run]):
                 captures.setdefault(trouble, []).append(at)
         for (grave, what, place, fix), those in captures.items():
             some = f", capture {', '.join(ranges(those))} of {len(side.runs)}" if len(those) < len(side.runs) else ""
