@@ -291,8 +291,8 @@ def collectives_per_step(run: Run, by: Sequence[str] = ("collective", "datatype"
     """Return how many collectives of each sort a rank has per summary step."""
     rows = run.collectives()
     counts = rows.filter(rows["in_summary"]).group_by(by, use_threads=False).aggregate([([], "count_all")]).to_pylist()
-    n_cells = n_steps(run) * run.header.n_ranks
-    return {" ".join(row[name] for name in by if row[name]): row["count_all"] / n_cells for row in counts}
+    n = n_steps(run) * run.header.n_ranks
+    return {" ".join(row[name] for name in by if row[name]): row["count_all"] / n for row in counts}
 
 
 def _unlike_captures(sides: Sides) -> Iterator[Check]:
@@ -314,9 +314,13 @@ def _apart(runs: Sequence[Run]) -> list[str]:
         values = [value for row in rows if (value := row[column]) is not None]
         if max(values, default=0.0) > _OTHER_NUMBER * min(values, default=0.0):
             facts.append(f"{' and '.join(dict.fromkeys(f'{value / unit:.4g}' for value in values))} {what}")
-    sorts = {} if any(map(has_whole_graphs, runs)) else _sorts(runs)
+    # Of datatypes where all were recorded; inside graphs as a whole it was not seen.
+    is_typed = not any(run.collectives()["datatype"].null_count for run in runs)
+    seen = [] if any(map(has_whole_graphs, runs)) else [run for run in runs if n_steps(run)]
+    counts = [collectives_per_step(run, ("collective", "datatype")[: 1 + is_typed]) for run in seen]
+    sorts = {sort: [own.get(sort, 0.0) for own in counts] for sort in sorted({*chain(*counts)})}
     most = max(map(sum, zip(*sorts.values(), strict=True)), default=0.0)
-    of_some = [sort for sort, counts in sorts.items() if not all(counts)]
+    of_some = [sort for sort, numbers in sorts.items() if not all(numbers)]
     if of_some and most > _OTHER_NUMBER * sum(map(min, sorts.values())):
         facts.append(f"not all have {listed(of_some)}")
     works = [work for run in runs if (work := Work.of([run])).kernels]
@@ -325,13 +329,6 @@ def _apart(runs: Sequence[Run]) -> list[str]:
         return []
     by = f"by {100 * (times[-1] / times[0] - 1):.0f} %"
     return [by, f"{times[0] / 1e6:.4g} and {times[-1] / 1e6:.4g} ms a step", *facts]
-
-
-def _sorts(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """Return for each sort of collective how many captures have per step; by datatype where all of it was recorded."""
-    is_typed = not any(run.collectives()["datatype"].null_count for run in runs)
-    counts = [collectives_per_step(run, ("collective", "datatype")[: 1 + is_typed]) for run in runs if n_steps(run)]
-    return {sort: [own.get(sort, 0.0) for own in counts] for sort in sorted({*chain(*counts)})}
 
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:

@@ -34,7 +34,7 @@ SEEN = 0.002  # by so much two times differ visibly: of what is written with fou
 NOT_CLEAR = "not clear"  # a gain within the error of a replay
 Row: TypeAlias = "Mapping[str, Any]"
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
-_DIGITS, _NUMBER, _MOST_ALIKE = re.compile(r"\d+"), re.compile(r"\d[\d,]*(?:\.\d+)?"), 4
+_DIGITS, _MOST_ALIKE = re.compile(r"\d+"), 4
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and a cause of it
 _TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
@@ -231,16 +231,13 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     for group in alike.values():
         told, is_of_ranks = same_problems(group, place_of), all(row["rank"] is not None for row in group)
         if len(told) > (1 if is_of_ranks else _MOST_ALIKE):
+            # Only digits differ: what is longest, then last in order, has the largest.
             is_by_size = is_of_ranks and "rank " not in told[0][1]
-            severity, message, _, fix = max(told, key=_numbers) if is_by_size else told[0]
+            severity, message, _, fix = max(told, key=lambda one: (len(one[1]), one[1])) if is_by_size else told[0]
             place, which = place_of(group), "largest" if is_by_size else "first"
             told = [(severity, message, f"the {which} of {len(told)} alike{place and f': {place}'}", fix)]
         rows += told
     return [(severity, message, "" if place in message else place, fix) for severity, message, place, fix in rows]
-
-
-def _numbers(trouble: Trouble) -> list[float]:
-    return [float(number.replace(",", "")) for number in _NUMBER.findall(trouble[1])]
 
 
 def unseen_idle(run: Run) -> str:

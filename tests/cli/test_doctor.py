@@ -39,7 +39,8 @@ def machine(tmp_path):
     folder.mkdir()
     program(folder, "nsys", printing(version=VERSION, profile=HELP))
     rows = GPUS.replace("\n", "\\n")
-    program(folder, "nvidia-smi", f"case $1 in --query-gpu*) printf '{rows}'; exit;; esac\n" + printing(topo=TOPOLOGY))
+    query = f"case $1 in --query-gpu*) printf '{rows}'; exit;; esac\n"
+    program(folder, "nvidia-smi", query + printing(topo=TOPOLOGY))
     return folder, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -146,7 +147,8 @@ def test_without_reports_they_are_ignored(sick, tmp_path):
     options = every_option(sick)
     for name, value in (("--step", "("), ("--topology", tmp_path / "none"), ("--findings", "x")):
         options[options.index(name) + 1] = value
-    assert [one["name"] for one in json.loads(doctor(*options, LOG, "--json", "-"))["checks"]] == CHECKS
+    found = json.loads(doctor(*options, LOG, "--json", "-"))
+    assert [one["name"] for one in found["checks"]] == CHECKS
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,7 @@ def test_the_runs_of_a_store_are_listed_by_the_names_that_open_them(made, tmp_pa
         assert (row["label"], row["n_ranks"]) == (run.header.label, run.header.n_ranks)
         assert [row["step_time_ns"]] == run.summary()["step_time_ns"].to_pylist()
     text = doctor(store)
-    assert text.startswith("The store has 5 saved runs. ")
+    assert text.startswith("The store has 5 saved runs")
     ids = [line.split()[0] for line in text.split("\nID")[1].splitlines()[1:]]
     assert ids == [row["run_id"] for row in listed["runs"]]
     damaged = listed["runs"][1]["run_id"]
