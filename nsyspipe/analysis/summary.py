@@ -80,10 +80,8 @@ def telling_ranks(figures: pa.Table, stragglers: pa.Table, whole: pa.Table | Non
         dict(zip(table["rank"].to_pylist(), table[name].to_pylist(), strict=True))
         for table, name in (length, (stragglers, "lateness_ns"), (figures, "exposed_comm_share"))
     )
-    orders = [
-        sorted(ranks, key=lambda rank: (sign * (of_rank.get(rank) or 0), rank))
-        for of_rank, sign in ((late, -1), (lengths, -1), (exposed, -1), (lengths, 1))
-    ]
+    keys = ((late, -1), (lengths, -1), (exposed, -1), (lengths, 1))
+    orders = [sorted(ranks, key=lambda rank: (sign * (of.get(rank) or 0), rank)) for of, sign in keys]
     extremes = chain.from_iterable(zip(*(order[: most // 6 + 1] for order in orders), strict=True))
     evenly = [ranks[at * len(ranks) // most] for at in range(most)]
     return sorted(list(dict.fromkeys(chain(extremes, evenly, ranks)))[:most])

@@ -33,8 +33,7 @@ def comm_bound(evidence: Evidence) -> Answer:
     if exposed is None or transfer is None or evidence.share(transfer) < _LEAST_EXPOSED:
         return None
     sums = evidence.phases.group_by("phase", use_threads=False).aggregate([("exposed_comm_ns", "sum")])
-    rows = sums.sort_by("phase").to_pylist()
-    totals = {row["phase"]: total for row in rows if (total := row["exposed_comm_ns_sum"])}
+    totals = {row["phase"]: total for row in sums.sort_by("phase").to_pylist() if (total := row["exposed_comm_ns_sum"])}
     rest = pc.sum(evidence.steps["exposed_comm_ns"]).as_py() - sum(totals.values())
     totals |= {_NO_PHASE: rest} if rest > 0 else {}
     by_phase = {phase: total / evidence.steps.num_rows for phase, total in totals.items()}  # by which launched it

@@ -86,13 +86,11 @@ def straggler(evidence: Evidence) -> Answer:
     alone = held_up.filter(held_up["is_alone"])
     long = alone.filter(pc.greater_equal(alone["held_up_ns"], noticeable))
     parts = _per_step(alone, "held_up_ns", n_steps)
-    named = [rank for rank, part in parts.items() if part >= max(noticeable, _LEAST_PART * total)]
-    named = named or list(parts)[:1]
+    named = [rank for rank, part in parts.items() if part >= max(noticeable, _LEAST_PART * total)] or [*parts][:1]
     if not named:
         return None
     steps_of = {rank: long.filter(pc.equal(long["rank"], rank))["step"].to_numpy() for rank in named}
-    worst = named[0]
-    least = max(noticeable, _LEAST_BEHIND * total)
+    worst, least = named[0], max(noticeable, _LEAST_BEHIND * total)
     behind = {rank: ns for rank, ns in _behind(met, n_steps).items() if ns >= least and rank not in named}
     phase, phase_ns, is_idle = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly {'idle ' * is_idle}in {phase}" if phase and len(named) == 1 and not behind else ""

@@ -100,10 +100,8 @@ def check_machine(
         ("nccl", "communication between GPUs", _nccl(root)),
         ("nvtx", "labels of steps", _nvtx(version)),
     )
-    return [
-        Check(name, status, found, uses, fix, free if name == "disk_space" else None)
-        for name, uses, (status, found, fix) in checks
-    ]
+    n_bytes = {"disk_space": free}
+    return [Check(name, status, found, uses, fix, n_bytes.get(name)) for name, uses, (status, found, fix) in checks]
 
 
 def _disk_space(free: int | None) -> _Found:

@@ -98,10 +98,8 @@ def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[
     """
     arguments = [reports] if isinstance(reports, str) else reports
     # What was exported beside it stands for a report.
-    found = [
-        own if one.suffix in RAW_SUFFIXES and (own := one.with_suffix(EXPORT_SUFFIX)).is_file() else one
-        for one in find_named(arguments)
-    ]
+    pairs = ((one, one.with_suffix(EXPORT_SUFFIX)) for one in find_named(arguments))
+    found = [export if one.suffix in RAW_SUFFIXES and export.is_file() else one for one, export in pairs]
     if raw := [decoded(str(one)) for one in found if one.suffix in RAW_SUFFIXES]:
         problem = "an nsys report that was not exported to SQLite, and only exports can be redacted"
         raise NotAReportError(raw[0], problem, fix=f"nsyspipe convert {shlex.join(raw)}")

@@ -27,6 +27,7 @@ _LONGEST_NAME = 160  # longer ones differ in their template arguments, which nob
 _CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size", TRAFFIC: "Traffic"}
 _BY_DESIGN = "by design, nobody's lateness"  # of what stages of a pipeline wait for
 _OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
+_WHOLE = "the whole array, as nccl-tests counts"
 _SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for one at the start of a cell
 
@@ -96,11 +97,7 @@ def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     digits = 2 + (len({*map(bytes_text, sizes)}) < len(sizes))  # one more where it tells two sizes apart
     return [
         Field("collective", of("name"), "word"),
-        Field(
-            "message",
-            of("message_bytes", partial(bytes_text, digits=digits)),
-            hint="the whole array, as nccl-tests counts",
-        ),
+        Field("message", of("message_bytes", partial(bytes_text, digits=digits)), hint=_WHOLE),
         *_amount(rows, is_capture=is_capture),
         _ms("exposed", "beside no compute", _NARROW),
         _ms("waits", "for the last rank to arrive", _USUAL),

@@ -115,10 +115,8 @@ def merge(
     is_more = told_size is not None and len(numbers) > told_size
     kept = replace(gathered, digests=tuple(map(_without_merged, digests)))
     processes = {(at, one.process_id): one for at, digest in enumerate(kept.digests) for one in digest.processes}
-    left = tuple(
-        replace(rank, report=kept.digests[rank.argument], process=processes[rank.argument, rank.process.process_id])
-        for rank in ranks
-    )
+    own = ((rank, processes[rank.argument, rank.process.process_id]) for rank in ranks)
+    left = tuple(replace(rank, report=kept.digests[rank.argument], process=process) for rank, process in own)
     return RunTables(
         ranks=ranks_table(across, source, names, sidecars, is_comm_in_graphs=may_hide),
         steps=steps,

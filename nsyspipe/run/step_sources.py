@@ -57,10 +57,8 @@ def process_steps(
     repeated: list[Repetition | None] = [None] * len(events)
     launched: list[LaunchSequence] = []
     if may_repeat or not has_backward:
-        launched = [
-            launch_sequence(one.operations, names, own, main_thread_of(one.process_id))
-            for one, own in zip(events, own_calls, strict=True)
-        ]
+        of_each = zip(events, own_calls, (main_thread_of(one.process_id) for one in events), strict=True)
+        launched = [launch_sequence(one.operations, names, calls, thread) for one, calls, thread in of_each]
     if may_repeat:
         repeated = [find_repetition(sequence, reading.n_steps) for sequence in launched]
         if reading.n_steps is not None and None in repeated:

@@ -335,10 +335,8 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
         problem = f"{place} has {'several other labels' if candidates else 'no other label'}, and no candidate is named"
         fix = shlex.join(["nsyspipe", "diff", "--against", label, place, [*candidates, "REPORTS"][0]])
         raise OptionError(asked, problem, found=counts, fix=fix)
-    left_out = {
-        name: [one for one, has_all in ids[name].items() if any(ids[name].values()) > has_all]
-        for name in (label, *candidates)
-    }
+    sides = ((name, ids[name]) for name in (label, *candidates))
+    left_out = {name: [one for one, has_all in of.items() if any(of.values()) > has_all] for name, of in sides}
     return {name: ([place_of(place, one) for one in ids[name] if one not in of], of) for name, of in left_out.items()}
 
 

@@ -89,9 +89,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield from _what_to_change(run, has_comm=summary["comm_share"] is not None)
     yield from _charts(run, costs, rank_rows(run))
     yield Heading("Stragglers")
-    yield straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]) or Sentence(
-        run_report.without_waits(run)
-    )
+    late = straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"])
+    yield late or Sentence(run_report.without_waits(run))
     if summary["wait_share"] and PIPELINE in parallelism(run.traffic()):
         yield Sentence("What stages of a pipeline wait for each other is by design, and makes no rank late.")
     yield Heading("Phases")
@@ -101,9 +100,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     else:
         unnamed = "No NVTX range inside the steps is named like a phase."
         yield Sentence("Phases are of steps, and there are none." if run.is_capture else unnamed)
-    yield idle_table(summary, words.unseen_idle(run)) or Sentence(
-        "Devices are never idle." if summary["idle_share"] == 0 else "Why devices idle is not known."
-    )
+    why = "Devices are never idle." if summary["idle_share"] == 0 else "Why devices idle is not known."
+    yield idle_table(summary, words.unseen_idle(run)) or Sentence(why)
     if calls := run.idle_calls().to_pylist()[:_SHOWN_CALLS]:
         fields = [Field("call", of("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
         yield table_of("Calls that hosts were blocked in", calls, fields, is_close=True)
@@ -157,10 +155,8 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
     yield Heading("What to change first")
     if findings := findings_of(run):
         if len(findings) > 1:
-            order = "; ".join(order_notes(findings, " of their group"))
-            yield Sentence(
-                f"Grouped by cause, the group of the first one first; in a group {order}.{_WHOSE_BOUNDS * (run.header.n_ranks > 1)}"
-            )
+            order, whose = "; ".join(order_notes(findings, " of their group")), _WHOSE_BOUNDS * (run.header.n_ranks > 1)
+            yield Sentence(f"Grouped by cause, the group of the first one first; in a group {order}.{whose}")
         yield Findings(by_cause(findings))
     else:
         nothing = "Nothing found to change."
