@@ -189,7 +189,6 @@ def _of_node(node: LateNode, evidence: Evidence, n_meeting: int) -> Finding:
 
 
 def _is_often_late(evidence: Evidence, largest: Int64, n_meeting: int) -> bool:
-    """Tell whether the delays of steps are large enough, and often enough of the steps in which ranks meet."""
     wall = evidence.mean("wall_ns") or 0.0
     least = _LEAST_SHARE if n_meeting >= FEW_STEPS else _LEAST_SHARE_OF_FEW
     n_steps = evidence.summary["n_summary_steps"]

@@ -256,7 +256,6 @@ def _digest_all(
     calls: Sequence[tuple[str] | tuple[str, str | None]],
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[ReportDigest]:
-    """Digest reports by path, on a family where one is decided on."""
     progress = on_progress or (lambda _n_done, _n_calls: None)
     works_at_once = isinstance(running, SerialExecutor)  # while submitting
     futures: list[Future[ReportDigest]] = []

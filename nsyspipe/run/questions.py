@@ -212,9 +212,8 @@ def _compared(report: Examined) -> float | None:
         walls += pc.sum(pc.subtract(windows["end_ns"], windows["start_ns"])).as_py()
     if not overlap or overlap < LEAST_OVERLAP_SHARE * walls:
         return None
-    names = ("n_slowed", "slowed_ns", "free_ns", "overlapped_ns", "n_kernels")
-    tables = [rank.kernels.select(names) for rank in ranks]
-    numbered = (own.append_column("rank", pa.repeat(number, own.num_rows)) for number, own in enumerate(tables))
+    tables = enumerate(rank.kernels for rank in ranks)
+    numbered = (own.append_column("rank", pa.repeat(number, own.num_rows)) for number, own in tables)
     return compared_kernels(pa.concat_tables(numbered)).share
 
 

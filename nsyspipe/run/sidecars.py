@@ -113,7 +113,6 @@ def run_sidecars(found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_
 
 
 def _misfit(found: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
-    """Say why a sidecar is not of these reports; None if it is."""
     written = found.sidecar.captured_at_utc_ns
     for argument, ranks in found.by_argument.items():
         digest = digests[argument]

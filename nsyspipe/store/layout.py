@@ -190,7 +190,6 @@ def run_ids(store: Path) -> Iterator[str]:
 
 
 def _listed(store: Path, *names: str) -> list[str]:
-    """Return what is in a directory of the store; nothing if it is not there."""
     try:
         with Directory.at(store) as top, top.within(*names) as directory:
             return directory.names()

@@ -63,7 +63,7 @@ def _comparable(path):
     facts = digest.facts
     # A copy leaves out what identifies the job.
     numbers = {name: facts.number(name) for name in facts.variables if name not in JOB_VARIABLES}
-    facts = replace(facts, host=facts.host is None, exported_tables="", variables=numbers)
+    facts = replace(facts, host=facts.host is None, exported_tables="", variables=numbers, file_state=None)
     names = ("families", "n_nccl_ranges", "n_message_bytes", "comm_ranks", "mpi_ranks")
     return facts, [getattr(digest, name) for name in names]
 

@@ -182,7 +182,6 @@ def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, Any]]) -> Iterator[Block | Chart]:
-    """Yield the sections with charts: where time goes, the timeline, steps, collectives, traffic."""
     whole, over = "a step", "mean of the steps in the figures"
     if run.is_capture:
         whole, over = "the capture", "from the first operation to the end of the last"
