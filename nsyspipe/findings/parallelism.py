@@ -123,5 +123,6 @@ def expert_comm(evidence: Evidence) -> Answer:
     return Finding(title, "overlap all-to-all; of experts, limit the capacity", _ALL_TO_ALL, *cost)
 
 
-_RULES = (shard_prefetch, shard_regather, small_shards, tensor_comm, pipeline_bubble, expert_comm)
-RULES: Rules = dict.fromkeys(_RULES, OF_COMM)
+RULES: Rules = dict.fromkeys(
+    (shard_prefetch, shard_regather, small_shards, tensor_comm, pipeline_bubble, expert_comm), OF_COMM
+)
