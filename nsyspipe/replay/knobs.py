@@ -271,7 +271,7 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
     shares = replay.starved_shares
     n_starved, share = np.count_nonzero(shares > LARGEST_STARVED_SHARE), f"{100 * shares.max():.1f} %"
     if n_starved > 1 or n_starved == n_ranks:
-        idle = f"GPUs stand idle {share} of the median step because work was not launched yet"
+        idle = f"GPUs stand idle {share} of a step, in the median, because work was not launched yet"
         yield f"{idle} (launch- or input-bound), and how that changes is not known"
     if n_starved and not knobs.no_wait:
         rank = replay.captured.windows.ranks[np.argmax(shares)]

@@ -352,7 +352,7 @@ def _signs_text(difference: RunDifference) -> str | None:
     if not (opposed := [metric_label(name) for name, *both in parts if min(both) < -little and max(both) > little]):
         return None
     whose = f"{difference.statistic}s of whichever rank has most of it"
-    return f"Of the opposite sign in the figures below, which are {whose}: {listed(opposed)}."
+    return f"Going the other way in the figures below, which are {whose}: {listed(opposed)}."
 
 
 def gate_text(gate: Gate) -> str:

@@ -135,7 +135,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
             f"that is {ms_text(words.mean_step_ns(summary))}{', of each step the slowest rank' * (run.header.n_ranks > 1)}"
         ],
         "backward_overlap_ratio": words.backward_source(run),
-        "exposed_memory_share": [f"DtoD copies alone take {ms_text(dtod)}, hidden ones included"],
+        "exposed_memory_share": [f"DtoD copies, hidden or not: {ms_text(dtod)}"],
     }
     tiles = []
     for name in names:

@@ -201,8 +201,8 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     ratio, is_open, may_wait = (evidence.get(name) for name in names)
     text = ", if NVLink connects all of the GPUs" if is_open else ""
     text += ", waiting included, which is not known" if may_wait else ""
-    if compared := evidence.get("compared_share"):
-        text += f", if all compute beside communication is slowed as the {percent_text(compared, 0)} of it that could be compared"
+    if (compared := evidence.get("compared_share")) and compared < 1 - SEEN:
+        text += f", as if all compute beside communication were slowed like the {percent_text(compared, 0)} of it that can be compared"
     if ratio:
         text += f", assuming that communication slows compute by up to {percent_text(ratio, 0)}, as too few kernels could be compared"
     return text

@@ -156,7 +156,8 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
     if findings := findings_of(run):
         if len(findings) > 1:
             order, whose = "; ".join(order_notes(findings, " of their group")), _WHOSE_BOUNDS * (run.header.n_ranks > 1)
-            yield Sentence(f"Grouped by cause, the group of the first one first; in a group {order}.{whose}")
+            how = "Grouped by cause, the group of the first one first; in a group " * (len(by_cause(findings)) > 1)
+            yield Sentence(f"{(how + order)[0].upper()}{(how + order)[1:]}.{whose}")
         yield Findings(by_cause(findings))
     else:
         nothing = "Nothing found to change."
