@@ -67,7 +67,7 @@ def single_bucket(evidence: Evidence) -> Answer:
     hiding = {"compute_of_backward": compute} if compute else {"compute": evidence.mean("compute_ns") or 0.0}
     if compute and None not in {busy, alone, idle} and busy - alone + idle > compute:
         hiding = {"backward_on_device": busy, "idle_before": idle, "less_exposed_comm": -alone}
-    title = f"the gradients go in one all-reduce {'after the backward pass' if is_after else 'that no compute hides'}"
+    title = f"the gradients go in one all-reduce {'at the end of the backward pass' if is_after else 'that no compute hides'}"
     action = f"lower bucket_cap_mb to {BUCKET_MB} (now one bucket)"
     option = f"lower DistributedDataParallel(bucket_cap_mb=...), {BUCKET_MB} is the default"
     figures = {

@@ -170,7 +170,7 @@ TRAFFIC = table("""traffic by rank, communicator, collective: One row per (rank,
     busbw_bytes_per_s   float:bytes/s?  bus bytes / transfer <- derived
 """)
 
-KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase, name) over the whole capture, cut-off steps too; the last two columns: summary steps.
+KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase, name) over the whole capture, cut-off steps too; the columns in_summary: summary steps.
     {_RANK}
     phase              text?   phase that launched them; null outside of all <- NVTX_EVENTS
     name               text    without parameters and template arguments, with the functor that tells it apart in brackets <- KERNEL.demangledName, else

@@ -357,7 +357,7 @@ _KNOBS: dict[str, tuple[Callable[[Any], str], _Refused | None]] = {
     "no_wait": (lambda _: "no waiting for late ranks", None),
     "perfect_overlap": (lambda _: "perfect overlap", _only_where(
         lambda replay: not any(one.collectives.is_inline.any() for one in replay.captured.timelines),
-        "communication is on the stream of the compute, where what follows waits for it: it cannot run beside work")),
+        "communication is on the stream of the compute, where what follows waits for it: there it cannot run beside work")),
 }  # fmt: skip
 
 

@@ -234,7 +234,7 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
         return reason
     share, host = opened.launch_bound_share(knobs), opened.launching_ns if knobs.no_wait else None
     if share > limits.LARGEST_STARVED_SHARE:
-        why = f"GPUs would stand idle {100 * share:.1f} % of the step that is left because work is not launched yet"
+        why = f"GPUs would stand idle for {100 * share:.1f} % of what is left of the step, as work is not launched yet"
     elif host is not None and host > (most := opened.predict(knobs).high_ns):
         why = f"hosts take {host / 1e6:.2f} ms to launch a step, and GPUs would need {most / 1e6:.2f} ms at most"
     else:

@@ -235,7 +235,7 @@ def notes(board: Scoreboard) -> list[str]:
     over = "of the first run of its kind" if len(board.kinds) > 1 else f"of {board.reference}"
     speed = (
         f"Speed-up: mean step time {over} / that of the run, with its {sure} interval; verdict: as nsyspipe diff "
-        f"judges the step time (by the change of the median and its own interval; of the mean where steps are uneven), no change: all of that within {effect}."
+        f"judges the step time (by the change of the median and its own interval; of the mean where steps are uneven), no change: the whole interval within {effect}."
     )
     has_over_first = any(_has_over_first(board, of_kind) for _, of_kind, _ in rows_by_kind(board))
     over_first = [f"Over the first: mean step time of {board.reference} / that of the run."] if has_over_first else []
@@ -243,7 +243,7 @@ def notes(board: Scoreboard) -> list[str]:
     if len({row["world_size"] or row["n_ranks"] for row in rows}) > 1:
         texts.append(
             "Runs differ in ranks: a speed-up compares steps, however many samples a step processes. If all ranks have batches "
-            "of one size, the speed-up over a run of one rank is the scaling efficiency, and steps/s x ranks is batches/s."
+            "of one size, the speed-up over a run of one rank is the scaling efficiency, and steps/s x ranks is batches/s where all parallelism is of data."
         )
     for side in board.sides:
         guessed = dict.fromkeys(text for run in side.runs for text in sources(run))
@@ -353,10 +353,10 @@ def _chart(board: Scoreboard) -> Chart:
     about = "Step time of each run by what it goes to, and its speed-up"
     height, data = _FRAME_HEIGHT + _ROW_HEIGHT * len(drawn), {"rows": drawn, "over": over}
     table = _parts_table([row for _, rows, _ in kinds for row in rows])
-    bold = " Bold: the largest speed-up of its kind." * any(row.get("is_best", False) for row in drawn)
+    bold = " Bold: the best of its kind, where that can be said." * any(row.get("is_best", False) for row in drawn)
     note = (
         "Bars: mean of the steps in the figures, on the slowest rank of each. Dots: ratio of these means; the line through a dot "
-        f"is its interval, no line where steps are too few; filled where the verdict, by the change in the table below, is an improvement or a regression.{bold}"
+        f"is its interval, no line where steps are too few; filled where the verdict, by the change of the step time and its own interval, is an improvement or a regression.{bold}"
     )
     return Chart("scoreboard", "Time and speed", about, height, data, table, note, PART_LEGEND)
 

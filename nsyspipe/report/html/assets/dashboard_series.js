@@ -111,7 +111,7 @@
     list.replaceChildren(...items);
     if (hadFocus >= 0) [...list.querySelectorAll("button")].at(Math.min(hadFocus, items.length - 1))?.focus();
     document.getElementById("series-note").textContent = found.length
-      ? "Runs that can be compared. Beside each series: its latest step time and last lasting change; of variants, which are points without a line, the shortest step time."
+      ? "Runs that can be compared. Beside each series: its latest step time and how it changed last, of few runs against the run before; of variants, which are points without a line, the shortest step time, or the latest where none can be ranked."
       : "No run in view.";
   };
 
