@@ -277,7 +277,7 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         rank = replay.captured.windows.ranks[np.argmax(shares)]
         fix = "its host has to launch sooner first"
         fix = "ask with --no-wait, as if no rank were late" if replay.is_answered_balanced else fix
-        yield f"the GPU of rank {rank} alone stands idle for want of launches, {share} of its step in the median ({fix})"
+        yield f"the GPU of rank {rank} stands idle for want of launches, {share} of its step in the median, no other as long ({fix})"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:

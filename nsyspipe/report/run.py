@@ -124,7 +124,7 @@ def traffic_of(run: Run) -> str | None:
 def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
     """Return figures of the run; one that is null says why. Those of steps, and of sizes of messages, need these."""
     summary, breakdown = run.summary().to_pylist()[0], run.breakdown()
-    dtod = pc.sum(breakdown["dtod_ns"], skip_nulls=False, min_count=1).as_py()
+    dtod = pc.mean(breakdown["dtod_ns"], skip_nulls=False).as_py()
     texts = {name: value_text(FIGURES[name].unit, summary[name]) for name in names if name in FIGURES}
     texts["grad_copy_ns"] = ms_text(pc.mean(breakdown["grad_copy_ns"], skip_nulls=False).as_py())
     if summary["dtod_ns_per_step"] is not None:  # which a capture has none of

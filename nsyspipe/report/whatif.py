@@ -61,7 +61,7 @@ def _whose_link(one: Scenario) -> str:
     """Return where a link is that these GPUs may not have; nothing of other changes, and of a link that they were seen to have."""
     if "link" not in one.knobs or one.is_advised:
         return ""
-    return _ANOTHER if one.finding is None else _WITH_NVLINK
+    return _ANOTHER if one.finding is None and len(one.knobs) == 1 else _WITH_NVLINK
 
 
 def _is_level(one: Scenario, other: Scenario) -> bool:
@@ -179,7 +179,8 @@ def _bounds(found: WhatIf, run: Run, mean_ns: float | None) -> list[str]:
         return []
     chosen: dict[str, Scenario] = {}
     for one in sorted(found.scenarios, key=lambda one: (not one.is_advised, -(one.gain_pct or 0.0))):
-        if one.finding is not None and one.finding_saving_ns is not None and one.mean_gain_ns is not None:
+        is_tried = one.mean_gain_ns is not None and (one.is_advised or one.mean_gain_ns > 0)  # else it is the opposite
+        if is_tried and one.finding is not None and one.finding_saving_ns is not None:
             chosen.setdefault(one.finding, one)
     evidence = dict(zip(*(run.judged_findings()[name].to_pylist() for name in ("id", "evidence")), strict=True))
 

@@ -178,7 +178,7 @@ def phases_text(run: Run) -> str | None:
     for phase, name in product({row["phase"] for row in means}, PHASE_TIMES):
         of_ranks = [(row[f"{name}_mean"], row["rank"]) for row in means if row["phase"] == phase]
         (low, fast), *_, (high, slow) = sorted(pair for pair in of_ranks if pair[0] is not None) * 2 or [(0.0, 0)] * 2
-        what = name.removesuffix("_ns").replace("_", " ")
+        what = name.removesuffix("_ns").replace("_", " ") + ", waits included" * (name == "device_ns")
         text = f"{phase} ({what}) {ms_text(high)} on rank {slow}, {ms_text(low)} on rank {fast}"
         most[phase] = max(most.get(phase, (0.0, "")), (high - low, text))
     told = [text for more, text in sorted(most.values(), reverse=True) if more and more >= least]
