@@ -107,6 +107,10 @@ class ReportRun(Run):
             problems = [problem("log-of-another-run", sizes=" or ".join(map(str, sizes))), *problems]
         elif log is not None and not log.communicators and ranks.num_rows > 1:
             problems = [problem("log-without-communicators"), *problems]
+        elif log is not None and {*ranks["pid"].to_pylist()}.isdisjoint(
+            member.pid for comm in log.communicators for member in comm.members
+        ):
+            problems = [problem("log-of-other-processes"), *problems]
         if log is None and topology is None:
             return None, problems
         local = pc.coalesce(ranks["local_rank"], ranks["device_id"])

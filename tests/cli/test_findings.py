@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.sick_run import LINK, LOG, PIDS, TOPOLOGY
 from tests.cli.tools import nsyspipe_run
+from tests.conftest import SAMPLES
 
 LOGS = LOG.parent
 
@@ -183,6 +184,12 @@ def test_a_log_that_names_no_communicator_is_said_to_say_nothing_of_links(sick, 
     assert "log-of-another-run" not in problems
 
 
+def test_a_log_of_other_processes_is_told(real, invoke):
+    found, problems = answer(invoke, real / DDP, "--nccl-log", SAMPLES / "ddp-4gpu-before.nccl.log")
+    assert problems["log-of-other-processes"]["severity"] == "warning"
+    assert len(found["links"]) == 4
+
+
 def test_a_topology_of_another_machine_is_told(real, invoke):
     found, problems = answer(invoke, real / DDP, *LINK[:2], "--topology", LOGS / "topo-2gpu.txt")
     problem = problems["topology-of-another-machine"]
@@ -194,7 +201,12 @@ def test_a_topology_of_another_machine_is_told(real, invoke):
 
 def test_files_of_this_run_are_not_accused_and_their_settings_are_in_the_document(real, invoke):
     found, problems = answer(invoke, real / DDP, *LINK)
-    assert not {"log-of-another-run", "log-without-communicators", "topology-of-another-machine"} & set(problems)
+    assert not {
+        "log-of-another-run",
+        "log-of-other-processes",
+        "log-without-communicators",
+        "topology-of-another-machine",
+    } & {*problems}
     settings = {"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"}
     assert found["nccl"] == {"version": "2.28.9+cuda13.0", "settings": settings, "nvls": False}
     (slow,) = [row for row in found["findings"] if row["id"] == "slow-link"]
