@@ -121,9 +121,8 @@ class Report:
     """One open report: what it has, and typed selections from it."""
 
     def __init__(self, path: Path, connection: sa.Connection, pages: Pages | None, state: FileState) -> None:
-        self.path, self.state, self._is_checked = path, state, pages is None
+        self.path, self.state, self._n_bytes, self._is_checked = path, state, state[1], pages is None
         self._connection = connection
-        self._n_bytes = state[1]
         self._weighed: set[tuple[str, str]] = set()
         # The columns of each table, and the names of what looks like one.
         self.tables, self.views = plain_tables(path, connection, pages, is_read)
