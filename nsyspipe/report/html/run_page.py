@@ -264,9 +264,8 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
     drawn = run.timeline().filter(pc.field("lane") == "phase")["name"].to_pylist()
     ran = run.phases().filter((pc.field("step") == data["step"]) & (pc.field("device_ns") > 0))["phase"].to_pylist()
     if outside := [phase for phase in LOOP if phase in ran and phase not in drawn]:
-        what = few(outside, len(LOOP))
         yield Sentence(
-            f"No bar for {what}: the step's own ran before its first kernel, outside of it. Copies at its end are the next one's."
+            f"No bar for {few(outside, len(LOOP))}: the device ran this step's own outside of it; times of it below are of the step beside it."
         )
     n_kept, n_ranks = len(data["ranks"]), run.ranks.num_rows
     left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
