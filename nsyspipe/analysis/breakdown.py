@@ -47,6 +47,11 @@ class DeviceTime:
         return covered.without(self.compute).without(self.comm)
 
 
+def exposed_comm(comm: IntervalSet, compute: IntervalSet) -> IntervalSet:
+    r"""Return ``M \ C``: the times of communication that no compute hides."""
+    return comm.without(compute)
+
+
 def device_time(operations: ProcessOperations, windows: Windows) -> DeviceTime:
     """Merge the operations of one rank by category."""
     comm = operations.is_comm

@@ -64,9 +64,8 @@ def links(
     logged, else by `local_ranks`. Names, local ranks and hosts are by rank of the run. Ranks of a communicator that does not
     span the run's `n_ranks` have other numbers: for it, only a name that all ranks share is used.
     """
-    comms = log.communicators if log else ()
-    ours = [comm for comm in comms if any(member.pid in pids for member in comm.members)]
-    comm = max(ours or comms, key=lambda one: (len({member.host for member in one.members}), one.n_ranks), default=None)
+    comms = (log.of_processes(pids) or log.communicators) if log else ()
+    comm = max(comms, key=lambda one: (len({member.host for member in one.members}), one.n_ranks), default=None)
     if comm and n_ranks not in {None, comm.n_ranks}:
         shared = set(gpu_names.values())
         gpu_names = dict.fromkeys(range(comm.n_ranks), shared.pop()) if len(shared) == 1 else {}

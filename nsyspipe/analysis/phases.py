@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations
-from nsyspipe.analysis.breakdown import DeviceTime
+from nsyspipe.analysis.breakdown import DeviceTime, exposed_comm
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, holders, nonempty, sums_of, union, union_of
 from nsyspipe.analysis.steps import Members, TextFamilies
 from nsyspipe.model.canonical import DTOD_KIND
@@ -68,7 +68,7 @@ def phase_costs(
     measured = {
         "compute_ns": windows.covered(compute), "comm_ns": windows.covered(comm),
         "device_ns": windows.covered(union_of(compute, comm, memory)),
-        "exposed_comm_ns": windows.covered(comm.without(device.compute)), "idle_ns": idle_ns,
+        "exposed_comm_ns": windows.covered(exposed_comm(comm, device.compute)), "idle_ns": idle_ns,
     }  # fmt: skip
     n_launched = operations.kernels_launched_in(pieces.starts, pieces.ends).counts
     costs: dict[str, Int64 | None] = {

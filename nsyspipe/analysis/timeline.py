@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, run_starts, sums_of, union
 from nsyspipe.analysis.operations import NO_SEQ
@@ -139,7 +140,7 @@ def comm_lanes(
     waits = painted_pieces(starts, until, codes, waiting["seq"].to_numpy(), window)
     # All communication between start and end of a bar is its own: bars of comm do not overlap.
     bars, times = joined(comm, max_bars), union(comm.starts, comm.ends)
-    bars["exposed_ns"] = times.without(compute).lengths(bars["start_ns"], bars["end_ns"])
+    bars["exposed_ns"] = exposed_comm(times, compute).lengths(bars["start_ns"], bars["end_ns"])
     if is_wait_known:
         bars["wait_ns"] = union(waits.starts, waits.ends).intersect(times).lengths(bars["start_ns"], bars["end_ns"])
     exposed = joined(pieces_outside(comm, compute), max_bars)

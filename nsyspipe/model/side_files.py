@@ -135,13 +135,17 @@ class NcclLog:
         nvls = {comm.is_nvls_on for comm in self.communicators} - {None}
         return NcclFacts(self.version, dict(self.settings), True in nvls if nvls else None)
 
+    def of_processes(self, pids: Collection[int]) -> tuple[Communicator, ...]:
+        """Return the communicators that have one of some processes."""
+        return tuple(comm for comm in self.communicators if any(member.pid in pids for member in comm.members))
+
     def of_run(self, pids: Collection[int], sizes: Collection[int | None]) -> NcclLog | None:
         """Return what the logs say of a run of these processes and one of these sizes; None when they are of another.
 
         Communicators larger than those of the run's processes, else than those of its size, are left out: processes in
         containers may log other ids than nsys sees. Logs without a communicator contradict no run.
         """
-        own = [comm.n_ranks for comm in self.communicators if any(member.pid in pids for member in comm.members)]
+        own = [comm.n_ranks for comm in self.of_processes(pids)]
         fitting = own or [comm.n_ranks for comm in self.communicators if comm.n_ranks in sizes]
         if not fitting:
             return None if self.communicators else self

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.analysis.kernels import GRAPH
@@ -203,7 +204,7 @@ class _RankTracks:
         compute, comm = (union(*_times(own, "start_ns", "end_ns")) for own in of_kinds)
         if len(inside := _windows(self.steps, "exposed_comm_ns")):
             track = Track("exposed communication", group, _EXPOSED, "communication beside no computation")
-            self._write_times(track, comm.intersect(inside).without(compute))
+            self._write_times(track, exposed_comm(comm.intersect(inside), compute))
         if len(inside := _windows(self.steps, "wait_ns")):
             about = "communication before the last rank of the collective was there"
             track = Track("waiting in communication", group, _WAITING, about)

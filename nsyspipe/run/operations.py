@@ -23,7 +23,7 @@ from nsyspipe.run.assemble import RunTables
 from nsyspipe.run.collectives import places_in_steps
 from nsyspipe.run.gather import Rank, text_families
 from nsyspipe.run.process import ProcessDigest
-from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, telling_shortage
+from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, size_of, telling_shortage
 
 _NOTHING = (NEVER, -NEVER)  # holds no time, and leaves the hull with another span as that is
 
@@ -129,8 +129,7 @@ def _running(
     # All operations of a report take 4.2 times its bytes (measured), twice of what `jobs_for` reckons with.
     is_whole = any(task.wanted.span is None for task in tasks)
     weight, n_ahead = (2, 1) if is_whole else (1, 8)  # of some steps results are small
-    paths = [Path(task.path) for task in tasks]
-    n_jobs = jobs_for([weight * path.stat().st_size for path in paths if path.exists()], jobs)
+    n_jobs = jobs_for([weight * size_of(Path(task.path)) for task in tasks], jobs)
     if n_jobs == 1:
         yield SerialExecutor(), 1
         return

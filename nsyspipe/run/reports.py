@@ -102,13 +102,12 @@ class ReportRun(Run):
     def _linked(self) -> tuple[pa.Table | None, list[Problem]]:
         """What connects the ranks, and which of the given files is not of this run; None without a file that is."""
         (given, topology, problems), log, ranks = self._beside, self._log, self.ranks
-        logged = {member.pid for comm in (log.communicators if log else ()) for member in comm.members}
         if given is not None and log is None and ranks.num_rows:
             sizes = run_sizes(self._gathered)
             problems = [problem("log-of-another-run", sizes=" or ".join(map(str, sizes))), *problems]
         elif log is not None and not log.communicators and ranks.num_rows > 1:
             problems = [problem("log-without-communicators"), *problems]
-        elif logged and logged.isdisjoint(ranks["pid"].to_pylist()):
+        elif log is not None and log.communicators and not log.of_processes(ranks["pid"].to_pylist()):
             problems = [problem("log-of-other-processes"), *problems]
         if log is None and topology is None:
             return None, problems

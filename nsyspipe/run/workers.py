@@ -257,9 +257,7 @@ def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: i
 @contextlib.contextmanager
 def executor_for(paths: Sequence[Path], requested: int | None, *, scheduler: str | None = None) -> Iterator[Executor]:
     """Yield an executor for the work on some reports: the user's number of processes, which end with the context, or a cluster."""
-    # Of one that is not there whoever reads it will say so.
-    sizes = [os.path.getsize(path) for path in paths if os.path.exists(path)]  # noqa: PTH110, PTH202 - any name
-    jobs = 1 if scheduler else jobs_for(sizes, requested)
+    jobs = 1 if scheduler else jobs_for([size_of(path) for path in paths], requested)
     if scheduler:
         from nsyspipe.run.cluster import Cluster  # noqa: PLC0415 - few have one
 
@@ -277,6 +275,14 @@ def executor_for(paths: Sequence[Path], requested: int | None, *, scheduler: str
         raise
     finally:
         workers.shutdown(cancel_futures=True)
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a report; 0 of one that cannot be looked at, as whoever reads it will say what is wrong."""
+    try:
+        return path.stat().st_size
+    except (OSError, ValueError):
+        return 0
 
 
 def _free_memory() -> int:
