@@ -154,11 +154,12 @@ def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
 def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
     yield Heading("What to change first")
     if findings := findings_of(run):
+        groups = by_cause(findings)
         if len(findings) > 1:
             order, whose = "; ".join(order_notes(findings, " of their group")), _WHOSE_BOUNDS * (run.header.n_ranks > 1)
-            how = "Grouped by cause, the group of the first one first; in a group " * (len(by_cause(findings)) > 1)
-            yield Sentence(f"{(how + order)[0].upper()}{(how + order)[1:]}.{whose}")
-        yield Findings(by_cause(findings))
+            how = "Grouped by cause, the group of the first one first; in a group " * (len(groups) > 1) + order
+            yield Sentence(f"{how[:1].upper()}{how[1:]}.{whose}")
+        yield Findings(groups)
     else:
         nothing = "Nothing found to change."
         if run.is_capture:
