@@ -113,7 +113,8 @@ def test_without_scripts_the_words_and_tables_are_there(name, charts, says, writ
 
 
 def test_a_phone_shows_the_gain_and_that_more_columns_follow(written, open_page):
-    page = open_page(written("whatif"), size=PHONE).page
+    opened = open_page(written("whatif"), size=PHONE)
+    page = opened.page
     table = page.locator(".scroll").first
     assert page.locator("thead th").all_inner_texts()[:2] == ["change", "gain"]
     gain = table.locator("tbody td:nth-child(2)").first.bounding_box()
@@ -121,7 +122,7 @@ def test_a_phone_shows_the_gain_and_that_more_columns_follow(written, open_page)
     fade = "one => getComputedStyle(one).getPropertyValue('--more-right')"
     assert table.evaluate(fade) == "32px"
     table.evaluate("one => { one.scrollLeft = one.scrollWidth; }")
-    page.wait_for_function(f"({fade})(document.querySelector('.scroll')) === '0px'")
+    opened.wait(f"({fade})(document.querySelector('.scroll')) === '0px'")
 
 
 @pytest.mark.parametrize(("said", "is_dark"), [
