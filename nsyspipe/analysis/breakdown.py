@@ -209,11 +209,11 @@ def idle_causes(
     }  # fmt: skip
     if calls is None:
         return columns, {}
-    blocked, since = _blocked(late, waiting, calls)
+    blocked, call = _blocked(late, waiting, calls)
     blocked_ns, launching = windows.covered(blocked), waiting.without(blocked)
     pauses = launching[launching.ends - launching.starts >= PAUSE_NS]
     columns |= {"idle_launch_ns": waiting_ns - blocked_ns, "idle_blocked_ns": blocked_ns}
-    return columns | {"idle_pause_ns": windows.covered(pauses)}, _by_call(blocked, since, calls, windows)
+    return columns | {"idle_pause_ns": windows.covered(pauses)}, _by_call(blocked, call, calls, windows)
 
 
 def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int) -> list[Int64]:
@@ -222,29 +222,31 @@ def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phas
 
 
 def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[IntervalSet, Int64]:
-    """Return the parts of the waiting time that calls explain, and a time at which the call was under way."""
+    """Return the parts of the waiting time that calls explain, and the row of the call that explains each."""
     starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    blocking = nonempty(np.maximum(starts, np.append(starts[:1], np.maximum.accumulate(ends)[:-1])), ends)
+    until = np.maximum.accumulate(ends)
+    blocking = nonempty(np.maximum(starts, np.append(starts[:1], until[:-1])), ends)
     if not len(blocking) or not len(waiting):
         return EMPTY, EMPTY.starts
-    # Each part of the waiting time lies in one late stretch, and belongs to whatever began that.
+    last_to_return = np.maximum.accumulate(np.where(ends > np.append(ends[:1] - 1, until[:-1]), np.arange(ends.size), 0))
+    # Each part of the waiting time lies in one late stretch. Without a call under way when that began, all that the host
+    # launched behind the call had come earlier by as long as it lasted.
     began = late.starts[np.searchsorted(late.starts, waiting.starts, side="right") - 1]
-    whole = blocking.contains(began)
-    rest = waiting[~whole].intersect(blocking)
-    parts = (waiting.starts, rest.starts), (waiting.ends, rest.ends), (began, rest.starts)
-    starts, ends, since = (np.concatenate((own[whole], more)) for own, more in parts)
-    order = np.argsort(starts, kind="stable")
-    return IntervalSet(starts[order], ends[order]), since[order]
+    call = last_to_return[np.searchsorted(starts, began, side="right") - 1]
+    earlier = np.where(blocking.contains(began), began + (ends - starts)[call], waiting.starts)
+    gained = np.minimum(waiting.ends, np.maximum(waiting.starts, earlier))
+    is_gained = gained > waiting.starts
+    rest = nonempty(gained, waiting.ends).intersect(blocking)
+    parts = np.append(waiting.starts[is_gained], rest.starts), np.append(gained[is_gained], rest.ends)
+    explains = np.append(call[is_gained], last_to_return[np.searchsorted(starts, rest.starts, side="right") - 1])
+    order = np.argsort(parts[0], kind="stable")
+    return IntervalSet(parts[0][order], parts[1][order]), explains[order]
 
 
-def _by_call(blocked: IntervalSet, since: Int64, calls: pa.Table, windows: Windows) -> dict[str, Int64]:
-    """Split the blocked time of each window by the call that lasted longest of those under way."""
+def _by_call(blocked: IntervalSet, call: Int64, calls: pa.Table, windows: Windows) -> dict[str, Int64]:
+    """Split the blocked time of each window by the call that explains it."""
     if not len(blocked) or not len(windows):
         return {}
-    ends = calls["end_ns"].to_numpy()
-    is_longest = ends > np.append(ends[:1] - 1, np.maximum.accumulate(ends)[:-1])
-    longest_so_far = np.maximum.accumulate(np.where(is_longest, np.arange(ends.size), 0))
-    call = longest_so_far[np.searchsorted(calls["start_ns"].to_numpy(), since, side="right") - 1]
     names = calls["call"].take(pa.array(call)).combine_chunks().dictionary_encode()
     lengths = phase_idle(blocked, windows, names.indices.to_numpy(), len(names.dictionary))
     return {name: own for name, own in zip(names.dictionary.to_pylist(), lengths, strict=True) if own.any()}

@@ -225,9 +225,12 @@ def causes(*ops, data=(), blocking=(), spans=((0, 110),), between=()):
     ((FIRST, LAST), {"data": [(0, 30), (80, 95)]}, [25, 50, 0, 15, 0]),
     ((FIRST, LAST), {"blocking": [(30, 40, SYNC), (84, 95, ALLOC)]}, [0, 64, 11, 15, 0]),
     ((FIRST, LAST), {"data": [(20, 40)], "blocking": [(30, 50, SYNC)]}, [20, 45, 10, 15, 0]),
-    # One under way when the gap begins explains the whole rest: before it returned the host could launch nothing.
-    ((FIRST, LAST), {"blocking": [(5, 12, SYNC)]}, [0, 0, 75, 15, 0]),
-    ((FIRST, LAST), {"blocking": [(10, 11, SYNC)]}, [0, 0, 75, 15, 0]),
+    # One under way when the gap begins explains as much as it lasted: without it the host had launched so much earlier.
+    ((FIRST, LAST), {"blocking": [(5, 12, SYNC)]}, [0, 68, 7, 15, 0]),
+    ((FIRST, LAST), {"blocking": [(-90, 12, SYNC)]}, [0, 0, 75, 15, 0]),
+    ((FIRST, LAST), {"blocking": [(-20, 12, SYNC), (30, 50, ALLOC)]}, [0, 35, 40, 15, 0]),  # [10, 42) and [42, 50)
+    ((FIRST, LAST), {"data": [(12, 15), (20, 30)], "blocking": [(5, 13, SYNC)]}, [13, 57, 5, 15, 0]),  # [10, 12), [15, 18)
+    ((FIRST, LAST), {"blocking": [(10, 11, SYNC)]}, [0, 74, 1, 15, 0]),
     ((FIRST, LAST), {"blocking": [(5, 10, SYNC)]}, [0, 75, 0, 15, 0]),  # it was over
     # Without the ends of calls blocked and launch cannot be told apart.
     ((FIRST, LAST), {"data": [(20, 50)], "blocking": None}, [30, None, None, 15, 0]),
@@ -272,15 +275,15 @@ THRICE = [(20, 25, SYNC), (30, 50, ALLOC), (60, 64, SYNC)]
     (THRICE, WHOLE, {ALLOC: [20], SYNC: [9]}),
     # By window, whose edges cut.
     (THRICE, [(0, 22), (22, 40), (40, 63), (63, 110)], {SYNC: [2, 3, 3, 1], ALLOC: [0, 10, 10, 0]}),
-    # The call under way at the start gets the whole rest, of several the one that lasts longest.
-    ([(5, 12, SYNC), (30, 50, ALLOC)], WHOLE, {SYNC: [75]}),
-    ([(2, 11, ALLOC), (6, 30, SYNC)], WHOLE, {SYNC: [75]}),
-    ([(2, 30, ALLOC), (6, 11, SYNC)], WHOLE, {ALLOC: [75]}),
+    # Of the calls under way at the start the last to return gets as much as it lasted, and another its own time behind that.
+    ([(-40, 12, SYNC), (30, 70, ALLOC)], WHOLE, {SYNC: [52], ALLOC: [8]}),
+    ([(2, 11, ALLOC), (6, 30, SYNC)], WHOLE, {SYNC: [24]}),
+    ([(2, 30, ALLOC), (6, 11, SYNC)], WHOLE, {ALLOC: [28]}),
     # Two threads: one call ends when the other begins, or after it began.
     ([(20, 30, ALLOC), (30, 50, SYNC)], WHOLE, {SYNC: [20], ALLOC: [10]}),
     ([(20, 30, ALLOC), (25, 50, SYNC)], WHOLE, {SYNC: [20], ALLOC: [10]}),
     # Outside of all windows it is of no call.
-    ([(5, 12, SYNC)], [(20, 30), (30, 35)], {SYNC: [10, 5]}),
+    ([(-15, 12, SYNC)], [(20, 30), (30, 40)], {SYNC: [10, 7]}),
     ([(70, 80, SYNC)], [(20, 30)], {}),
 ])  # fmt: skip
 def test_blocked_time_is_told_by_call(blocking, spans, by_call):

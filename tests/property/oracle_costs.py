@@ -61,8 +61,11 @@ def cause(process: oracle.Process, tick: int, data: list[tuple[int, int]]) -> st
         return "dependency"
     if holds(data, tick):
         return "input"
+    under_way = [call for call in process.calls if call.start <= gap.start < call.end]
+    last = min(under_way, key=lambda call: (-call.end, call.start), default=None)
+    is_made_up_for = last is not None and tick < gap.start + last.end - last.start
     calls = [(call.start, call.end) for call in process.calls]
-    return "blocked" if holds(calls, gap.start) or holds(calls, tick) else "launch"
+    return "blocked" if is_made_up_for or holds(calls, tick) else "launch"
 
 
 def between_steps(process: oracle.Process, family: str | None) -> tuple[list, list]:
