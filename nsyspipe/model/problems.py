@@ -27,6 +27,8 @@ _KINDS = """
     no-steps (warning): there are no steps ({why}): the figures are of the capture as a whole; step time, throughput, savings and backward figures are
         null -> <ANNOTATE>
     no-nvtx (warning): NVTX ranges were not recorded: no phases, and no steps but by repetition -> capture with nsys profile --trace=cuda,nvtx
+    no-nvtx-ranges (info): NVTX was traced, but the captured part of the program has no range: no phases, and no steps but by repetition
+        -> wrap each step, and forward, backward and optimizer in it, in torch.cuda.nvtx.range_push / range_pop
     no-launches (warning): no launch of any of the {n} operations was recorded: they are placed by their device times, backward figures are null -> <CUDA>
     launch-missing (warning): {n} of {total} operations have no launch: they are placed by their device times -> <CUDA>
     device-clock-apart (info): the clock of {device} is {ms} ms apart from its host's: device times are corrected by that where they are compared with

@@ -30,6 +30,7 @@ LAUNCHER_SIZES = {
 # What all ranks of a job share, and other jobs mostly do not; never shown, only compared.
 JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
 RANK_VARIABLES = ("RANK", *LAUNCHER_SIZES, *LAUNCHER_SIZES.values(), "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES")
+NVTX_TRACED = "CAPTURE_EVENT_TYPE", "NvtxEvents"  # nsys's own row of what it traced
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 _COUNTED = (
     versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH, versions.RUNTIME, versions.NVTX,
@@ -115,6 +116,14 @@ def host_of(report: Report) -> str | None:
     return next((row["value"] for row in rows), None)
 
 
+def traces_nvtx(report: Report) -> bool:
+    """Tell whether nsys says that it traced NVTX, if only to find no range."""
+    name, value = NVTX_TRACED
+    return bool(
+        report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, f"name = '{name}' AND value = '{value}'")
+    )
+
+
 def variables_of(
     report: Report, names: Collection[str], table: str = versions.CAPTURE_META
 ) -> Iterator[tuple[str, str, str]]:
@@ -154,6 +163,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         payloads = read_payloads(report, strings)
         recorded = _recorded(report, facts, strings, operations)
         no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)
+        lacks_nvtx = "no-nvtx-ranges" if traces_nvtx(report) and facts.leaves_out_empty(versions.NVTX) else "no-nvtx"
         n_memset_calls = _n_calls(report, strings, ("Memset",)) if no_memset else 0
     is_untested = versions.version_numbers(facts.schema_version) > versions.NEWEST_TESTED
     numbers = {
@@ -162,7 +172,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     }  # fmt: skip
     problems = (
         *([problem("untested-version", version=facts.schema_version)] if is_untested else []),
-        *([] if ranges.is_recorded else [problem("no-nvtx")]),
+        *([] if ranges.is_recorded else [problem(lacks_nvtx)]),
         *(problem(code) for fact, code in NOT_RECORDED.items() if not getattr(recorded, fact)),
         *(problem(code, n=n) for code, n in numbers.items() if n),
     )

@@ -43,7 +43,7 @@ _CAUSES = {
     "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
     **dict.fromkeys(("comm_share", "exposed_comm_share", "overlap_ratio"), _NO_COMM),
     "backward_overlap_ratio": (
-        "comm-in-graphs", "no-comm-kernels", "no-backward", "comm-between-steps", "no-steps", "no-nvtx", "no-launches", "no-kernels",
+        "comm-in-graphs", "no-comm-kernels", "no-backward", "comm-between-steps", "no-steps", "no-nvtx", "no-nvtx-ranges", "no-launches", "no-kernels",
     ),
     "wait_share": (
         "comm-between-steps", "different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM,

@@ -118,7 +118,10 @@ def _steps(report: Examined) -> Answer:
     if family == REPETITION and n_steps:
         counts = [("found by repetition", n_steps)]
     elif not report.counts.rows[versions.NVTX]:
-        return _lack("no-nvtx", "NVTX ranges were not recorded")
+        is_lost = report.has("no-nvtx")
+        return (
+            _lack("no-nvtx", "NVTX ranges were not recorded") if is_lost else _lack("no-nvtx-ranges", "no NVTX range")
+        )
     elif not report.families and not digest.n_named_steps:
         return _lack("no-steps", "no NVTX range but libraries' own")
     elif step is not None:

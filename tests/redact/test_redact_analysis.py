@@ -142,6 +142,14 @@ def test_ranks_from_mpi_thread_names_stay(tmp_path):
     assert [one["report"] for one in original["ranks"]] == ["run_1.sqlite", "run_0.sqlite"]
 
 
+def test_that_nvtx_was_traced_without_a_range_stays(tmp_path):
+    rank = steady_rank(0, world_size=1).add("META_DATA_CAPTURE", name="CAPTURE_EVENT_TYPE", value="NvtxEvents")
+    (tmp_path / "reports").mkdir()
+    rank.write(tmp_path / "reports/run_0.sqlite", without=(NVTX,))
+    original = assert_same(tmp_path / "reports", tmp_path / "copies")
+    assert "no-nvtx-ranges" in {one["code"] for one in original["problems"]}
+
+
 def test_what_is_rare_or_of_an_unexpected_form_means_the_same_without_its_words(tmp_path):
     """Graphs, memsets, marks, open ranges; ranks that contradict each other, devices by serial number; WAL, ``_V2``."""
     ranks = [nullable(steady_rank(rank)) for rank in range(2)]

@@ -41,6 +41,22 @@ def test_without_nvtx_the_capture_is_one_step_unless_launches_repeat(tmp_path):
     assert "--trace=cuda,nvtx" in problem_of(run, "no-nvtx")["fix"]
 
 
+@pytest.mark.parametrize(("traced", "meta", "code"), [
+    (["NvtxEvents", "Cuda"], {}, "no-nvtx-ranges"),
+    (["OSRuntime", "Cuda"], {}, "no-nvtx"),
+    # What was traced may have been left out of the export.
+    (["NvtxEvents"], LIMITED, "no-nvtx"),
+])  # fmt: skip
+def test_a_program_without_ranges_is_told_from_a_capture_without_nvtx(traced, meta, code, tmp_path):
+    builder = rank().meta(**meta)
+    for events in traced:
+        builder.add("META_DATA_CAPTURE", name="CAPTURE_EVENT_TYPE", value=events)
+    run = load(tmp_path, builder, without=(NVTX,))
+    assert {"no-nvtx", "no-nvtx-ranges"} & set(codes(run)) == {code}
+    trace_again = "--trace=cuda,nvtx" in problem_of(run, code)["fix"]
+    assert trace_again == (code == "no-nvtx")
+
+
 def test_without_api_calls_windows_are_the_ranges_and_backward_is_null(tmp_path):
     run = load(tmp_path, without=(RUNTIME,))
     assert figures(run) == STEADY | {"overlap_backward_ns": None}
