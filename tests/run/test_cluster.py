@@ -125,12 +125,19 @@ def test_a_cluster_of_python_and_its_executor(steady):
         assert [cluster.submit(pow, 2, n).result() for n in range(4)] == [1, 2, 4, 8]
         with pytest.raises(ZeroDivisionError):
             cluster.submit(divmod, 1, 0).result()
-        # A call that ends its worker, whoever makes it.
-        with pytest.raises(InputError, match="its workers died, one after the other"):
-            cluster.submit(os._exit, 1).result()
         cluster.shutdown()
         with pytest.raises(RuntimeError):
             cluster.submit(int)
+
+
+def test_a_call_that_ends_its_workers_is_told(machines):
+    """Workers without a nanny: one that starts another worker may be too late when its own cluster closes."""
+    cluster = machines(DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0")
+    cluster.worker()
+    running = Cluster(cluster.address)
+    with pytest.raises(InputError, match="its workers died, one after the other"):
+        running.submit(os._exit, 1).result(DEADLINE_S)
+    running.shutdown()
 
 
 def test_tls_is_that_of_dask(steady, machines, tmp_path):
