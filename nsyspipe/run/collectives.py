@@ -248,21 +248,22 @@ def cross_rank(
         is_lost = rows.in_step & (is_whole | (n_users > 1))[rows.communicator]
         for block in matched:
             is_lost[block] = False
-        problems += _mismatches(rows, known, is_lost, may_differ=not (is_one_run or matched))
+        problems += _mismatches(rows, known, is_lost, aligning, may_differ=not (is_one_run or matched))
     has_parts = len({one.part for one in offsets if one.error_ns is not None}) > 1
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
     known_offsets = None if has_parts else tuple(offsets)
     return CrossRank(tuple(placed), known_offsets, rows, sizes, known, tuple(problems), is_whole)
 
 
-def _mismatches(rows: CommRows, known: matching.Waiting, is_lost: Flags, *, may_differ: bool) -> Iterator[Problem]:
+def _mismatches(
+    rows: CommRows, known: matching.Waiting, is_lost: Flags, aligning: Flags, *, may_differ: bool
+) -> Iterator[Problem]:
     if n_unmatched := int(np.count_nonzero(is_lost)):
         may_differ &= np.unique(rows.rank[rows.in_step]).size > 1
         code = "different-runs" if may_differ else "unmatched-collectives"
         yield problem(code, n=n_unmatched, total=int(np.count_nonzero(rows.in_step)))
-    # A send may end before its receiver comes: NCCL has room for what it sends.
-    is_send = rows.collective == COLLECTIVES.index("send_recv")
-    if n_early := int(np.count_nonzero(known.is_matched & ~is_send & (rows.end_ns < known.column("last_start_ns")))):
+    # A send, or a broadcast's root, may end before its receiver comes: NCCL has room for what it sends.
+    if n_early := int(np.count_nonzero(known.is_matched & aligning & (rows.end_ns < known.column("last_start_ns")))):
         yield problem("ended-before-last-arrived", n=n_early)
 
 

@@ -4,6 +4,7 @@ import nsyspipe
 from tests.build.tools import codes
 from tests.build.trace import TraceBuilder
 
+BROADCAST = "ncclDevKernel_Broadcast_RING_LL"
 GATHER = "ncclDevKernel_AllGather_RING_LL"
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL"
 CLOCK = "TARGET_INFO_SESSION_START_TIME"

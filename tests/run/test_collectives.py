@@ -3,7 +3,7 @@
 import pytest
 
 from tests.build import across
-from tests.build.across import CLOCK, GATHER, collectives, every_step, load, reports, stragglers, waits
+from tests.build.across import BROADCAST, CLOCK, GATHER, collectives, every_step, load, reports, stragglers, waits
 from tests.build.tools import codes, one_report, problem_of, shift
 
 said = across.said_of_clocks_and_matching
@@ -72,6 +72,15 @@ def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_wa
     assert waits(run) == [[40, 30, 40, 40], [0] * 4]
     row = problem_of(run, "ended-before-last-arrived")
     assert (row["severity"], row["message"].partition(";")[0][-10:]) == ("warning", "arrives: 1")
+
+
+def test_the_root_of_a_broadcast_may_end_before_the_others_come(tmp_path):
+    builders = every_step(every_step(reports(2), 300, 310, end=400), 500, 500, end=520, stream=20, name=BROADCAST)
+    builders[0].nccl(1600, 1610, launch=1030, stream=20, name=BROADCAST)
+    builders[1].nccl(1640, 1650, launch=1030, stream=20, name=BROADCAST)
+    run = load(builders, tmp_path)
+    assert collectives(run, "rank", "wait_ns", "transfer_ns")[-2:] == [(0, 40, 0), (1, 0, 10)]
+    assert said(run) == []
 
 
 @pytest.mark.parametrize(("n", "is_much"), [(3, False), (1, True)])
