@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from nsyspipe.analysis import breakdown
 from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations
 from nsyspipe.analysis.breakdown import DeviceTime, exposed_comm
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, holders, nonempty, sums_of, union, union_of
@@ -94,27 +95,41 @@ class PhaseRanges:
     ends: Int64
 
 
-def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None) -> Inputs:
+def between_steps(
+    ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None, operations: ProcessOperations
+) -> Inputs:
     """Find what the host does after the end of a step range and before the start of the next.
 
-    Without `canonical.HOST_CALLS` nothing is known to be quiet. A range that holds a whole step (an epoch) does not count.
+    Steps that leave no room for it, as those that end with the optimizer's, have it between the launches of kernels around the
+    next one's start, if it takes `breakdown.PAUSE_NS`. Without `canonical.HOST_CALLS` nothing is known to be quiet. A range that
+    holds a whole step (an epoch) does not count.
     """
+    launches = operations.kernel_launch[: operations.n_launched]
     gaps = nonempty(members.ends[:-1], members.starts[1:])
-    if not len(gaps):
-        return Inputs(EMPTY, EMPTY)
     starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
     first = np.searchsorted(members.starts, starts, side="left")
     last = np.searchsorted(members.ends, ends, side="right")
     own = (ranges["thread_id"].to_numpy() == members.thread_id) & (last <= first)
     is_data = own & (codes[ranges["text"].combine_chunks().indices.to_numpy()] == PHASES.index("data"))
     data = union(starts[is_data], ends[is_data]).intersect(gaps)
-    if calls is None:
+    narrow = members.starts[1:][members.starts[1:] - members.ends[:-1] < breakdown.PAUSE_NS]
+    behind = np.unique(np.searchsorted(launches, narrow))
+    behind = behind[(behind > 0) & (behind < launches.size)]
+    around = nonempty(launches[behind - 1], launches[behind])
+    if calls is None or not (len(gaps) or len(around)):
         return Inputs(data, EMPTY)
     called = calls.select(["start_ns", "end_ns"]).filter(pc.equal(calls["thread_id"], members.thread_id))
-    free = gaps.without(union(starts[own], ends[own])).without(union(*(column.to_numpy() for column in called.columns)))
-    gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
-    order = np.lexsort((free.starts, free.starts - free.ends, gap))
-    return Inputs(data, free[order[np.flatnonzero(np.diff(gap[order], prepend=-1))]])  # of each gap the longest
+    busy = union_of(union(starts[own], ends[own]), union(*(column.to_numpy() for column in called.columns)))
+    quiet = _longest_of_each(around, around.without(busy))
+    is_pause = quiet.ends - quiet.starts >= breakdown.PAUSE_NS
+    return Inputs(data, union_of(_longest_of_each(gaps, gaps.without(busy)), quiet[is_pause]))
+
+
+def _longest_of_each(intervals: IntervalSet, parts: IntervalSet) -> IntervalSet:
+    """Return of each interval the longest of its parts, of equal ones the first."""
+    owner = np.searchsorted(intervals.starts, parts.starts, side="right") - 1
+    order = np.lexsort((parts.starts, parts.starts - parts.ends, owner))
+    return parts[order[np.flatnonzero(np.diff(owner[order], prepend=-1))]]
 
 
 def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]]) -> Int64:

@@ -47,7 +47,7 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
     idle_unknown_ns         ns?     idle - all of these: no launch recorded
     idle_between_steps_ns   ns?     of idle_input the part in which the host was between two steps: after the end of one step range and before the start of the
         next, the longest stretch in which the thread of the steps was in no range (those around several steps apart) and in no CUDA call: probably the data
-        loader <- RUNTIME, NVTX_EVENTS
+        loader; where less than 2 ms are between (steps of the optimizer), such a stretch of 2 ms and more between the launches of kernels around the start of the next <- RUNTIME, NVTX_EVENTS
     idle_pause_ns           ns?     of idle_launch the part in pauses: stretches of 2 ms and more in which the host launched nothing that the device could have
         started, while it was in no data phase and in no synchronisation or memory call <- RUNTIME, NVTX_EVENTS
     grad_copy_ns            ns?     union of DtoD copies launched in runs of at least 8 with nothing between, inside backward ranges where there are any:

@@ -97,7 +97,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     elif not is_decided and not reading.is_capture:
         family = choose_host([[measured for _, measured in hosts.values()]], [0])
     pairs = zip(events, steps, strict=True)
-    between = [between_steps(one.ranges, codes, own.members, capture.calls.all) for one, own in pairs]
+    between = [between_steps(one.ranges, codes, own.members, capture.calls.all, one.operations) for one, own in pairs]
     capture = replace(capture, calls=replace(capture.calls, all=None))  # most of what is left
     release_memory()
     shares = zip(events, steps, between, strict=True)

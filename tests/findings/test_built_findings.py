@@ -132,11 +132,12 @@ MS, US = 1_000_000, 1_000
 CAUSES = [f"idle_{cause}_ns" for cause in ("input", "launch", "blocked", "dependency", "unknown")]
 
 
-def report(path, *, shift=0, lag=6 * US, sleep=50 * MS, kernel=380 * US, has_calls=False, text=None):
+def report(path, *, shift=0, lag=6 * US, sleep=50 * MS, kernel=380 * US, has_calls=False, text=None, has_room=True):
     """Write 30 steps of 20 kernels, launched 400 us apart, each after so much sleep outside every range.
 
     The device runs each kernel that much after its launch, and is on a clock that is `shift` later. Where it keeps up each
-    step ends with a wait for it. In the middle of the sleep are ten launches, 200 us apart, if `has_calls`, or a range.
+    step ends with a wait for it. In the middle of the sleep are ten launches, 200 us apart, if `has_calls`, or a range. Without
+    room between them the steps' ranges begin with the sleep, as those that end with the optimizer do.
     """
     builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).session(10**18).gpu()
     builder.meta(EXPORT_SCHEMA_VERSION="3.11.1", EXPORT_PRODUCT_VERSION="2024.2.3")
@@ -149,7 +150,7 @@ def report(path, *, shift=0, lag=6 * US, sleep=50 * MS, kernel=380 * US, has_cal
         if text:
             builder.range(at + 10 * MS, at + 30 * MS, text)
         at += sleep
-        builder.range(at, at + 10 * MS, f"step {step}")
+        builder.range(at if has_room else at - sleep, at + 10 * MS, f"step {step}")
         for number in range(20):
             launch = at + 20 * US + number * 400 * US
             start = max(busy, launch + lag)
@@ -189,6 +190,22 @@ def test_a_busy_device_waits_for_no_loader_and_what_the_loop_launches_between_is
     run = report(tmp_path, has_calls=True)
     assert {row["idle_between_steps_ns"] for row in causes(run)[1:-1]} == {25 * MS}
     assert findings(run)["input-bound"]["saving_ns_per_step"] == 25 * MS
+
+
+# A step's last kernel ends 8006 us after it began, and the wait for it 4 us later: 1990 us to its end, 20 to the next's first.
+@pytest.mark.parametrize(
+    ("options", "between"),
+    [
+        ({}, 52_010 * US),
+        ({"has_calls": True}, 26_990 * US),
+        ({"sleep": 0, "kernel": 390 * US}, 2 * MS),
+        ({"sleep": 0, "kernel": 391 * US}, 0),
+    ],
+)
+def test_steps_without_room_between_them_have_the_loader_between_their_kernels(tmp_path, options, between):
+    run = report(tmp_path, has_room=False, **options)
+    assert {row["idle_between_steps_ns"] for row in causes(run)[1:-1]} == {between}
+    assert ("input-bound" in findings(run)) == (between > 0)
 
 
 @pytest.mark.parametrize(("text", "inputs"), [("validate", 20 * MS), ("get batch", 40 * MS)])

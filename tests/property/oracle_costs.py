@@ -69,29 +69,36 @@ def cause(process: oracle.Process, tick: int, data: list[tuple[int, int]]) -> st
 
 
 def between_steps(process: oracle.Process, family: str | None) -> tuple[list, list]:
-    """Return the ranges of the data phase between steps, and the longest time in no range and no call in each gap."""
+    """Return the ranges of the data phase between steps, and the longest time in no range and no call in each gap.
+
+    Where steps leave less than a pause between them, also the longest pause between the launches around the next one's start.
+    """
     members = oracle.members_on(process, family) if family else []
-    data, quiet = [], []
+    launches = sorted(op.launch for op in oracle.kernels(process) if op.launch is not None)
+    data, places, around = [], [], []
     for before, after in itertools.pairwise(members):
         own = [one for one in process.ranges if one.thread == before.thread]
         own = [one for one in own if not any(one.start <= m.start and m.end <= one.end for m in members)]
-        gap = range(before.end, after.start)
         data += [
             (max(one.start, before.end), min(one.end, after.start)) for one in own if oracle.role_of(one) == "data"
         ]
         calls = [(one.start, one.end) for one in process.calls]
         calls += [(op.launch, op.launch + 1) for op in process.ops if op.launch is not None]
         spans = [(one.start, one.end) for one in own] + (calls if before.thread == 1 else [])
-        free = [tick for tick in gap if not holds(spans, tick)]
-        runs: list[list[int]] = []
-        for tick in free:
-            if not runs or tick != runs[-1][-1] + 1:
-                runs.append([])
-            runs[-1].append(tick)
-        if runs and _can_block(process):
-            longest = max(runs, key=len)
-            quiet.append((longest[0], longest[-1] + 1))
-    return data, quiet
+        places.append((range(before.end, after.start), spans, 1))
+        ends = [at for at in launches if at < after.start][-1:] + [at for at in launches if at >= after.start][:1]
+        if after.start - before.end < PAUSE and len(ends) == 2 and ends not in around:
+            around.append(ends)
+            places.append((range(*ends), spans, PAUSE))
+    found = [(longest, least) for gap, spans, least in places if (longest := _longest_free(gap, spans))]
+    return data, [span for span, least in found if _can_block(process) and span[1] - span[0] >= least]
+
+
+def _longest_free(gap: range, spans: list[tuple[int, int]]) -> tuple[int, int] | None:
+    free = [tick for tick in gap if not holds(spans, tick)]
+    runs = [[tick for _, tick in run] for _, run in itertools.groupby(enumerate(free), lambda one: one[1] - one[0])]
+    longest = max(runs, key=len, default=None)
+    return None if longest is None else (longest[0], longest[-1] + 1)
 
 
 def _can_block(process: oracle.Process) -> bool:
