@@ -78,10 +78,14 @@ class Finding:
         return f"{'if so: ' * self.is_conditional}{self.expected[0] if self.is_clear else words.NOT_CLEAR}"
 
     @property
+    def consists_of(self) -> str:
+        """What the bound is a sum of, and what it assumes, for the end of a sentence."""
+        return f"{self.parts and f' ({self.parts})'}{self.assumed}"
+
+    @property
     def rests_on(self) -> str:
-        """What the bound is a sum of, what it assumes, and why it is no likely gain, for the end of a sentence."""
-        refused = self.refused and f"; not replayed: {self.refused}"
-        return f"{self.parts and f' ({self.parts})'}{self.assumed}{refused}"
+        """What the bound consists of, and why it is no likely gain, for the end of a sentence."""
+        return self.consists_of + (self.refused and f"; not replayed: {self.refused}")
 
     @property
     def headline(self) -> str:

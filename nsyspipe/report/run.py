@@ -84,7 +84,10 @@ def summary_text(
 def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     """Yield what a run says, the verdict first."""
     summary = run.summary().to_pylist()[0]
-    yield from (blocks.Sentence(line, "bold") for line in verdict(run).split("\n"))
+    said = verdict(run)
+    yield from (
+        blocks.Sentence(line, "bold") for line in ([said.replace("\n", " ")] if extent.is_comment else said.split("\n"))
+    )
     yield blocks.Facts(words.subject_parts(run, summary), "Run")
     captured = words.capture_rows(run.header.capture)
     if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:

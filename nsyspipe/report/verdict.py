@@ -31,11 +31,17 @@ _UNKNOWN_COMM = {
 
 
 def verdict(run: Run) -> str:
-    """Return the sentence for a run's figures, and on lines of their own what goes with it."""
+    """Return what to change first, the sentence for a run's figures, and on lines of their own what goes with them.
+
+    Where communication is not known, that is said first.
+    """
     (summary,) = run.summary().to_pylist()
     severities = {row["code"]: row["severity"] for row in run.problem_rows}
     of_what = "the capture" if run.is_capture else "step time"
     wall = rank_step_ns(run) or 0.0
+    found, is_known = findings_of(run), summary["comm_share"] is not None
+    is_judged = summary["n_summary_steps"] and not run.is_capture and is_known
+    gain = gain_text(found, is_whole="not-judged" not in severities) if found or is_judged else []
 
     def amount(share: float, of: str = "") -> str:
         return f"{ms_text(share * wall)} ({_percent(share)}{of})"
@@ -44,7 +50,7 @@ def verdict(run: Run) -> str:
         lines = [_WITH_HOST_STEPS if run.host_steps().num_rows else _NO_VERDICT]
     elif not summary["n_summary_steps"] and not run.is_capture:
         lines = ["No step has a window on every rank, so there are no figures for the run."]
-    elif summary["comm_share"] is None:
+    elif not is_known:
         what = "the time of the capture" if run.is_capture else "the steps' time"
         unknown = f"What {what} goes to is not known: kernels or their names were not recorded."
         lines = [next((why for code, why in _UNKNOWN_COMM.items() if severities.get(code) == "error"), unknown)]
@@ -53,8 +59,8 @@ def verdict(run: Run) -> str:
     else:
         bubble = (bubble_ns_per_step(run.traffic(), run.header.n_ranks) or 0.0) / wall if wall else 0.0
         lines = [" ".join(_with_comm(summary, of_what, severities.keys(), bubble, amount))]
-        late = (one for one in findings_of(run) if one.id == "straggler")
-        lines += [f"{one.headline}: up to {one.saving} of a step{one.rests_on}." for one in late]
+        late = (one for one in found if one.id == "straggler" and one is not first_bounded(found))
+        lines += [f"{one.headline}: up to {one.saving} of a step{one.consists_of}." for one in late]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if (n_ranks := run.header.n_ranks) and n_ranks < (world_size := run.header.world_size or 0):
@@ -63,7 +69,12 @@ def verdict(run: Run) -> str:
         lines.append(_ONE_STEP)
     if MIXED_RUNS & severities.keys():
         lines.append("Caution: the reports may be of different runs; then nothing said across ranks here holds.")
-    return "\n".join(lines)
+    return "\n".join([*gain, *lines] if is_known else [lines[0], *gain, *lines[1:]])
+
+
+def first_bounded(findings: Sequence[Finding]) -> Finding | None:
+    """Return the first of some findings whose worth is known at most."""
+    return next((one for one in findings if one.share), None)
 
 
 def _with_comm(
@@ -95,32 +106,38 @@ def _without_comm(summary: Mapping[str, Any], of_what: str, amount: Callable[...
     return f"No communication: {', '.join(parts)}."
 
 
-def gain_text(findings: Sequence[Finding]) -> str | None:
-    """Return what to change first, its worth, and whether that is the largest gain, a clear one if replayed; None without a bound."""
+def gain_text(findings: Sequence[Finding], *, is_whole: bool = True) -> list[str]:
+    """Return what to change first and its worth, and in a second sentence what else there is; nothing without a bound.
+
+    It is the largest gain where no other is worth more, of changes that were replayed a clear one. `is_whole` if all was judged.
+    """
+    if (first := first_bounded(findings)) is None:
+        nothing = "Nothing to gain was found" + ("" if is_whole else ", as far as it could be judged")
+        return [] if findings else [f"{nothing}."]
     bounded = [one for one in findings if one.share]
-    if not bounded:
-        return None if findings else "Nothing to gain was found."
-    first, *others = bounded
-    worth = f"up to {first.saving} ({percent_text(first.share)}) of each step{first.rests_on}"
-    if first.expected and first.is_limit:
-        worth += f", {first.expected[0]} if all of it were hidden (replay)"
-    elif first.expected and first.worth > 0:
-        worth += f", likely {first.expected[0]}"
-        worth += "" if first.is_clear else f" ({NOT_CLEAR}: within the error of the replay)"
+    worth = f"up to {first.saving} ({percent_text(first.share)}) of each step"
+    likely = first.expected and f"{first.expected[1]} ({first.expected[0]})"
+    if likely and first.is_limit:
+        worth += f", {likely} if all of it were hidden (replay)"
+    elif likely and first.worth > 0:
+        worth += f", likely {likely}"
+        worth += "" if first.is_clear else f", {NOT_CLEAR}: within the error of the replay"
         worth += f", if {first.replay_assumes}" if first.replay_assumes else ""
     replayed = [one for one in bounded if one.expected and not (one.is_limit or one.is_conditional)]
     clear = [one for one in replayed if one.is_clear and one.worth > 0]
-    is_largest = not first.is_wait_included and all(one.worth <= first.worth for one in others)
+    is_largest = not first.is_wait_included and all(one.worth <= first.worth for one in bounded)
     is_largest &= first in clear if replayed else not (first.is_limit or first.refused)
     little = is_little(findings)
     name = "Little to gain" if little else "Largest gain" if is_largest else "To change first"
-    text = f"{name}: {first.action}: {worth}."
+    more = []
     if clear and first not in clear:
-        text += f" Largest clear gain of those replayed: {clear[0].action}: likely {clear[0].likely}."
+        more = [f"Largest clear gain of those replayed: {clear[0].action}: likely {clear[0].likely}."]
     elif not (clear or little or all(one is first for one in replayed)):
-        text += " None of those replayed is a clear gain."
+        more = ["None of those replayed is a clear gain."]
     # Of what rests on what was not recorded the first; only what links the GPUs is such.
-    for one in [one for one in others if one.is_conditional and one.share > first.worth][:1]:
+    for one in [one for one in bounded if one is not first and one.is_conditional and one.share > first.worth][:1]:
         then = f", then likely {one.expected[0]}" if one.expected else ""
-        text += f" Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}){then}; NCCL_DEBUG=INFO (--nccl-log) tells."
-    return text
+        more += [
+            f"Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}){then}; NCCL_DEBUG=INFO (--nccl-log) tells."
+        ]
+    return [f"{name}: {first.action}: {worth}.", *filter(None, [" ".join(more)])]

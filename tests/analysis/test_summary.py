@@ -126,7 +126,7 @@ def said_of(summary, n_ranks=2, *, is_capture=False, problems=(), even=None):
         header=SimpleNamespace(n_ranks=n_ranks, world_size=n_ranks), is_capture=is_capture, summary=lambda: pa.Table.from_pylist([summary]),
         problem_rows=[*problems], evenness=lambda: even, findings=lambda: nothing, host_steps=lambda: nothing,
         traffic=schema.TRAFFIC.empty, breakdown=lambda: pa.table({"wall_ns": [1]}),
-    ))  # fmt: skip
+    )).removeprefix("Nothing to gain was found.\n")  # fmt: skip
 
 
 def warning(code):

@@ -41,7 +41,7 @@ def test_the_summary_says_what_the_run_was_captured_with(tmp_path, invoke):
     done = invoke(captured)
     assert (done.exit_code, done.stderr) == (0, "")
     head = done.stdout.partition("\n\n")[0].splitlines()
-    assert head[2].startswith("ddp | 2 ranks | NVIDIA H200")
+    assert head[4].startswith("ddp | 2 ranks | NVIDIA H200")
     assert LINE in head
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "are connected by NV18" in done.stdout

@@ -33,7 +33,8 @@ def texts(page):
 
 def test_a_verdict_is_the_headline_of_the_page(steady_run, without_gpu):
     for run in (steady_run, without_gpu):
-        assert run.verdict == texts(re.search(r"<h1.*?</h1>", run_page(run))[0]).strip()
+        head = re.findall(r"<h1.*?</h1>|<p[^>]*\"gain\".*?</p>", run_page(run), re.DOTALL)
+        assert run.verdict == " ".join(" ".join(map(texts, head)).split())
     board, answer = nsyspipe.compare({"a": steady_run}), nsyspipe.whatif(steady_run, bucket_mb=25)
     assert board.verdict == "a is the only run: there is nothing to compare it with."
     assert answer.verdict.startswith(("No answer", "With bucket_cap_mb=25: "))
