@@ -323,7 +323,10 @@ def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> s
 
 
 def _limit_bounds(run: Run, rows: list[dict[str, Any]], opened: Replay | str) -> None:
-    """Let no bound on what transfers cost be above what a replay gains if they took no time; what it leaves is a part then."""
+    """Let no bound on what transfers cost be above what a replay gains if they took no time; what it leaves is a part then.
+
+    Where that is nothing there is nothing to change.
+    """
     if isinstance(opened, str) or opened.limit_gain_ns is None:
         return
     limit = max(opened.limit_gain_ns, 0.0)
@@ -334,6 +337,7 @@ def _limit_bounds(run: Run, rows: list[dict[str, Any]], opened: Replay | str) ->
             parts["left_by_replay"] = parts.get("left_by_replay", 0.0) + limit - saving  # a saved run has it
             row |= {"saving_ns_per_step": limit, "evidence": json.dumps(evidence | {_PARTS: parts}, allow_nan=False)}
             row["severity"] = severity_of(limit * run.summary()["throughput_steps_per_s"][0].as_py() / 1e9)
+    rows[:] = [row for row in rows if row["id"] not in _OF_TRANSFER or row["saving_ns_per_step"] != 0]
 
 
 @dataclass(frozen=True, repr=False, eq=False)

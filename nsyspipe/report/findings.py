@@ -83,11 +83,6 @@ class Finding:
         return f"{self.parts and f' ({self.parts})'}{self.assumed}"
 
     @property
-    def rests_on(self) -> str:
-        """What the bound consists of, and why it is no likely gain, for the end of a sentence."""
-        return self.consists_of + (self.refused and f"; not replayed: {self.refused}")
-
-    @property
     def headline(self) -> str:
         """The action, as a sentence begins."""
         return _sentence(self.action)

@@ -141,6 +141,17 @@ def test_without_advice_that_it_knows_nothing_is_replayed(steady, monkeypatch):
     assert with_expected_savings(run, findings) is findings
 
 
+@pytest.mark.parametrize(("limit", "bound"), [(2e6, 2e6), (0.0, None), (-1e3, None)])
+def test_what_gives_nothing_back_even_without_transfers_is_no_finding(loaded, monkeypatch, limit, bound):
+    run = loaded(SINGLE)
+    rows = [row for row in run.judged_findings().to_pylist() if row["id"] == "comm-bound"]
+    rows += [rows[0] | {"id": "comm-slows-compute", "saving_ns_per_step": 5e6}, rows[0] | {"id": "launch-bound"}]
+    replay = expected.opened_replay(run)
+    monkeypatch.setattr(type(replay), "limit_gain_ns", limit)
+    found = told(with_expected_savings(run, schema.FINDINGS.from_rows(rows)))
+    assert ("launch-bound" in found, found.get("comm-slows-compute", {}).get("saving_ns_per_step")) == (True, bound)
+
+
 def test_a_slow_link_is_replayed_with_the_fastest_that_it_speaks_of():
     for promised, link in ((900e9, "nvlink5"), (450e9, "nvlink4"), (63e9, "pcie5x16"), (None, None)):
         assert advised_change("slow-link", promised) == (link and Knobs(link=link))

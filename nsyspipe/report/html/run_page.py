@@ -27,7 +27,7 @@ from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page
 from nsyspipe.report.html.timeline import IS_PAINTED, MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
 from nsyspipe.report.run import LOOP, SHARES, host_blocks, key_figures, left_out_note, rank_rows, traffic_of
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
-from nsyspipe.report.verdict import first_bounded, verdict
+from nsyspipe.report.verdict import verdict
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
@@ -137,8 +137,6 @@ def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     lead, *lines = verdict(run).split("\n")
     yield Sentence(lead, "bold")
     yield from [Sentence(" ".join(lines), verdict="gain")] if lines else []
-    if (first := first_bounded(findings_of(run))) and first.rests_on:
-        yield Sentence(f"Up to {first.saving}{first.rests_on}.")
     captured, shares = run.header.captured_at_utc, words.shares_text(run)
     when = captured and f"captured {captured[:10]} {captured[11:16]} UTC"
     yield Facts([*filter(None, [*words.subject_parts(run, summary), *words.hosts_text(run), when, shares])], "Run")
