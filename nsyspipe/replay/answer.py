@@ -358,8 +358,8 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     ``replay_limit_ns_per_step`` and ``replay_conditional_ns_per_step``.
     """
     promised, rows = nvlink_promise(run.header.gpu_names), findings.to_pylist()
-    changes = [advised_change(row["id"], promised) for row in rows]
-    if not any(changes) and _OF_TRANSFER.isdisjoint(row["id"] for row in rows):
+    changes = {row["id"]: advised_change(row["id"], promised) for row in rows}
+    if not any(changes.values()) and _OF_TRANSFER.isdisjoint(row["id"] for row in rows):
         return findings
     n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0
     opened: Replay | str = f"not replayed here: {n_operations:,} kernels take long; nsyspipe whatif does"
@@ -369,7 +369,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
         except NsyspipeError as error:  # an answer without it is better than none
             opened = f"{error.lines()[0]}, and a replay reads the reports again: analyze them while they are there"
     _limit_bounds(run, rows, opened)
-    for row, change in ((row, change) for row, change in zip(rows, changes, strict=True) if change is not None):
+    for row, change in ((row, change) for row in rows if (change := changes[row["id"]]) is not None):
         evidence, refused = json.loads(row["evidence"]) | {"replay_change": change.label}, why_refused(opened, change)
         row["expected_ns_per_step"] = None
         if isinstance(opened, str) or refused is not None:
