@@ -15,6 +15,7 @@ from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs
 from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import few, printable
+from nsyspipe.store.layout import is_saved
 
 _AGAINST = (
     "The baseline: all runs of this label in the store that stands in its place, as captures of one configuration. The "
@@ -177,7 +178,13 @@ def compare(
         from nsyspipe.comparison.scoreboard import check_sort
 
         sort = check_sort(sort, "--sort")
-    with opened_runs(parse_runs(runs, is_any_number=True), reading, running) as opened:
+    named = parse_runs(runs, is_any_number=True)
+    if len(named) == len(named[0].places) == 1 and not is_saved(Path(place := named[0].places[0])):
+        there, _ = names_in(place)
+        if len(there) > 1:
+            problem, fix = f"each run is an argument, and {place} has {len(there)}", f"nsyspipe compare {' '.join(there)}"
+            raise OptionError("compare", problem, found=few(there, 4), fix=fix)
+    with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import compare as compared
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 

@@ -35,13 +35,16 @@ def test_two_runs_give_a_verdict_named_by_their_arguments_and_exit_with_0(diff):
     assert diff("reports/slow/run_0.sqlite", "reports/fast/run_0.sqlite", "--json", "-").exit_code == 0
 
 
-def test_a_directory_of_two_runs_and_a_store_are_told_the_two_arguments(diff, beside):
+def test_a_directory_of_two_runs_and_a_store_are_told_the_two_arguments(diff, compare, beside):
     both = beside / "both"
     both.mkdir()
     for name in ("slow", "fast"):
         for report in (beside / "reports" / name).glob("*.sqlite"):
             (both / f"{name}-{report.name}").hardlink_to(report)
-    refused(diff("both"), "both has 2", "fix: nsyspipe diff 'both/fast-run_*.sqlite' 'both/slow-run_*.sqlite'")
+    two = ["both/fast-run_*.sqlite", "both/slow-run_*.sqlite"]
+    refused(diff("both"), "both has 2", f"fix: nsyspipe diff '{two[0]}' '{two[1]}'")
+    refused(compare("both"), "both has 2", f"fix: nsyspipe compare '{two[0]}' '{two[1]}'")
+    assert compare(*two).exit_code == 0
     refused(diff("store"), "store has 5", "fix: nsyspipe diff store:")
 
 
