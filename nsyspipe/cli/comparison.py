@@ -182,7 +182,10 @@ def compare(
     if len(named) == len(named[0].places) == 1 and not is_saved(Path(place := named[0].places[0])):
         there, _ = names_in(place)
         if len(there) > 1:
-            problem, fix = f"each run is an argument, and {place} has {len(there)}", f"nsyspipe compare {' '.join(there)}"
+            problem, fix = (
+                f"each run is an argument, and {place} has {len(there)}",
+                f"nsyspipe compare {' '.join(there)}",
+            )
             raise OptionError("compare", problem, found=few(there, 4), fix=fix)
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import compare as compared

@@ -142,7 +142,7 @@ OUTCOMES = {
     "analyze {}": (None, None, None, GLOBS, GLOBS, SEVERAL, None, None),
     "whatif {}": (None, None, None, GLOBS, GLOBS, SEVERAL, None, None),
     "diff {} one_*.sqlite": ("fix: 'one_*.sqlite' and another for the other run; where each is a run: LABEL=REPORT", None, None, GLOBS, QUOTED, SEVERAL, None, None),
-    "compare {}": ("fix: 'one_*.sqlite' and another for the other run; where each is a run: LABEL=REPORT", None, None, GLOBS, QUOTED, None, None, None),
+    "compare {}": ("fix: 'one_*.sqlite' and another for the other run; where each is a run: LABEL=REPORT", None, None, QUOTED.replace("fix:", "fix: nsyspipe compare"), QUOTED, None, None, None),
     "doctor {}": (None, None, None, None, None, None, *["and doctor takes reports"] * 2),
     "redact {} out": (None, None, None, None, None, *["and redact takes reports"] * 3),
     "convert {}": (*["is an export already"] * 2, "fix: nsyspipe analyze alone", "fix: nsyspipe analyze mixed", "is an export already", *["takes reports"] * 3),
