@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
-from nsyspipe.model.options import AUTO, Reading, check_kind, check_whole, parse_skip_first, path_of, paths_of, several
+from nsyspipe.model.options import (
+    AUTO,
+    Reading,
+    check_flags,
+    check_kind,
+    check_whole,
+    parse_skip_first,
+    path_of,
+    paths_of,
+    several,
+)
 from nsyspipe.nsys.find_reports import exported_reports, find_named
 from nsyspipe.run.run import Run
 from nsyspipe.store.layout import is_saved, labels_by_time, place_of, runs_by_label
@@ -210,7 +220,7 @@ def diff(
     from nsyspipe.comparison.metrics import DEFAULT_METRIC, Rules  # noqa: PLC0415 - one run needs none
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - one run needs none
 
-    check_kind("force", force, bool, "True or False", "force=True")
+    check_flags(force=force)
     rules = Rules(gate.effect_ratio(min_effect_pct), gate.check_confidence(confidence), force)
     judged = gate.check_metrics(metrics or DEFAULT_METRIC)
     if fail_on is not None:
@@ -275,7 +285,7 @@ def compare(
     from nsyspipe.comparison.metrics import Rules  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.scoreboard import Scoreboard, check_sort  # noqa: PLC0415 - one run needs none
 
-    check_kind("force", force, bool, "True or False", "force=True")
+    check_flags(force=force)
     rules = Rules(gate.effect_ratio(min_effect_pct), gate.check_confidence(confidence), force)
     if sort is not None:
         sort = check_sort(sort)

@@ -29,7 +29,7 @@ class ExportOptions:
     """Where reports are exported to, and by what."""
 
     out: Path | None = option("Write there, made if missing. [default: beside each report]", "DIR", "-o")
-    force: bool = flag("Export also what is up to date, and replace files that are no exports of their report.")
+    force: bool = flag("Export also what is up to date, and replace files that are no reports.")
     nsys: str | None = option(_NSYS, "PATH")
     timeout: float = option("How long one export may take.", "SECONDS", default=1800.0, least=1)
 

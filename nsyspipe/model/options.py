@@ -100,6 +100,13 @@ def check_kind(name: str, value: object, kind: type | UnionType, needed: str, fi
         raise OptionError.of_kind(name, value, needed, fix)
 
 
+def check_flags(**flags: object) -> None:
+    """Refuse (OptionError) what is given to a parameter of Python in place of True or False: any text would be true."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise OptionError.of_kind(name, value, "True or False", f"{name}=True")
+
+
 def path_of(name: str, given: object, fix: str) -> str:
     """Return the path that a parameter of Python names; an `OptionError` if it is anything else."""
     if not isinstance(given, str | os.PathLike):

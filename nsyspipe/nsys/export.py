@@ -52,7 +52,7 @@ def attempt_exports(
 ) -> list[Exported | NsyspipeError]:  # fmt: skip
     """Export reports, in a directory, to the targets, or each beside its report; for each return its export, or error.
 
-    An export is up to date if it is whole, of a report of that name, and not older; `force` makes it again, over any.
+    An export is up to date if it is whole, of a report of that name, and not older; `force` makes it again, over any but one of another report.
     As many run at once as `jobs`, or the cores, say; or as an executor `elsewhere` does, with what tells a call there that
     it is to end, and with the nsys there, which `nsys` may name. `on_progress` is called with (reports done, reports to export).
     OptionError if two would go to one file, OutputError if the directory cannot be made, NsysNotFoundError or
@@ -120,7 +120,7 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
         raise DamagedReportError(str(source), problem, fix="capture it again")
     if target.exists() and not target.is_file():
         raise OutputError(str(target), "is no ordinary file", fix="another directory: -o DIR")
-    if force or not target.exists():
+    if not target.exists():
         return False
     origin = None
     try:
@@ -131,10 +131,13 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
             header = file.read(100)
             if not header.strip(b"\0") or header.startswith(b"SQLite format 3"):
                 return False
-    if origin is None or origin[0] not in (None, source.name):
-        what = f"was exported from {origin[0]}, not from {source.name}" if origin else "is no export of nsys"
-        raise OutputError(str(target), f"exists, and {what}", fix="--force to replace it, or another directory: -o DIR")
-    return origin[1] and target.stat().st_mtime_ns >= report.st_mtime_ns
+    if origin is not None and origin[0] not in (None, source.name):  # it may be all that there is of that capture
+        what = f"was exported from {origin[0]}, not from {source.name}"
+        raise OutputError(str(target), f"exists, and {what}", fix="another directory: -o DIR")
+    if origin is None and not force:
+        fix = "--force to replace it, or another directory: -o DIR"
+        raise OutputError(str(target), "exists, and is no export of nsys", fix=fix)
+    return origin is not None and not force and origin[1] and target.stat().st_mtime_ns >= report.st_mtime_ns
 
 
 def _export_all(

@@ -26,6 +26,7 @@ _PERMISSIONS, _FILE_MODE, _DIRECTORY_MODE = 0o777, 0o600, 0o700  # a directory m
 _OURS = re.compile(rf"{re.escape(_PREFIX)}[a-z0-9_]{{8}}{re.escape(_SUFFIX)}")
 YOUNG_S, _RECENT_S = 60.0, 86_400.0  # between its making and its lock, a directory looks abandoned
 _EXPORT, _SIDE_SUFFIXES = ".sqlite", ("-journal", "-wal", "-shm")
+_CAPTURES = (".nsys-rep", ".qdrep", ".qdstrm")
 _MAGIC, _HEADER_BYTES, _WAL_FORMAT = b"SQLite format 3\x00", 100, 2
 # What a name says of a file that is no report: what commands write, and what lies beside.
 OUTPUTS = {
@@ -195,6 +196,13 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
                 raise DamagedReportError(str(path), problem, fix=f"{WAIT}, or export again")
     # Of a closed file in WAL mode SQLite makes -wal and -shm files else, even to read.
     return status, "mode=ro&immutable=1" if _WAL_FORMAT in header[18:20] else "mode=ro"
+
+
+def is_capture(path: Path) -> bool:
+    """Tell whether a file is a report, by its name or as a database: nothing may be written over it, whoever asks."""
+    with contextlib.suppress(OSError), opened(path, os.O_RDONLY) as file:
+        return path.suffix.lower() in _CAPTURES or os.read(file, len(_MAGIC)) == _MAGIC
+    return path.suffix.lower() in _CAPTURES
 
 
 def no_file(path: Path) -> NotAReportError:

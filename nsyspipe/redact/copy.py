@@ -86,6 +86,7 @@ graphics, video and Windows: D3D11_* D3D12_* DX12_* ETW_* GENERIC_EVENT* GPU_MEM
 nsys's own names of constants: ENUM_*
 """
 _CHUNK_ROWS = 50_000  # rows per statement: few enough that Ctrl-C and a progress bar need not wait long
+_MARK = 0x6E7379AC  # SQLite's application_id of a copy, by which it may be replaced
 _ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}  # by what the header of an SQLite file says of its texts
 # SQLite's codes for faults of the file that is written: read-only, full, i/o errors of writing, flushing, resizing.
 _WRITE_ERRORS = {8, 13, 778, 1034, 1546}
@@ -242,6 +243,12 @@ class Copying:
             self.on_rows()
 
 
+def is_copy(path: Path) -> bool:
+    """Tell whether a file is a copy that was made here; OSError if it cannot be read."""
+    with path.open("rb") as file:
+        return file.read(100)[68:72] == _MARK.to_bytes(4, "big")
+
+
 def number(column: str) -> str:
     """Return the SQL of a column's value where that is a whole number: SQLite's columns take anything."""
     name = f"t.{quoted(column)}"
@@ -265,7 +272,7 @@ def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
             # The report's schema is not to be trusted. Only a whole copy gets its final name: nothing is rolled back.
             for setting in (
                 "trusted_schema = OFF", "temp_store = MEMORY", f"main.encoding = '{encoding}'",
-                "main.journal_mode = OFF", "main.synchronous = OFF", "main.secure_delete = ON",
+                "main.journal_mode = OFF", "main.synchronous = OFF", "main.secure_delete = ON", f"main.application_id = {_MARK}",
             ):  # fmt: skip
                 connection.exec_driver_sql(f"PRAGMA {setting}")
             connection.exec_driver_sql("ATTACH ? AS source", (f"{report.absolute().as_uri()}?{flags}",))

@@ -16,7 +16,7 @@ from nsyspipe.nsys.files import make_readable, remove_abandoned, remove_side_fil
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, find_named
 from nsyspipe.reader.report import open_report
 from nsyspipe.reader.sidecar import read_sidecars
-from nsyspipe.redact.copy import CHECKED, NUMBERS, Copying, Removed, count_left_behind, look_at, opened
+from nsyspipe.redact.copy import CHECKED, NUMBERS, Copying, Removed, count_left_behind, is_copy, look_at, opened
 from nsyspipe.redact.values import copy_facts, copy_layouts, copy_ranges, copy_strings, count_named
 
 _MOST_NAMED = 5
@@ -53,7 +53,7 @@ def redact(
 ) -> Redaction:
     """Write copies of reports, to a file for one and a directory for others, without what analysis does not need.
 
-    `force` replaces files, `drop_unknown` leaves out tables that are not known, which are an error else; `on_progress` is
+    `force` replaces copies, `drop_unknown` leaves out tables that are not known, which are an error else; `on_progress` is
     called with how much is done, and how much there is, in MiB.
 
     InputError if a report cannot be used, or has an unknown table with rows; OutputError if a copy cannot be written, or
@@ -94,7 +94,7 @@ def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[
     """Decide where the copies of one report, or of several, a directory or a glob, go, before anything is written.
 
     InputError if there is no report, or one that was not exported to SQLite; OutputError if an original or, without
-    `force`, a file that is there would be replaced.
+    `force`, a copy that is there would be replaced, or anything else ever.
     """
     arguments = [reports] if isinstance(reports, str) else reports
     # What was exported beside it stands for a report.
@@ -113,8 +113,9 @@ def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[
 
 
 def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Place]:
-    if out.exists() and not out.is_dir():
-        raise OutputError(str(out), "is a file, where a directory for several reports was needed", fix=_ANOTHER)
+    if not out.is_dir() and (out.exists() or out.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)):
+        problem = f"is {'' if out.exists() else 'named as '}a file, where a directory for several reports was needed"
+        raise OutputError(str(out), problem, fix=shlex.quote(f"{out.with_suffix('')}/") if out.suffix else _ANOTHER)
     if out.is_dir():
         if any(out.samefile(report.parent) for report in reports):
             problem = "is the directory of the reports, which are never replaced"
@@ -139,8 +140,11 @@ def _check(place: Place, reports: Sequence[Path], *, force: bool) -> None:
         if one.exists() and any(one.samefile(report) for report in reports if report.exists()):
             raise OutputError(str(one), "is the original, which is never replaced", fix=_ANOTHER)
     if copy.exists() and not copy.is_file():
-        problem = "is a directory, where a file for one report was needed"
-        raise OutputError(str(copy), problem, fix=str(copy / place.report.name))
+        problem, inside = "is a directory, where a file for one report was needed", copy / place.report.name
+        inside = inside.with_name(f"redacted-{inside.name}") if os.path.lexists(inside) else inside
+        raise OutputError(str(copy), problem, fix=shlex.quote(str(inside)))
+    if copy.exists() and not is_copy(copy):
+        raise OutputError(str(copy), "exists, and is no copy that redact made, which alone it replaces", fix=_ANOTHER)
     if there and not force:
         raise OutputError(str(there[0]), "exists", fix=f"--force, or {_ANOTHER}")
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.links import GB, NAMED_LINKS, named_link
 from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
-from nsyspipe.model.options import check_kind
+from nsyspipe.model.options import check_flags, check_kind
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Float64
 from nsyspipe.replay.gradients import bucket_ends
@@ -79,8 +79,7 @@ class Knobs:
             raise OptionError.no_such_name(option, "is not known", str(self.gradient_dtype), DTYPES)
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
-        for name in (one.name for one in fields(self) if one.default is False):
-            check_kind(name, getattr(self, name), bool, "True or False", f"{name}=True")
+        check_flags(**{one.name: getattr(self, one.name) for one in fields(self) if one.default is False})
         if (self.bucket_mb or 0) > _LARGEST_BUCKET_MB:
             fix = "MiB, as bucket_cap_mb takes them, not bytes: --bucket-mb 25"
             raise OptionError(f"--bucket-mb {self.bucket_mb:.0f}", "is more than a GPU holds", fix=fix)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from nsyspipe.errors import OptionError
-from nsyspipe.model.options import path_of
+from nsyspipe.model.options import check_flags, path_of
 from nsyspipe.report import files
 from nsyspipe.version import __version__
 
@@ -103,6 +103,7 @@ def write(
     from nsyspipe.analysis.steps import check_steps
     from nsyspipe.run.run import Run
 
+    check_flags(force=force)
     path = Path(path_of("path", path, "run.html"))
     name = SUFFIXES.get(path.suffix.lower(), "")
     formats, identity, inputs = ({}, None, []) if isinstance(answer, Run) else _of_answer(answer)
@@ -177,6 +178,7 @@ def dashboard(
     """
     from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
 
+    check_flags(force=force)
     place, given = Path(path_of("store", store, "dashboard('runs/', 'runs.html')")), path_of("path", path, "runs.html")
     check_dashboard(given, place, force=force)
     into = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
@@ -211,6 +213,7 @@ def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, fo
 
     if not isinstance(run, Run):
         raise OptionError.of_kind("run", run, "a run", "parquet(load(REPORTS), 'runs/')")
+    check_flags(events=events, force=force)
     place = Path(path_of("store", store, "parquet(run, 'runs/')"))
     save(run, place, events=events, force=force)
     return Path(place_of(place, run.header.run_id))

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 from nsyspipe.errors import OutputError
 from nsyspipe.model.names import RUN_DIRECTORY, decoded
-from nsyspipe.nsys.files import claimed_file, make_readable
+from nsyspipe.nsys.files import claimed_file, is_capture, make_readable
 from nsyspipe.store.layout import run_ids
 
 Answer: TypeAlias = Callable[[], bool]  # asked only where a file is in the way
@@ -116,6 +116,9 @@ def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Answer) -> 
     problem = "is one of the inputs" if is_input else "" if is_file else "is no ordinary file"
     if problem or head_of(path).startswith("PAR1"):  # whether linked or not, it belongs to a dataset
         raise OutputError(str(path), problem or "is a file of a dataset", fix="another name")
+    if is_capture(path):
+        problem = "is a report, or another SQLite database, which no output replaces"
+        raise OutputError(str(path), problem, fix="another name")
     if not may_replace():
         raise OutputError(str(path), "exists, and is not of this run", fix="--force, or another name")
 

@@ -150,6 +150,22 @@ def test_a_report_is_never_an_output(steady, beside, call, words):
     assert report.read_bytes() == before
 
 
+@pytest.mark.parametrize("words", [*(f"analyze {{}} {option}" for option in FILES), *MORE, "dashboard {} -o"])
+def test_a_capture_of_another_run_is_never_an_output_not_even_by_force(beside, results, call, words):
+    is_page = words.startswith("dashboard")
+    other, raw = results / ("capture" if is_page else "b_0.sqlite"), results / "rep.nsys-rep"
+    steady_rank(0, n_steps=5).write(other)
+    raw.write_bytes(b"raw")
+    run = "slow" if is_page or words.startswith("whatif") else "reports/slow"
+    for path in [other] if is_page else [other, raw]:
+        before = path.read_bytes()
+        for force in ([], ["--force"]):
+            done = call(*words.format(run).split(), path, *force)
+            refused(done, "is a report, or another SQLite database")
+            assert "--force" not in done.exception.fix
+        assert path.read_bytes() == before
+
+
 def test_a_log_and_a_file_of_a_dataset_are_never_outputs(sick, made, tmp_path, call):
     log = tmp_path / "nccl.log"
     log.write_bytes(LOG.read_bytes())

@@ -128,16 +128,39 @@ def test_a_copy_and_the_logs_of_an_older_file_are_replaced_only_by_force(reports
     copy = tmp_path / "copies" / "copy.sqlite"
     copy.parent.mkdir()
     if is_copy_there:
-        copy.write_text("mine")
+        redacted(reports / "ddp_1.sqlite", copy)
+    before = copy.read_bytes() if is_copy_there else b""
     for suffix in ("-wal", "-shm", "-journal")[:n_logs]:
         copy.with_name(copy.name + suffix).write_text("hunter2")
     if is_copy_there or n_logs:
         assert re.search("exists(.|\n)*--force", refused(reports / "ddp_0.sqlite", copy))
     assert len(file_names(copy.parent)) == n_logs + is_copy_there
-    assert not is_copy_there or copy.read_text() == "mine"
+    assert not is_copy_there or copy.read_bytes() == before
     redacted(reports / "ddp_0.sqlite", copy, "--force")
     assert file_names(copy.parent) == ["copy.sqlite"]
     assert query(copy, HOSTS) == [("Hostname", "host-0")]
+
+
+@pytest.mark.parametrize("content", ["a capture", "mine"])
+def test_what_is_no_copy_is_replaced_by_nothing(reports, tmp_path, content):
+    """The other capture, not exported from anything, is all that there is of it."""
+    other = tmp_path / "other.sqlite"
+    steady_rank(0).write(other) if content == "a capture" else other.write_text(content)
+    before = other.read_bytes()
+    for force in ([], ["--force"]):
+        message = refused(reports / "ddp_0.sqlite", other, *force)
+        assert "is no copy that redact made" in message
+        assert "--force" not in message
+    assert other.read_bytes() == before
+
+
+def test_several_reports_become_no_directory_that_is_named_as_a_report(reports, tmp_path):
+    """The glob of which a shell made two words, and the name of one copy."""
+    message = refused(*(reports / name for name in BOTH), tmp_path / "one.sqlite")
+    assert f"is named as a file, where a directory for several reports was needed\n  fix: {tmp_path}/one/\n" in message
+    # In a directory that has the report itself, the fix is another name.
+    assert f"fix: {reports}/redacted-ddp_0.sqlite\n" in refused(reports / "ddp_0.sqlite", reports, "--force")
+    assert file_names(tmp_path) == ["reports"]
 
 
 def test_a_directory_with_other_files_is_refused_without_force(reports, tmp_path):

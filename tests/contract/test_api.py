@@ -255,9 +255,14 @@ def test_import_loads_nothing_heavy():
 
 
 def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_path):
+    export = nsyspipe.export
     for call in (
         lambda: nsyspipe.diff(steady_run, steady_run, force="no"),
+        lambda: nsyspipe.compare([steady_run], force="no"),
         lambda: nsyspipe.whatif(steady_run, no_wait="no"),
+        lambda: export.write(steady_run, tmp_path / "a.html", force="no"),
+        lambda: export.parquet(steady_run, tmp_path, events="yes"),
+        lambda: nsyspipe.dashboard(tmp_path, tmp_path / "a.html", force="no"),
     ):
         with pytest.raises(OptionError, match="is a str, where True or False was needed"):
             call()
