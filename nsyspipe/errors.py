@@ -17,17 +17,20 @@ _FLAGS = ("events", "force", "no-grad-copy", "no-sync", "no-wait", "perfect-over
 _RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-ranks": "ranks", "perfetto-steps": "steps"}
 # A command of a shell stays one, to its end. After an option stands what looks like a value, or a word of the sentence.
 _OPTION = re.compile(
-    r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*)|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
+    r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*?(?=; |, or |\)|\n|$))|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
     rf"|--(?:(?P<flag>{'|'.join(_FLAGS)})|(?P<name>{'|'.join(sorted(_VALUED, key=len, reverse=True))}))(?![\w-])"
     r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|regression|any-change|(?<=metric )[a-z]\w*(?:,\w+)*|(?:(?<=run-id )|(?<=skip-first )|(?<=against ))(?!(?:with|out)\b)[\w.+-]+))?"
 )
 
 
-# Commands that fixes name, and that are calls in Python too.
+# Commands that texts name: most are calls in Python too, the others are typed in a shell.
+_WORD = r"(?:'[^']*'|[^\s'-]\S*?)"
 _COMMAND = re.compile(
-    r"\bnsyspipe (?:doctor (?P<listed>\S+)(?=, which lists)"
-    r"|(?:analyze (?P<reports>\S+) --out (?P<out>\S+?)(?: --label (?P<label>\S+?))?"
-    r"|diff (?:--against (?P<against>\S+) )?(?P<baseline>[^\s-]\S*) (?P<candidate>\S+?))(?=,? (?:for|or)\b|\n|$))"
+    rf"\bnsyspipe (?:doctor (?P<listed>\S+)(?=, which lists)"
+    rf"|(?:analyze (?P<reports>{_WORD}) --out (?P<out>{_WORD})(?: --label (?P<label>{_WORD}))?|analyze (?P<one>{_WORD})"
+    rf"|diff (?:--against (?P<against>{_WORD}) )?(?P<baseline>{_WORD}) (?P<candidate>{_WORD}))(?=,? (?:for|or)\b|\n|$)"
+    r"|whatif(?P<changes>(?: --[a-z-]+(?: [A-Z\d]\w*)?)*)(?! [A-Z])|(?P<bare>diff|compare)(?=[,.;:)]|$)|(?P<costs>analyze --top \d+)"
+    r"|(?P<shell>(?:convert|doctor|redact|schema)\b))"
 )
 _LONGEST_VALUE = 60
 # As the system, its loader, SQLite and (last, of a module) Python say it; not every library has an error for it.
@@ -42,8 +45,15 @@ def _as_call(command: re.Match[str]) -> str:
         given = command[name]
         return "" if given is None else before + (given if given.isupper() else repr(given.strip("'")))
 
-    if command["listed"]:
-        return f"nsyspipe.compare({value('listed')})"
+    if command["shell"]:
+        return f"(in a shell) {command[0]}"
+    if command["bare"] or command["costs"]:
+        return "run.costs()" if command["costs"] else f"nsyspipe.{command['bare']}"
+    if command["changes"] is not None:
+        changes = ", ".join(in_python(f"--{change}") for change in command["changes"].split(" --")[1:])
+        return f"nsyspipe.whatif(run, {changes})" if changes else "nsyspipe.whatif"
+    if command["listed"] or command["one"]:
+        return f"nsyspipe.compare({value('listed')})" if command["listed"] else f"nsyspipe.load({value('one')})"
     if command["out"]:
         loaded = f"nsyspipe.load({value('reports')}{value('label', ', label=')})"
         return f"nsyspipe.export.parquet({loaded}, {value('out')})"
@@ -73,9 +83,10 @@ def in_python(text: str) -> str:
     return _OPTION.sub(parameter, text)
 
 
-def problems_in_python(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of problems whose messages and fixes name parameters of the API."""
-    return [{**row, **{name: row[name] and in_python(row[name]) for name in ("message", "fix")}} for row in rows]
+def rows_in_python(rows: Iterable[Mapping[str, Any]], *texts: str) -> list[dict[str, Any]]:
+    """Return rows whose texts, of problems messages and fixes, name parameters of the API."""
+    names = texts or ("message", "fix")
+    return [{**row, **{name: row[name] and in_python(row[name]) for name in names}} for row in rows]
 
 
 class NsyspipeError(Exception):
@@ -96,7 +107,7 @@ class NsyspipeError(Exception):
     exit_code = 2
 
     def __init__(self, subject: str, problem: str, *, found: str | None = None, fix: str | None = None) -> None:
-        super().__init__(f"{subject}: {problem}")
+        super().__init__(in_python(f"{subject}: {problem}"))
         self.subject, self.problem, self.found, self.fix = subject, problem, found, fix
 
     def __reduce__(self) -> tuple[object, ...]:

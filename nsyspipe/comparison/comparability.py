@@ -417,7 +417,7 @@ _TESTS: tuple[Test, ...] = (
     _alike(
         "kernel-times", "times of kernels per step are",
         lambda run: _UNKNOWN if run.kernels()["in_summary_ns"].null_count else _COUNTED,
-        fine=_COUNTED, after="; analyze the reports again with --out if an older nsyspipe saved them",
+        fine=_COUNTED, after="; save the runs anew from their reports if an older nsyspipe saved them",
     ),
     _few_steps,
 )  # fmt: skip

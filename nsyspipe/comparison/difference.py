@@ -16,7 +16,7 @@ from nsyspipe.comparison.comparability import COMPARABILITY, SIDE_PROBLEMS, UNLI
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings, check_can_fail
 from nsyspipe.comparison.metrics import INCONCLUSIVE, Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
 from nsyspipe.comparison.surroundings import Cause, cause_of, surroundings
-from nsyspipe.errors import OptionError, problems_in_python
+from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 _THIS = ": nsyspipe diff"  # a fix that this is itself
@@ -242,7 +242,7 @@ class RunDifference(ShownInNotebooks):
     @property
     def problems(self) -> pa.Table:
         """`SIDE_PROBLEMS`: the problems of each capture by itself; what the two sides make doubtful together is `comparability`."""
-        return SIDE_PROBLEMS.from_rows(problems_in_python(self.problem_rows))
+        return SIDE_PROBLEMS.from_rows(rows_in_python(self.problem_rows))
 
     @property
     def problem_rows(self) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
-from nsyspipe.errors import OptionError, problems_in_python
+from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.model.figures import METRICS, shown
 from nsyspipe.model.table import Float64, table
 from nsyspipe.run.run import ShownInNotebooks
@@ -177,7 +177,7 @@ class Scoreboard(ShownInNotebooks):
     @property
     def problems(self) -> pa.Table:
         """`RUN_PROBLEMS`: the problems of each run's captures, and one of each without figures."""
-        return RUN_PROBLEMS.from_rows(problems_in_python(self.problem_rows))
+        return RUN_PROBLEMS.from_rows(rows_in_python(self.problem_rows))
 
     @property
     def problem_rows(self) -> list[dict[str, Any]]:

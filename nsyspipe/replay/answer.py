@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.steps import FEW_STEPS
-from nsyspipe.errors import NsyspipeError, OptionError, in_python, problems_in_python
+from nsyspipe.errors import NsyspipeError, OptionError, in_python, rows_in_python
 from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
 from nsyspipe.findings.judge import EXPOSURE, in_order, is_conditional, severity_of
 from nsyspipe.findings.slow_link import nvlink_promise
@@ -150,7 +150,7 @@ class WhatIf(ShownInNotebooks):
     @property
     def problems(self) -> tuple[Mapping[str, Any], ...]:
         """Rows of `schema.PROBLEMS`, and what the replay adds."""
-        return tuple(problems_in_python(self.problem_rows))
+        return tuple(rows_in_python(self.problem_rows))
 
     def __repr__(self) -> str:
         first = self.scenarios[0]

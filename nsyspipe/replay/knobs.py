@@ -265,7 +265,7 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         there, its, these = "1 rank alone is", "its", "this rank"
         if n_ranks > 1:
             there, its, these = f"{n_ranks} of {n_all} ranks are", "their", "these ranks"
-        fix = f"pass the reports of all ranks (buckets and --no-grad-copy can be answered for {these})"
+        fix = f"pass the reports of all ranks (buckets and their copies can be asked of {these})"
         yield f"{there} there: how much of {its} communication is waiting for the others is not known; {fix}"
     shares = replay.starved_shares
     n_starved, share = np.count_nonzero(shares > LARGEST_STARVED_SHARE), f"{100 * shares.max():.1f} %"
@@ -275,7 +275,7 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if n_starved and not knobs.no_wait:
         rank = replay.captured.windows.ranks[np.argmax(shares)]
         fix = "its host has to launch sooner first"
-        fix = "ask with --no-wait, as if no rank were late" if replay.is_answered_balanced else fix
+        fix = "ask nsyspipe whatif --no-wait, as if no rank were late" if replay.is_answered_balanced else fix
         yield f"the GPU of rank {rank} stands idle for want of launches, {share} of its step in the median, no other as long ({fix})"
 
 
@@ -293,8 +293,12 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
         if knobs.bandwidth_factor is None and replay.bus_of(role) is None:
             if role == OTHER and len(replay.roles) > 1:
                 continue
-            fix = " (export with --include-blobs=true, or ask for --bandwidth 2x)"
-            fix = " (--gradient-bytes N says them)" if replay.has_gradients and not replay.is_sharded else fix
+            fix = " (export with --include-blobs=true, or ask nsyspipe whatif --bandwidth 2x)"
+            fix = (
+                " (nsyspipe whatif --gradient-bytes N says them)"
+                if replay.has_gradients and not replay.is_sharded
+                else fix
+            )
             yield f"message bytes were not recorded, so the captured bandwidth is not known{fix}"
         elif replay.ratio(knobs, role) > 1 + _SAME and not replay.is_waited_for(role):
             named = "sharded, as with FSDP" if replay.is_sharded else f"{role} communication beside the work"
@@ -307,7 +311,7 @@ def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
         unknown = "which of them are the same is not known (an accumulation sends them once under no_sync())"
         yield f"gradients are all-reduced {n_bursts} times per step, with other work between, and {unknown}"
     if replay.gradient_bytes is None:
-        yield "the bytes of the gradients were not recorded (--gradient-bytes N says them)"
+        yield "the bytes of the gradients were not recorded (nsyspipe whatif --gradient-bytes N says them)"
     if replay.sent_share is not None and replay.sent_share < _WHOLE:
         hook = f"a hook compresses the gradients (NCCL is given {replay.sent_share:.2f} of their bytes)"
         yield f"{hook}, and bucket_cap_mb counts them as they are before it: ask a capture without the hook"

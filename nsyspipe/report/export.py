@@ -241,7 +241,7 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
         "evenness": None if (even := run.evenness()) is None else asdict(even),
         **tables,
         "nccl": None if run.nccl is None else asdict(run.nccl),
-        "findings": [row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()],
+        "findings": [row | {"evidence": json.loads(row["evidence"])} for row in run.finding_rows],
         "problems": run.problem_rows,
     }
 

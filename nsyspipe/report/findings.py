@@ -97,7 +97,7 @@ def findings_of(run: Run) -> list[Finding]:
         return ns / step_time if ns is not None and step_time else None
 
     findings = []
-    for row in run.findings().to_pylist():
+    for row in run.finding_rows:
         if _is_of_capture(row):
             continue
         saving = row["saving_ns_per_step"] or None
@@ -121,7 +121,7 @@ def findings_of(run: Run) -> list[Finding]:
 
 def of_capture(run: Run) -> Iterator[Sentence]:
     """Yield what distorted the capture and costs no step of the figures: that is to be known, and nothing to change."""
-    yield from (Sentence(f"{_sentence(row['title'])}.") for row in run.findings().to_pylist() if _is_of_capture(row))
+    yield from (Sentence(f"{_sentence(row['title'])}.") for row in run.finding_rows if _is_of_capture(row))
 
 
 def _is_of_capture(row: Mapping[str, Any]) -> bool:

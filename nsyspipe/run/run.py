@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import pyarrow as pa
 from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION
 from nsyspipe.analysis.summary import Evenness, evenness, step_times, telling_ranks
-from nsyspipe.errors import NsyspipeError, OptionError, problems_in_python, short_repr
+from nsyspipe.errors import NsyspipeError, OptionError, in_python, rows_in_python, short_repr
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
 from nsyspipe.model.names import ranges
@@ -177,7 +178,7 @@ class Run(ShownInNotebooks, ABC):
     @property
     def problems(self) -> pa.Table:
         """`schema.PROBLEMS`: what could not be read or judged, which answers it costs, and what mends it; the gravest first."""
-        return schema.PROBLEMS.from_rows(problems_in_python(self.problem_rows))
+        return schema.PROBLEMS.from_rows(rows_in_python(self.problem_rows))
 
     @property
     def problem_rows(self) -> list[dict[str, Any]]:
@@ -216,7 +217,19 @@ class Run(ShownInNotebooks, ABC):
 
     def findings(self) -> pa.Table:
         """`schema.FINDINGS`: what to change first, by what it could bring."""
-        return self._table("findings")
+        rows = rows_in_python(self.finding_rows, "title", "action", "advice")
+        for row in rows:
+            evidence = json.loads(row["evidence"]).items()
+            row["evidence"] = json.dumps(
+                {key: in_python(one) if isinstance(one, str) else one for key, one in evidence}
+            )
+        return schema.FINDINGS.from_rows(rows)
+
+    @property
+    def finding_rows(self) -> list[dict[str, Any]]:
+        """The same in the words of the commands, as files and terminals have it."""
+        rows: list[dict[str, Any]] = self._table("findings").to_pylist()
+        return rows
 
     def judged_findings(self) -> pa.Table:
         """`schema.FINDINGS` as the rules gave them: what a replay expects may be missing, and takes no time."""

@@ -248,7 +248,7 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
         meant = [*dict.fromkeys([*[named][: has_run(store, named)], *of_label[-1:]])]
         if len(meant) > 1:
             ways = f"{shlex.quote(place_of(store, named))}, that run, or {argument_of(store, meant[-1])}, the label's latest"
-            what = "is the id of a run and the label of others, which --against takes"
+            what = "is the id of a run and the label of others, which a diff against that label takes"
             raise OptionError(f"{store}:{named}", what, fix=ways)
         named = [named, *meant][-1]
     wanted = named if run_id is None else run_id

@@ -42,8 +42,8 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
     details = asdict(Details(run.header, run.skipped_steps, run.nccl, run.link, run.host_steps().num_rows))
     header, captured = details["header"], run.header.captured_at_utc
     known = run.link.slowest if run.link else None
-    findings = run.findings()
-    first = (findings.slice(0, 1).to_pylist() or [dict.fromkeys(findings.column_names)])[0]
+    findings = run.finding_rows
+    first = [*findings, dict.fromkeys(schema.FINDINGS.names)][0]
     row = {
         **{name: ", ".join(value) if isinstance(value, list) else value for name, value in header.items()},
         "captured_at_utc": datetime.fromisoformat(captured) if captured else None,
@@ -51,7 +51,7 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         **run.summary().to_pylist()[0],
         "link_kind": known.kind if known else None,
         "nccl_version": run.nccl.version if run.nccl else None,
-        "n_findings": findings.num_rows,
+        "n_findings": len(findings),
         "first_finding": first["id"],
         "first_action": first["action"],
         "first_saving_ns_per_step": first["saving_ns_per_step"],
@@ -97,7 +97,9 @@ def save(
     # The timeline first: workers read for it while the rest is made here.
     names = dict.fromkeys(["timeline", *(name for name in RUN_TABLES if name in DATASET)])
     tables = {name: run.table(name) for name in names}
-    tables["problems"] = schema.PROBLEMS.from_rows(run.problem_rows)  # in the words of the commands
+    # In the words of the commands.
+    tables["problems"] = schema.PROBLEMS.from_rows(run.problem_rows)
+    tables["findings"] = schema.FINDINGS.from_rows(run.finding_rows)
     with staged_run(store, run_id) as staged:
         files: dict[str, str] = {}
         for name, table in tables.items():

@@ -152,7 +152,7 @@ def pad(path, table, n_rows, **values):
 
 
 # --- a run with other findings or problems than its reports give ----------------------------------
-_FINDING = {"severity": "low", "action": "", "evidence": "{}"}
+_FINDING = {"severity": "low", "action": "", "expected_ns_per_step": None, "evidence": "{}"}
 _PROBLEM = {"code": "x", "severity": "warning", "report": None, "rank": None, "fix": None}
 
 
@@ -162,7 +162,8 @@ class Changed:
     def __init__(self, run, *, findings=None, problems=None, **others):
         self._run = run
         if findings is not None:
-            self.findings = lambda: schema.FINDINGS.from_rows([_FINDING | row for row in findings])
+            self.finding_rows = [_FINDING | row for row in findings]
+            self.findings = lambda: schema.FINDINGS.from_rows(self.finding_rows)
         if problems is not None:
             self.problem_rows = [_PROBLEM | row for row in problems]
             self.problems = schema.PROBLEMS.from_rows(self.problem_rows)

@@ -1,12 +1,19 @@
 """What no command takes: exit code 2, one error that says what was found and what helps, and nothing is written."""
 
+import inspect
+import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from nsyspipe import findings
+from nsyspipe.cli.app import app
 from nsyspipe.cli.outputs import print_error
 from nsyspipe.errors import InputError
+from nsyspipe.model.problems import CATALOGUE
 from nsyspipe.nsys import find_reports
+from nsyspipe.replay import knobs
 from tests.cli.sick_run import LOG
 from tests.cli.tools import assert_refused, nsyspipe_here
 
@@ -138,3 +145,17 @@ def test_an_error_names_the_report_that_was_given_and_not_its_export(capsys, mon
     monkeypatch.setitem(find_reports._SOURCES, Path("/cache/x/a.sqlite"), Path("a.nsys-rep"))
     print_error(InputError("/cache/x/a.sqlite", "is truncated"))
     assert capsys.readouterr().err == "error: a.nsys-rep: is truncated\n"
+
+
+def test_what_several_commands_print_names_options_that_each_of_them_has_or_the_command_too():
+    options = {name: {long for one in command.params for long in one.opts} for name, command in get_command(app).commands.items()}  # fmt: skip
+    shared = set.intersection(*(options[name] for name in ("analyze", "doctor", "diff", "compare", "whatif")))
+    texts = {code: f"{kind.message} {kind.fix}" for code, kind in CATALOGUE.items()}
+    texts |= {name: inspect.getsource(one) for name, one in vars(knobs).items() if inspect.isgeneratorfunction(one)}
+    texts |= {path.name: path.read_text() for path in Path(findings.__file__).parent.glob("*.py")}
+    for where, text in texts.items():
+        for command, words in re.findall(r"nsyspipe (\w+)((?: --[\w-]+(?: [A-Z0-9]\w*)?)+)", text):
+            assert {*re.findall(r"--[a-z-]+", words)} <= options[command], where
+        alone = re.sub(r"nsyspipe \w+(?: --[\w-]+(?: [A-Z0-9]\w*)?)+", "", text)
+        named = {*re.findall(r"(?<![\w-])--[a-z][a-z-]+", alone)}
+        assert named & set.union(*options.values()) <= shared, where  # others are of nsys, or Megatron

@@ -145,6 +145,9 @@ def test_a_name_that_is_none_gets_the_nearest_as_its_fix(name, fix):
     ("again with --out DIR --events", "again with nsyspipe.export.parquet(run, STORE, events=True)"),
     ("nsyspipe diff main/ new/", "nsyspipe.diff('main/', 'new/')"),
     # Other commands, and options of other programs, are typed as they stand.
+    ("(nsyspipe whatif --gradient-bytes N says them), or see nsyspipe whatif; -j 1", "(nsyspipe.whatif(run, gradient_bytes=N) says them), or see nsyspipe.whatif; jobs=1"),
+    ("nsyspipe analyze 'a b.sqlite'", "nsyspipe.load('a b.sqlite')"), ("nsyspipe analyze a --out 'my store'", "nsyspipe.export.parquet(nsyspipe.load('a'), 'my store')"),
+    ("that nsyspipe analyze --top 30 shows", "that run.costs() shows"), ("nsyspipe doctor REPORTS says", "(in a shell) nsyspipe doctor REPORTS says"),
     ("nsyspipe whatif REPORTS --force", None), ("nsys export --force-overwrite=true", None), ("with --trace=cuda,nvtx", None),
 ])  # fmt: skip
 def test_from_python_an_error_names_parameters(text, python):

@@ -62,7 +62,7 @@ def test_it_is_what_whatif_answers(runs, loaded, capture, files):
         assert evidence["replay_change"] == answer.label
         if answer.refused is not None:
             assert row["expected_ns_per_step"] is None
-            assert evidence["replay_refused"] == answer.refused_in_options
+            assert evidence["replay_refused"] == answer.refused
             continue
         # No setting, or a link of which it was not recorded whether it connects them.
         what = {"comm-bound": "limit", "slow-link": "" if files else "conditional"}.get(name, "")
@@ -79,7 +79,7 @@ def test_it_is_what_whatif_answers(runs, loaded, capture, files):
 
 def test_bounds_order_and_all_else_stay_and_no_bound_cuts_what_is_expected(loaded):
     run = loaded(SINGLE)
-    before, after = run.judged_findings(), run.findings()
+    before, after = run.judged_findings(), schema.FINDINGS.from_rows(run.finding_rows)
     assert before["expected_ns_per_step"].null_count == before.num_rows
     kept = [name for name in before.column_names if name not in {"expected_ns_per_step", "evidence"}]
     assert after.select(kept).equals(before.select(kept))
@@ -95,7 +95,7 @@ def test_bounds_order_and_all_else_stay_and_no_bound_cuts_what_is_expected(loade
 # It cannot be replayed, its reports are gone, or it is so large that it is left to `whatif`, and not even tried here.
 @pytest.mark.parametrize(
     ("n_steps", "most", "words"),
-    [(2, None, "no complete step after the first"), (5, None, "no such file, and a replay reads the reports again: analyze them while they are there"), (5, 10, "take long; nsyspipe whatif does")],
+    [(2, None, "no complete step after the first"), (5, None, "no such file, and a replay reads the reports again: analyze them while they are there"), (5, 10, "take long; nsyspipe.whatif does")],
 )  # fmt: skip
 def test_a_run_that_is_not_replayed_says_why_and_has_its_findings(tmp_path, monkeypatch, n_steps, most, words):
     run = nsyspipe.load(SINGLE.changed(n_steps=n_steps).write(tmp_path / "run"), jobs=1)

@@ -24,8 +24,8 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
      "gradients are sent as bf16: only f32 ones can be halved"),
     (SINGLE.changed(n_micro_batches=3), {"bucket_mb": 25},
      "gradients are all-reduced 3 times per step, with other work between"),
-    (VIEW, {"bucket_mb": 25}, "the bytes of the gradients were not recorded (--gradient-bytes N says them)"),
-    (VIEW, {"link": "shm"}, "message bytes were not recorded, so the captured bandwidth is not known (--gradient-bytes N"),
+    (VIEW, {"bucket_mb": 25}, "the bytes of the gradients were not recorded (nsyspipe whatif --gradient-bytes N says them)"),
+    (VIEW, {"link": "shm"}, "message bytes were not recorded, so the captured bandwidth is not known (nsyspipe whatif --gradient-bytes N"),
     (VIEW, {"no_grad_copy": True}, "no copies between buckets and gradients"),
 ])  # fmt: skip
 def test_what_cannot_be_answered_has_a_reason(ask, run, changes, reason):

@@ -22,7 +22,7 @@ def test_findings_are_a_table_with_options_in_code_font(tmp_path):
     page = Page(markdown(run))
     headings, *rows = page.tables[2]
     assert headings == ["up to", "in ms", "what to change"]
-    said = [f"{one['id']}: {one['title']}. {one['advice']}".lower() for one in run.findings().to_pylist()]
+    said = [f"{one['id']}: {one['title']}. {one['advice']}".lower() for one in run.finding_rows]
     assert [row[2].lower() for row in rows] == said
     # 385 ns of late launches and 300 of exposed communication, of steps of 1000.
     # Eight copies of gradients of 1 ns each in a row.

@@ -152,7 +152,7 @@ def told(rows, step_ns):
     fixed = {"severity": "high", "title": "t", "advice": "a", "evidence": "{}"}
     findings = schema.FINDINGS.from_rows([fixed | dict(zip(names, row, strict=False)) for row in rows])
     summary = pa.table({"throughput_steps_per_s": [1e9 / step_ns], "step_time_ns": [step_ns]})
-    return findings_of(SimpleNamespace(findings=lambda: findings, summary=lambda: summary))
+    return findings_of(SimpleNamespace(finding_rows=findings.to_pylist(), summary=lambda: summary))
 
 
 LIMIT, MAY_WAIT = '{"replay_limit_ns_per_step": 40e6}', '{"is_wait_included": true}'
