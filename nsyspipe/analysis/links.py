@@ -174,6 +174,7 @@ class SlowestLink:
     n_unknown: int  # of which no line says what they use
     n_edges: int  # all
     is_of_ring: bool  # whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology names
+    is_unlogged: bool = False  # whether what is not known would be in logs of processes of which there is none
 
     @property
     def edges(self) -> str:
@@ -184,7 +185,8 @@ class SlowestLink:
             return few.get(self.n_links, f"all {self.n_links} {noun}s")
         first = f", rank {self.from_rank} to {self.to_rank}{' first' * (self.n_links > 1)}"
         unknown = f", {self.n_unknown} not known" if 0 < self.n_unknown < self.n_edges else ""
-        return f"{self.n_links} of {self.n_edges} {noun}s{first}{unknown}"
+        why = " (the other processes' logs are missing)" if unknown and self.is_unlogged else ""
+        return f"{self.n_links} of {self.n_edges} {noun}s{first}{unknown}{why}"
 
 
 def slowest(links: pa.Table) -> SlowestLink | None:
@@ -199,12 +201,16 @@ def slowest(links: pa.Table) -> SlowestLink | None:
     worst = min(of_kind, key=lambda row: row["nominal_bytes_per_s"] or float("inf"))
     text = _text(kind, worst)
     n_links = sum(_text(kind, row) == text for row in of_kind)
+    senders, silent = (
+        {row["from_rank"] for row in rows if (row["kind"] == "unknown") is is_so} for is_so in (False, True)
+    )
     is_any = kind == "unknown" and n_links < len(rows)  # it may go around the worst
     return SlowestLink(
         kind=kind, from_rank=worst["from_rank"], to_rank=worst["to_rank"],
         nominal_bytes_per_s=None if None in rates or is_any else worst["nominal_bytes_per_s"], text=text,
         n_links=n_links, n_unknown=len(rows) - len(known),
         n_edges=len(rows), is_of_ring=worst["comm_id"] is not None,
+        is_unlogged=bool(senders and silent - senders),
     )  # fmt: skip
 
 

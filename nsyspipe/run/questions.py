@@ -18,7 +18,7 @@ from nsyspipe.model.side_files import NcclLog, Topology
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.metadata import Counts
 from nsyspipe.run.gather import ReportDigest, ranks_or_hosts
-from nsyspipe.run.ranks import rank_sources, ranks_by_map, shown_ranks, world_size
+from nsyspipe.run.ranks import named_ranks, rank_sources, ranks_by_map, shown_ranks, world_size
 from nsyspipe.run.sidecars import RunSidecars
 
 YES, PARTLY, NO = "yes", "partly", "no"
@@ -26,6 +26,7 @@ _SHOWN_FAMILIES, _LONGEST_TEXT = 3, 32
 _MIN_STEPS = 2
 _ONE_RUN = "pass the reports of one run, each once"
 _LOG = "run with NCCL_DEBUG=INFO and pass --nccl-log FILE"
+_ALL_LOGS = "pass the logs of all processes: --nccl-log 'nccl_*.log'"
 _TOPOLOGY = "nvidia-smi topo -m > topo.txt and --topology topo.txt"
 _NO_CALLS = "API calls were not recorded"
 _SOURCES = {  # what each source of ranks is called
@@ -328,13 +329,19 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
         return Answer(NO, text="neither NCCL's log nor the topology", fix=f"{_LOG}; {_TOPOLOGY}")
     if log is not None and log.of_run(pids, {len(pids), *sizes}) is None:
         return _lack("log-of-another-run", "the log is of another run")
-    rows, _ = links(log, topology, pids=pids)
+    # Which GPU a process without a log has its rank says.
+    ranks = ranks_or_hosts([report.digest for report in reports])
+    numbers, _ = (log and log.communicators and named_ranks(ranks, beside.sidecars)) or ([], "")
+    alone = [(number, ranks[at].report) for at, number in enumerate(numbers) if ranks[at].is_alone]
+    local_ranks = {number: report.facts.number("LOCAL_RANK") for number, report in alone}
+    rows, _ = links(log, topology, pids=pids, local_ranks=local_ranks)
     if (link := slowest(rows)) is not None:
         # Direct access is over NVLink or PCIe, which the topology tells.
         if not (unclear := {"p2p", "unknown"}.intersection(rows["kind"].to_pylist())):
             return Answer(YES, text=link.text)
         text = f"{link.text}; {link.edges}" if link.n_unknown else link.text
-        return Answer(PARTLY, text=text, fix=_TOPOLOGY if "p2p" in unclear else _LOG)
+        fixes = [_ALL_LOGS] * link.is_unlogged + [_TOPOLOGY] * ("p2p" in unclear and topology is None)
+        return Answer(PARTLY, text=text, fix="; ".join(fixes) or _LOG)
     if topology is None:
         return Answer(PARTLY, text="the log does not say what NCCL uses", fix=f"{_LOG}; {_TOPOLOGY}")
     gpus = {f"GPU{index}" for index in topology.gpus}

@@ -258,6 +258,11 @@ ONLY_PATHS = "the GPUs are connected by NV18; no NCCL log says what NCCL uses"
 ONE_GPU = "a topology of one GPU; no NCCL log says what NCCL uses"
 RUN_LOG = "run with NCCL_DEBUG=INFO and pass --nccl-log FILE"
 RUN_TOPO = "nvidia-smi topo -m > topo.txt and --topology topo.txt"
+ALL_LOGS = "pass the logs of all processes: --nccl-log 'nccl_*.log'"
+OF_ONE = "".join(
+    line for line in (LOGS / "ddp-4gpu.nccl.log").read_text().splitlines(keepends=True) if ":957:" in line
+)  # of four processes
+OF_FOUR = "1 of 3 edges, rank 3 to 0, 2 not known (the other processes' logs are missing)"
 PASS_LOG = "pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log"
 
 
@@ -270,6 +275,8 @@ PASS_LOG = "pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=
     (4, None, "topo-4gpu", "partly", ONLY_PATHS, RUN_LOG),
     (2, "ddp-4gpu", None, "no", "the log is of another run", PASS_LOG),
     (2, NETWORK, None, "yes", "network (NET/IB/0/GDRDMA)", None),
+    (4, OF_ONE, "topo-4gpu", "partly", f"NVLink (P2P/CUMEM over NV18); {OF_FOUR}", ALL_LOGS),
+    (4, OF_ONE, None, "partly", f"{P2P}; {OF_FOUR}", f"{ALL_LOGS}; {RUN_TOPO}"),
     (2, VERSION, None, "partly", "the log does not say what NCCL uses", f"{RUN_LOG}; {RUN_TOPO}"),
     (2, VERSION, "topo-4gpu", "partly", ONLY_PATHS, RUN_LOG),
     (2, None, "\tGPU0\tCPU Affinity\nGPU0\t X \t0-63\n", "partly", ONE_GPU, RUN_LOG),
