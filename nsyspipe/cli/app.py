@@ -69,8 +69,9 @@ def options(
       nsyspipe schema steps                       what every number means
       nsyspipe --install-completion               complete commands with Tab
 
-    A run is named alike everywhere: by its reports, a directory or a quoted glob of them, or, once it is saved
-    (analyze --out STORE), as STORE, STORE:ID or STORE:LABEL.
+    analyze, diff, compare and whatif name a run alike: by its reports, a directory or a quoted glob of them, or, once
+    it is saved (analyze --out STORE), as STORE, STORE:ID or STORE:LABEL. convert and redact take reports only,
+    doctor these or a whole STORE, dashboard a whole STORE.
     """
 
 

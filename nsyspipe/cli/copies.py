@@ -71,7 +71,7 @@ def convert(
     from nsyspipe.nsys.find_reports import find_captures
     from nsyspipe.nsys.programs import find
 
-    refuse_saved_runs(reports, "convert")
+    refuse_saved_runs(reports)
     sources = find_captures(reports)
     nsys = None if export.nsys is None else export.nsys if running.cluster else find(export.nsys)
     with progress(shown=running.is_shown) as stage, _exporters(running, export.nsys) as elsewhere:
@@ -140,7 +140,7 @@ def redact(
     if len(paths) == 1:
         raise OptionError("redact", "needs a place for the copies", fix=f"nsyspipe redact {shlex.quote(paths[0])} OUT")
     reports, out = paths[:-1], Path(paths[-1])
-    refuse_saved_runs(reports, "redact")
+    refuse_saved_runs(reports)
     with progress(shown=running.is_shown) as stage:
         done = run_redact(reports, out, force=force, drop_unknown=drop_unknown, on_progress=stage("copying MiB"))
     if not running.quiet:

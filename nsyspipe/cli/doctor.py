@@ -52,7 +52,7 @@ def doctor(
         stored = stored_runs(store_of(reports))
         inputs, document, blocks = [Path(reports[0])], store_document(stored), list(store_blocks(stored, reports[0]))
     elif reports:
-        refuse_saved_runs(reports, "doctor")
+        refuse_saved_runs(reports, "reports, or a whole store,")
         from nsyspipe.reader.fabric import read_nccl_logs, read_topology
         from nsyspipe.report.doctor import reports_blocks, reports_document
         from nsyspipe.run.doctor import examine

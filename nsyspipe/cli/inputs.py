@@ -85,12 +85,12 @@ class NamedRuns:
     places: tuple[str, ...]  # one argument per capture: a glob, a directory, a report, or a saved run
 
 
-def parse_runs(arguments: Sequence[str], *, is_any_number: bool = False) -> list[NamedRuns]:
+def parse_runs(arguments: Sequence[str], *, is_any_number: bool = False, start: str = "") -> list[NamedRuns]:
     """Group RUN arguments by their labels, in the order in which each first stands.
 
     A path that exists, or a glob that matches, wins over the reading as ``LABEL=...``; a label has no
     path separator. A glob that matches nothing but saved runs stands for each of them; where any number is
-    welcome, so does a store. Ranks of one run, as a shell leaves of a glob, are refused.
+    welcome, so does a store. Ranks of one run, as a shell leaves of a glob, are refused, with the `start` of a command.
     """
     groups: dict[str | tuple[int, str], list[str]] = {}
     for number, argument in enumerate(arguments):
@@ -101,7 +101,7 @@ def parse_runs(arguments: Sequence[str], *, is_any_number: bool = False) -> list
     if any(len(group) > 1 for group in words_of_runs(reports).values()):
         from nsyspipe.run.ranks import check_several_runs
 
-        check_several_runs(reports)
+        check_several_runs(reports, start)
     return [NamedRuns(key if isinstance(key, str) else None, tuple(places)) for key, places in groups.items()]
 
 
@@ -113,15 +113,21 @@ def labelled_runs(label: str, place: str, *others: str) -> list[NamedRuns]:
             words = listed([f"{place.rstrip('/')}:{run_id}" for run_id in partial], 4)
             typer.echo(f"Left out, as {name} has runs of all ranks: {words}.", err=True)
     sides = [NamedRuns(name, tuple(places)) for name, (places, _) in found.items()]
-    return sides if len(sides) > 1 else [*sides, *parse_runs(others)]
+    start = f"{shlex.join(['nsyspipe', 'diff', '--against', label, place])} "
+    return sides if len(sides) > 1 else [*sides, *parse_runs(others, start=start)]
 
 
-def refuse_saved_runs(arguments: Sequence[str], command: str) -> None:
-    """Refuse what is no report where only reports will do, and say what takes it."""
-    for argument in arguments:
-        if is_saved(Path(argument)):
-            fix = f"pass its reports; what it says: nsyspipe analyze {shlex.quote(argument)}"
-            raise OptionError(argument, f"is a saved run, and {command} takes reports", fix=fix)
+def refuse_saved_runs(arguments: Sequence[str], takes: str = "reports") -> None:
+    """Refuse what is no report where only reports will do; of one run, which has to be there, say what takes it."""
+    for place in (Path(argument) for argument in arguments if is_saved(Path(argument))):
+        what, fix = "a store of saved runs", "pass the reports that they were saved from"
+        if is_one_run(place):
+            find_saved(place)
+            what, fix = (
+                "a saved run",
+                f"nsyspipe analyze {shlex.quote(str(place))} prints its problems; or pass its reports",
+            )
+        raise OptionError(str(place), f"is {what}, where {takes} are needed", fix=fix)
 
 
 def split_label(argument: str) -> tuple[str | None, str]:

@@ -265,7 +265,7 @@ def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
     """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
     ranks = ranks_or_hosts([report.digest for report in reports])
     if beside.rank_map is not None:
-        return Answer(YES, text=f"{shown_ranks(ranks_by_map(ranks, beside.rank_map))} from --rank-map")
+        return Answer(YES, text=f"{shown_ranks(ranks_by_map(ranks, beside.rank_map, beside.sidecars))} from --rank-map")
     best = _lack("rank-by-order", "nothing names them", status=PARTLY)
     for source, of_each in rank_sources(ranks, beside.sidecars):
         numbers = [number for number in of_each if number is not None]

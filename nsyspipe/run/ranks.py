@@ -107,8 +107,10 @@ def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportD
     return RankConflictError(names, what, fix=f"{fix}{but} number them yourself with --rank-map")
 
 
-def check_several_runs(arguments: Iterable[str]) -> None:
+def check_several_runs(arguments: Iterable[str], start: str = "") -> None:
     """Raise if reports, each of which is meant as a run, are ranks of one: by their names, and what they captured.
+
+    `start` is the start of a command that one run completes.
 
     They are of one job if their world size is the same, above 1, and no rank is there twice; where none was captured, if
     their captures began together. What was not exported yet is judged by its name alone.
@@ -119,8 +121,9 @@ def check_several_runs(arguments: Iterable[str]) -> None:
         is_raw = any(path.suffix in files.RAW_SUFFIXES for path in paths)
         if len(paths) > 1 and (is_raw or _are_of_one_job(paths)):
             problem = f"{len(paths)} reports of one {'name' if is_raw else 'job'}, each named as a run of its own; a run is one argument"
-            other = " and another for the other run" if len(groups) == 1 else ""
-            raise RankConflictError(word, problem, fix=f"{' '.join(groups)}{other}; where each is a run: LABEL=REPORT")
+            other = " and another for the other run" if len(groups) == 1 and not start else ""
+            fix = f"{start}{' '.join(groups)}{other}; where each is a run: LABEL=REPORT"
+            raise RankConflictError(word, problem, fix=fix)
 
 
 def _are_of_one_job(paths: Sequence[Path]) -> bool:
@@ -154,7 +157,7 @@ def number_ranks(
 ) -> tuple[list[int], str, list[Problem]]:
     """Give each rank its number, by the rank map, else one of `rank_sources`, else order; name the source."""
     if rank_map is not None:
-        numbers = ranks_by_map(ranks, rank_map)
+        numbers = ranks_by_map(ranks, rank_map, sidecars)
         return numbers, "rank_map", [*_contradictions(ranks, numbers, sidecars)]
     check_one_run(digests, ranks, sidecars)
     if (named := named_ranks(ranks, sidecars)) is not None:
@@ -297,8 +300,8 @@ def stem_rank(path: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
-    """Return the rank that a map gives to each process; `OptionError` unless it names each, no other, each number once."""
+def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecars) -> list[int]:
+    """Return the rank that a map gives to each process; `OptionError` unless it names each, no other, each number of the job once."""
     numbers, used = [], set()
     pids = [None if rank.is_alone else rank.process.pid for rank in ranks]
     names = [_map_keys(files.source_of(Path(rank.report.path)), pid) for rank, pid in zip(ranks, pids, strict=True)]
@@ -314,6 +317,10 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
     if unused := sorted(set(rank_map) - used):
         problem = f"names {unused[0]}, which is not among the reports with GPU activity or steps"
         raise OptionError("--rank-map", problem, fix="leave it out")
+    told = (told_world_size([rank.report], sidecars) for rank in ranks)
+    most = max((size for size in told if size is not None), default=None)
+    if most is not None and max(numbers) >= most:
+        raise OptionError("--rank-map", f"gives rank {max(numbers)} of {most}", fix=f"ranks 0 to {most - 1}")
     return numbers
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 import re
 import shlex
@@ -327,13 +328,17 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
         fix = f"--against {shlex.quote(nearest_name(label, ids) or next(iter(ids)))}"
         raise OptionError(asked, f"{place} has no run of that label", found=counts, fix=fix)
     candidates = [name for name in ids if name != label]
+    start = shlex.join(["nsyspipe", "diff", "--against", label, place])
     if others:
         named = others[0] if len(others) == 1 and isinstance(others[0], str) else ""
+        is_place = os.path.lexists(named) or glob.has_magic(named) or is_one_run(Path(named))
+        if named and named not in ids and not (is_place or {*named} & {os.sep, "="}):
+            fix = f"{start} {shlex.quote(nearest_name(named, candidates) or [*candidates, 'REPORTS'][0])}"
+            raise OptionError(named, f"is no label of {place}, and no such file or directory", found=counts, fix=fix)
         candidates = [named] if named in ids and not os.path.lexists(named) else []
     elif len(candidates) != 1:
         problem = f"{place} has {'several other labels' if candidates else 'no other label'}, and no candidate is named"
-        fix = shlex.join(["nsyspipe", "diff", "--against", label, place, [*candidates, "REPORTS"][0]])
-        raise OptionError(asked, problem, found=counts, fix=fix)
+        raise OptionError(asked, problem, found=counts, fix=f"{start} {shlex.quote([*candidates, 'REPORTS'][0])}")
     sides = ((name, ids[name]) for name in (label, *candidates))
     left_out = {name: [one for one, has_all in of.items() if any(of.values()) > has_all] for name, of in sides}
     return {name: ([place_of(place, one) for one in ids[name] if one not in of], of) for name, of in left_out.items()}

@@ -54,6 +54,13 @@ def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside):
         save(nsyspipe.load(beside / "reports" / run, label=label, run_id=run_id, jobs=1), beside / "labels")
     done = diff("--against", "main", "labels")
     refused(done, "several other labels", "main (2 runs), ", "diff --against main labels a=b/c")
+    refused(
+        diff("--against", "main", "labels", "run-4"), "run-4: is no label of labels, and no such file or directory",
+        "found: main (2 runs), ", "fix: nsyspipe diff --against main labels run-3",
+    )  # fmt: skip
+    ranks = [beside / "reports" / "slow" / f"run_{rank}.sqlite" for rank in range(2)]
+    done = diff("--against", "main", "labels", *ranks)
+    refused(done, f"fix: nsyspipe diff --against main labels '{ranks[0].parent}/run_*.sqlite'; where each is a run")
     done = diff("--against", "m1", "labels")
     refused(done, "is the id of a run, not a label", "fix: nsyspipe diff labels:m1 CANDIDATE")
     one = json.loads(diff("--against", "main", "labels/", "a=b/c", "--json", "-").stdout)

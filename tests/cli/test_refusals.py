@@ -111,6 +111,7 @@ ASKED = [
     (["doctor", "sick", "--rank-map", "no such file"], "--rank-map"), ("doctor sick --skip-first x", "--skip-first"),
     ("doctor sick --findings x", "--findings"), ("doctor store --comm-kernel x", "--comm-kernel: says how reports are read, and store has"),
     # Inputs.
+    *((f"{command} store:nope{more}", "store:nope: has no such run\n  found: ") for command, more in (("doctor", ""), ("redact", " out"), ("convert", ""))),
     ("doctor no.sqlite", "no.sqlite"), (["doctor", ""], ""), ("doctor text.sqlite", "text.sqlite"),
     ("doctor bare.sqlite", "bare.sqlite"), ("doctor nothing", "nothing"), (["convert", ""], ""),
     ("convert nothing", "nothing"), ("convert *.nothing", "*.nothing"), ("convert text.sqlite", "text.sqlite"),

@@ -143,9 +143,9 @@ OUTCOMES = {
     "whatif {}": (None, None, None, GLOBS, GLOBS, SEVERAL, None, None),
     "diff {} one_*.sqlite": ("fix: 'one_*.sqlite' and another for the other run; where each is a run: LABEL=REPORT", None, None, GLOBS, QUOTED, SEVERAL, None, None),
     "compare {}": ("fix: 'one_*.sqlite' and another for the other run; where each is a run: LABEL=REPORT", None, None, QUOTED.replace("fix:", "fix: nsyspipe compare"), QUOTED, None, None, None),
-    "doctor {}": (None, None, None, None, None, None, *["and doctor takes reports"] * 2),
-    "redact {} out": (None, None, None, None, None, *["and redact takes reports"] * 3),
-    "convert {}": (*["is an export already"] * 2, "fix: nsyspipe analyze alone", "fix: nsyspipe analyze mixed", "is an export already", *["takes reports"] * 3),
+    "doctor {}": (None, None, None, None, None, None, *["where reports, or a whole store, are needed\n  fix: nsyspipe analyze store:"] * 2),
+    "redact {} out": (None, None, None, None, None, "a store of saved runs, where reports are needed", *["is a saved run, where reports are needed\n  fix: nsyspipe analyze store:"] * 2),
+    "convert {}": (*["is an export already"] * 2, "fix: nsyspipe analyze alone", "fix: nsyspipe analyze mixed", "is an export already", *["where reports are needed"] * 3),
     "dashboard {} -o -": ("not one store", "no such directory", *["holds no saved run"] * 2, "not one store", None, *["fix: store"] * 2),
 }  # fmt: skip
 

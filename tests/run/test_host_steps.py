@@ -138,7 +138,7 @@ def test_a_process_without_the_steps_is_no_row_and_objects_to_nothing(tmp_path):
 
 @pytest.mark.parametrize(("names", "env", "options", "ranks"), [
     ("xy", True, {}, [0, 1]), (("x_3", "x_5"), False, {}, [3, 5]), ("xy", False, {}, [None, None]),
-    (("x_3", "x_5"), True, {"rank_map": {"x_3": 8, "x_5": 4}}, [8, 4]), (("x_3", "y"), False, {}, [None, None]),
+    (("x_3", "x_5"), True, {"rank_map": {"x_3": 1, "x_5": 0}}, [1, 0]), (("x_3", "y"), False, {}, [None, None]),
 ])  # fmt: skip
 def test_ranks_are_numbered_by_the_sources_of_ranks_but_never_by_order(tmp_path, names, env, options, ranks):
     for rank, name in enumerate(names):

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import nsyspipe
-from nsyspipe.errors import RankConflictError
+from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import summary_text
 from tests.build.tools import STEADY, bare, codes, figures, one_report, problem_of, run_of, shift
@@ -220,8 +220,10 @@ def test_mpis_names_or_a_rank_map_tell_the_processes_of_one_report_apart(tmp_pat
     builder.range(0, None, "MPI Rank 1", kind=39, pid=1000).range(0, None, "MPI Rank 0", kind=39, pid=1001)
     path = builder.write(tmp_path / "a.sqlite")
     assert nsyspipe.load(path).ranks["pid"].to_pylist() == [1001, 1000]
-    run = nsyspipe.load(path, rank_map="a.sqlite:1000=6,a.sqlite:1001=2")
-    assert run.ranks.select(["rank", "pid"]).to_pylist() == [{"rank": 2, "pid": 1001}, {"rank": 6, "pid": 1000}]
+    run = nsyspipe.load(path, rank_map="a.sqlite:1000=0,a.sqlite:1001=1")
+    assert run.ranks.select(["rank", "pid"]).to_pylist() == [{"rank": 0, "pid": 1000}, {"rank": 1, "pid": 1001}]
+    with pytest.raises(OptionError, match=r"rank_map: gives rank 5 of 2\n  fix: ranks 0 to 1$"):
+        _ = nsyspipe.load(path, rank_map="a.sqlite:1000=0,a.sqlite:1001=5").ranks
 
 
 def test_a_process_on_two_devices_is_one_rank_over_their_union(tmp_path):
