@@ -19,7 +19,7 @@ _RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-ranks
 _OPTION = re.compile(
     r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*?(?=; |, or |\)|\n|$))|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
     rf"|--(?:(?P<flag>{'|'.join(_FLAGS)})|(?P<name>{'|'.join(sorted(_VALUED, key=len, reverse=True))}))(?![\w-])"
-    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|regression|any-change|(?<=metric )[a-z]\w*(?:,\w+)*|(?:(?<=run-id )|(?<=skip-first )|(?<=against ))(?!(?:with|out)\b)[\w.+-]+))?"
+    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|regression|any-change|(?:(?<=metric )|(?<=sort )|(?<=dtype ))[a-z]\w*(?:,\w+)*|(?:(?<=run-id )|(?<=skip-first )|(?<=against ))(?!(?:with|out)\b)[\w.+-]+))?"
 )
 
 
@@ -168,10 +168,11 @@ class OptionError(NsyspipeError):
 
     @classmethod
     def no_such_name(cls, given: str, problem: str, name: str, known: Iterable[str]) -> Self:
-        """Return the error for a name that is none of those there are; `given` is the option with its value."""
-        names = list(known)
+        """Return the error for a name that is none of those there are; `given` is the option, or command, with its value."""
+        names, (start, was_whole, more) = list(known), given.partition(repr(name))
         fix = nearest_name(str(name).strip().lower().replace("-", "_"), names, cutoff=0.8)
-        return cls(given, problem, found=", ".join(names), fix=fix or "one of these")
+        is_pasted = fix and was_whole and not more and start.startswith(("--", "nsyspipe "))
+        return cls(given, problem, found=", ".join(names), fix=f"{start}{fix}" if is_pasted else fix or "one of these")
 
     @classmethod
     def of_kind(cls, name: str, given: object, needed: str, fix: str) -> Self:

@@ -16,7 +16,7 @@ class Changes:
 
     bandwidth: str | None = option(
         "Bus bandwidth that collectives reach (busbw of nccl-tests), in bytes, as 300GB/s, or 2x the captured one; of "
-        "one kind of traffic: tensor=2x (data, sharded, tensor, expert, other).",
+        "one kind of traffic: tensor=2x (data, sharded, tensor, pipeline, expert, other).",
         "300GB/s|2x|KIND=2x",
     )
     link: str | None = option(

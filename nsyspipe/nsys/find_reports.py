@@ -275,8 +275,10 @@ def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]
             if is_up_to_date(source, target, force=False):
                 return target
     if not target_of(source).exists():
-        problem = "an nsys report that was not exported to SQLite, and there is no nsys on this machine"
-        fix = f"nsyspipe convert {_word(str(source))} where nsys is, which needs no GPU: {GET_NSYS}"
+        problem = (
+            "an nsys report that was not exported to SQLite, and no nsys was found, on PATH or in the usual places"
+        )
+        fix = f"put nsys's bin/ on PATH, or {GET_NSYS}; or nsyspipe convert {_word(str(source))} where nsys is"
         raise NotAReportError(decoded(str(source)), problem, fix=fix)
     named = " ".join(words_of_runs(one.with_suffix(EXPORT_SUFFIX) for one in sources))
     problem = "an nsys report, and there is no nsys on this machine to export it"

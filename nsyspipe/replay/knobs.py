@@ -105,8 +105,11 @@ class Knobs:
 
 def _check_positive(option: str, value: float | None) -> None:
     name = option[2:].replace("-", "_")
-    number = re.match(r"[0-9]*\.?[0-9]+", str(value))  # as text, with a unit maybe
-    check_kind(name, value, Real, "one number", f"{name}={number[0]}" if number else "one whatif for each number")
+    fix = "one whatif for each number"
+    if (number := re.match(_NUMBER, str(value))) is not None:  # as text, with a unit maybe
+        bytes_of_unit = _UNITS[number[2].lower()] if name == "gradient_bytes" else 1
+        fix = f"{name}={float(number[1]) * bytes_of_unit:.15g}"
+    check_kind(name, value, Real, "one number", fix)
     if value is not None and not 0 < value < float("inf"):
         raise OptionError(f"{option} {value:g}", "is not a positive number", fix="a number above 0")
 

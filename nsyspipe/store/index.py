@@ -5,6 +5,7 @@ file itself. So a store reads the same without it, as a copy may be, only slower
 """
 
 import contextlib
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from nsyspipe.model.options import OnProgress
 from nsyspipe.model.schema import RUNS
 from nsyspipe.model.table import TEXT, Column, TableSchema
 from nsyspipe.nsys.files import OUTPUTS
-from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES
+from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, without_exported, words_of_runs
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError, has_run, run_ids
 from nsyspipe.store.read import AGAIN, content_of, digest_of, nulls_first, small_content, table_of
@@ -82,15 +83,17 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
         first, n_runs = found.unreadable[0], len(found.unreadable)
         what = f"none of its {n_runs} saved runs can be read"
         raise DatasetError(str(store), what, found=printable(f"{first.run_id} {first.message}"), fix=first.fix)
-    what, fix = "no such directory", f"nsyspipe analyze REPORTS --out {store}"
+    what, fix = "no such directory", f"nsyspipe analyze REPORTS --out {shlex.quote(str(store))}"
     if store.is_file():
         what = f"{OUTPUTS.get(store.suffix, 'a file')}, where a store was needed"
-        fix = "the DIR of analyze --out" if store.suffix in OUTPUTS else f"nsyspipe analyze {store} --out runs"
+        name = shlex.quote(str(store))
+        fix = "name the store, a directory" if store.suffix in OUTPUTS else f"nsyspipe analyze {name} --out runs"
     elif store.is_dir():
         there = [*store.iterdir()]
-        has_reports = any(one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES) for one in there)
-        reports, runs = (store, "runs") if has_reports else ("REPORTS", store / "runs" if there else store)
-        fix = f"nsyspipe analyze {reports} --out {runs}{f', then name {runs}' if there else ''}"
+        if reports := [one for one in there if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]:
+            fix = f"nsyspipe analyze {next(iter(words_of_runs(without_exported(sorted(reports)))))} --out runs"
+        elif there:
+            fix = f"nsyspipe analyze REPORTS --out {shlex.quote(str(store / 'runs'))}"
         what, fix = table_of_store(store) or ("holds no saved run", fix)
     raise DatasetError(str(store), what, fix=fix)
 

@@ -78,6 +78,6 @@ def calls(nsys):
     return log.read_text().splitlines() if log.exists() else []
 
 
-def fake_report(path, rank=0):
+def fake_report(path, rank=0, world_size=2):
     path.parent.mkdir(parents=True, exist_ok=True)
-    return steady_rank(rank).write(path)
+    return steady_rank(rank, world_size=world_size).write(path)

@@ -39,7 +39,7 @@ def reports(tmp_path):
     """Return the folder of a run of three reports whose names sort by number only."""
     folder = tmp_path / "reports"
     for rank in (0, 2, 10):
-        fake_report(folder / f"run_{rank}.nsys-rep", rank)
+        fake_report(folder / f"run_{rank}.nsys-rep", rank, world_size=11)
     return folder
 
 

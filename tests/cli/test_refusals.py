@@ -117,6 +117,8 @@ ASKED = [
     ("convert nothing", "nothing"), ("convert *.nothing", "*.nothing"), ("convert text.sqlite", "text.sqlite"),
     ("dashboard slow", "fix: -o slow.html"), ("dashboard nowhere -o page.html", "--out nowhere"),
     ("dashboard nothing -o page.html", "--out nothing"),
+    ("dashboard reports/slow -o x.html", "holds no saved run\n  fix: nsyspipe analyze 'reports/slow/run_*.sqlite' --out runs\n"),
+    ("schema stepz", "fix: nsyspipe schema steps\n"), ("compare slow fast --sort steptime", "fix: --sort step_time\n"),
     ("analyze nowhere/", "nowhere: no such file or directory"), ("analyze stor:slow", "store/ and 3 more reports in"),
     *((f"{command} answer{suffix}", f"answer{suffix}: {what}, where a report was needed\n  fix: pass the reports of a capture")
       for command in ("analyze", "diff slow", "doctor") for suffix, what in [(".html", "a page"), (".json", "a JSON document")]),
@@ -124,7 +126,7 @@ ASKED = [
     ("dashboard store -o store/runs/x.html", "lies among the files of a dataset"), (["analyze", "slow", "--json", ""], "names no file to write"),
     ("analyze reports/slow --ranks 9", "fix: --ranks 0"),
     ("analyze answer.ipynb", ": a notebook, where"),
-    ("dashboard answer.html -o x", "answer.html: a page, where a store was needed\n  fix: the DIR of analyze --out"),
+    ("dashboard answer.html -o x", "answer.html: a page, where a store was needed\n  fix: name the store, a directory"),
     ("analyze store/runs", "a directory inside a store of saved runs"), ("dashboard store/runs -o x", "fix: store\n"),
     ("diff store", "compares two runs"), ("redact text.sqlite out.sqlite", "text.sqlite"),
     ("redact bare.sqlite out.sqlite", "bare.sqlite"), ("redact stub.sqlite out.sqlite", "stub.sqlite"),

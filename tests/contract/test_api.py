@@ -111,6 +111,9 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "bucket_mb='25': is a str, where one number was needed\n  fix: bucket_mb=25": lambda run: api.whatif(
         run, bucket_mb="25"
     ),
+    **{f"gradient_bytes={text!r}: is a str, where one number was needed\n  fix: gradient_bytes={number}": partial(
+        lambda run, text: api.whatif(run, gradient_bytes=text), text=text
+    ) for text, number in (("665MB", 665_000_000), ("1e9", 1_000_000_000))},
     "link=3: is an int": lambda run: api.whatif(run, link=3),
     "steps='x': is a str, where a step's": lambda run: run.operations("x"),
     "ranks='0-3': is a str, where a rank": lambda run: run.operations(ranks="0-3"),

@@ -122,7 +122,7 @@ def test_lines_are_the_message_then_what_was_found_then_the_fix(facts, extra):
     assert InputError("a", "b", **facts).lines() == ["a: b", *extra]
 
 
-NEAREST = {"steptime": "step_time", "Step-Time": "step_time", "step_tim": "step_time"}
+NEAREST = {"steptime": "--sort step_time", "Step-Time": "--sort step_time", "step_tim": "--sort step_time"}
 
 
 @pytest.mark.parametrize(
