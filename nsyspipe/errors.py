@@ -29,7 +29,7 @@ _COMMAND = re.compile(
     rf"\bnsyspipe (?:doctor (?P<listed>\S+)(?=, which lists)"
     rf"|(?:analyze (?P<reports>{_WORD}) --out (?P<out>{_WORD})(?: --label (?P<label>{_WORD}))?|analyze (?P<one>{_WORD})"
     rf"|diff (?:--against (?P<against>{_WORD}) )?(?P<baseline>{_WORD}) (?P<candidate>{_WORD}))(?=,? (?:for|or)\b|\n|$)"
-    r"|whatif(?P<changes>(?: --[a-z-]+(?: [A-Z\d]\w*)?)*)(?! [A-Z])|(?P<bare>diff|compare)(?=[,.;:)]|$)|(?P<costs>analyze --top \d+)"
+    r"|whatif(?P<changes>(?: --[a-z-]+(?: [A-Z\d]\w*)?)*)(?! [A-Z])|(?P<bare>diff|compare)(?=[,.;:)]|$)|(?P<costs>analyze --top \d+)|(?P<verdict>analyze(?= says what))"
     r"|(?P<shell>(?:convert|doctor|redact|schema)\b))"
 )
 _LONGEST_VALUE = 60
@@ -47,8 +47,10 @@ def _as_call(command: re.Match[str]) -> str:
 
     if command["shell"]:
         return f"(in a shell) {command[0]}"
-    if command["bare"] or command["costs"]:
-        return "run.costs()" if command["costs"] else f"nsyspipe.{command['bare']}"
+    if command["bare"] or command["costs"] or command["verdict"]:
+        return (
+            f"nsyspipe.{command['bare']}" if command["bare"] else "run.costs()" if command["costs"] else "run.verdict"
+        )
     if command["changes"] is not None:
         changes = ", ".join(in_python(f"--{change}") for change in command["changes"].split(" --")[1:])
         return f"nsyspipe.whatif(run, {changes})" if changes else "nsyspipe.whatif"

@@ -1,6 +1,7 @@
 """Ask what a change of the communication would bring, and what the findings' advice would."""
 
 import json
+import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.links import nominal_speed
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.errors import NsyspipeError, OptionError, in_python, rows_in_python
 from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
@@ -48,6 +50,7 @@ _OF_TRANSFER = {
     "expert-comm", "flat-all-reduce",
 }  # fmt: skip
 _PARTS = "saving_ns_per_step_by_part"
+HERE, UNKNOWN, ELSEWHERE = "here", "unknown", "elsewhere"
 _SLOW_LINK, _OF_LINKS = "slow-link", {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
 
 
@@ -86,6 +89,9 @@ class Scenario:
         What that finding says could be gained at most, ns per step; None where it has no bound.
     is_advised
         Whether it is the very change whose replay that finding tells of; not of a finding that is conditional, nor of a limit.
+    link_place
+        Of a link ``here`` where the run or its machine is known to have it, ``unknown`` where only its GPUs could, else
+        ``elsewhere``: in another machine. None of all other changes.
     """
 
     id: str
@@ -103,6 +109,7 @@ class Scenario:
     finding: str | None = None
     finding_saving_ns: float | None = None
     is_advised: bool = False
+    link_place: str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,10 +127,10 @@ class WhatIf(ShownInNotebooks):
     limit_step_time_ns
         The same replayed with transfers that take no time and slow nothing, late ranks waited for as before, and with the most that
         they may slow in the capture: what no other link, bucket or datatype can beat. ``no_wait`` and ``no_grad_copy`` change the
-        work itself, so they can. None where nothing can be replayed, and where sharded (FSDP): how much of that work
-        communication slows is not known.
+        work itself, so they can. A median as `step_time_ns`. None where nothing can be replayed, and where sharded (FSDP): how
+        much of that work communication slows is not known.
     limit_gain_ns
-        The mean over steps of captured less that, as findings count; None likewise.
+        What a step gains then, at least 0: a mean over steps, as of findings, and no difference of the two medians; None likewise.
     identity_error_pct
         Largest difference of any step between capture and replay with nothing changed, in per cent; None likewise.
     scenarios
@@ -153,11 +160,7 @@ class WhatIf(ShownInNotebooks):
         return tuple(rows_in_python(self.problem_rows))
 
     def __repr__(self) -> str:
-        first = self.scenarios[0]
-        less = first.gain_pct
-        gain = "refused" if less is None else f"{abs(less):.3g} % {'more' if less < 0 else 'less'}"
-        n_scenarios = f"{len(self.scenarios)} scenario{'s'[: len(self.scenarios) != 1]}"
-        return f"<WhatIf of {self.label!r}: {n_scenarios}, the first {first.label!r}: {gain}>"
+        return f"<WhatIf of {self.label!r}: {self.verdict}>"
 
     def table(self) -> pa.Table:
         """Return a row per scenario, in their order: the fields of `Scenario` less ``knobs``, assumptions as text."""
@@ -270,6 +273,9 @@ def whatif(
         finding = finding_of(knobs, bounds, promised)
         is_advised = finding not in {EXPOSURE, *conditional} and advised.get(finding) == knobs
         told: dict[str, Any] = {"finding": finding, "finding_saving_ns": bounds.get(finding), "is_advised": is_advised}
+        told["link_place"] = knobs.link and _link_place(
+            knobs.link, run, opened, is_sure=_SLOW_LINK in bounds.keys() - conditional
+        )
         scenarios.append(Scenario(key, knobs.label, knobs.given, **told, **_answer(opened, knobs)))
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
@@ -286,6 +292,19 @@ def whatif(
         run.header.run_id, run.header.label, n_steps, summary["step_time_ns"],
         limit_ns, limit_gain_ns, error_pct, tuple(scenarios), tuple(problems), run,
     )  # fmt: skip
+
+
+def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> str:
+    """Return `Scenario.link_place` of a link; `is_sure` if a finding says, on no condition, that NVLink is there and not used."""
+    link, names, kind = LINKS[name], run.header.gpu_names, name.rstrip("0123456789x")
+    pcie = nominal_speed(names, "PCIe")
+    own = {"nvlink": nvlink_promise(names) or 0.0, "pcie": pcie.bytes_per_s if pcie else 0.0, "shm": math.inf}
+    if len(run.header.hosts) > 1 or (link.nominal_bytes_per_s or 0.0) > own.get(kind, 0.0):
+        return ELSEWHERE
+    reached = 0.0 if isinstance(opened, str) else max(opened.bus_of(role) or 0.0 for role in opened.roles)
+    seen = [row["kind"] == "nvlink" or (row["path"] or "").startswith("NV") for row in run.links().to_pylist()]
+    has_nvlink = is_sure or reached > own["pcie"] > 0 or (seen and all(seen))
+    return HERE if kind == "shm" or link.bus_bytes_per_s <= reached or (kind == "nvlink" and has_nvlink) else UNKNOWN
 
 
 def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
@@ -329,7 +348,7 @@ def _limit_bounds(run: Run, rows: list[dict[str, Any]], opened: Replay | str) ->
     """
     if isinstance(opened, str) or opened.limit_gain_ns is None:
         return
-    limit = max(opened.limit_gain_ns, 0.0)
+    limit = opened.limit_gain_ns
     for row in rows:
         if row["id"] in _OF_TRANSFER and limit < (saving := row["saving_ns_per_step"] or 0.0):
             evidence = json.loads(row["evidence"])

@@ -81,8 +81,8 @@ class Replay(Facts):
 
     @property
     def limit_gain_ns(self) -> float | None:
-        """What a step gains then, the mean over steps; None likewise."""
-        return None if self.limits is None else float((self.captured.windows.step_times() - self.limits[1]).mean())
+        """What a step gains then, the mean over steps, at least 0; None likewise."""
+        return None if self.limits is None else max((self.captured.windows.step_times() - self.limits[1]).mean(), 0.0)
 
     def predict(self, knobs: Knobs) -> Prediction:
         """Replay with what the knobs change, which `why_not_knobs` does not refuse; the range is that of `answer.whatif`."""
@@ -274,7 +274,7 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if knobs.bandwidth_factor is not None:
         whose = "all" if knobs.role is None else knobs.role
         times = f"{knobs.bandwidth_factor:g} times the captured bandwidth of {whose} communicators, within 10 %"
-        yield f"{times}; ranks wait for late ones as before"
+        yield f"{times}{'' if knobs.no_wait else '; ranks wait for late ones as before'}"
     target = knobs.target_bytes_per_s
     if target is None or not rates:
         return

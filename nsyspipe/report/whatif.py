@@ -10,7 +10,7 @@ from typing import Any
 
 from nsyspipe.model.names import few, grouped
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.replay.answer import Scenario, WhatIf
+from nsyspipe.replay.answer import ELSEWHERE, UNKNOWN, Scenario, WhatIf
 from nsyspipe.report import blocks, words
 from nsyspipe.report.blocks import Field, table_of
 from nsyspipe.report.export import formats_of
@@ -36,7 +36,7 @@ def headline(found: WhatIf) -> str:
         (why, n), *more_reasons = Counter(one.refused_in_options for one in found.scenarios).most_common()
         n_more = sum(n for _, n in more_reasons)
         rest = f" To {n_more} more neither, for other reasons: see below." if n_more else ""
-        return f"No answer{f' to {n} changes' if n_more else ''}: {why}.{rest}"
+        return f"No answer{f' to {n} changes' if n_more else ''}: {why}.{rest}{_at_most(found)}"
     if (asked := answered[0]).id == "custom":
         change = "as captured: nothing changes" if _is_captured(asked) else _change(found, asked)
         return f"With {asked.label}: {ms_text(asked.step_time_ns)}, {change}."
@@ -57,11 +57,18 @@ def headline(found: WhatIf) -> str:
     return " ".join([f"{text}.", *(f"{whose} ({one.label}): {_less_or_more(found, one)}." for whose, one in more)])
 
 
-def _whose_link(one: Scenario) -> str:
-    """Return where a link is that these GPUs may not have; nothing of other changes, and of a link that they were seen to have."""
-    if "link" not in one.knobs or one.is_advised:
+def _at_most(found: WhatIf) -> str:
+    """Return what no change of the communication can exceed where none could be answered; nothing where that is not known."""
+    if found.limit_step_time_ns is None or not found.step_time_ns:
         return ""
-    return _ANOTHER if one.finding is None and len(one.knobs) == 1 else _WITH_NVLINK
+    gain = max(found.step_time_ns - found.limit_step_time_ns, 0.0)
+    most = f"If transfers took no time, a step would gain {ms_text(gain)} ({percent_text(gain / found.step_time_ns)})"
+    return f" {most}: no other link, bucket or datatype gains more. nsyspipe analyze says what to change first."
+
+
+def _whose_link(one: Scenario) -> str:
+    """Return where a link is that these GPUs may not have; nothing of other changes, and of a link that they have."""
+    return {UNKNOWN: _WITH_NVLINK, ELSEWHERE: _ANOTHER}.get(one.link_place or "", "")
 
 
 def _is_level(one: Scenario, other: Scenario) -> bool:

@@ -8,6 +8,7 @@ import nsyspipe
 from nsyspipe.replay.answer import whatif
 from nsyspipe.replay.knobs import Knobs
 from nsyspipe.replay.scenarios import opened_replay
+from tests.conftest import REAL
 from tests.pairs import MORE_CHANGES, ONE_CHANGE, measured
 
 
@@ -43,6 +44,24 @@ REFUSED = {
     "2gpu-graph": {"no-wait": "CUDA graphs were captured as a whole: communication inside 8 launches"},
     "2gpu-pp": {"no-wait": "a pipeline: which stage waits for which micro-batch"},
 }  # fmt: skip
+
+
+OTHER_LINKS = {"nvlink5": "elsewhere", "infiniband-ndr": "elsewhere", "shm": "here"}
+WITH_TOPOLOGY = {"topology": REAL / "logs" / "topo-4gpu.txt"}
+
+
+@pytest.mark.parametrize(("name", "files", "places"), [
+    # A capture over NVLink 4 of H200s; over host memory, where nothing says that NVLink connects them; where the topology does.
+    ("2gpu-gpt-b25", {}, {"nvlink4": "here", "pcie5x16": "here", **OTHER_LINKS}),
+    ("ddp-4gpu-shm", {}, {"nvlink4": "unknown", "pcie5x16": "unknown", "pcie4x16": "here", **OTHER_LINKS}),
+    ("ddp-4gpu-shm", WITH_TOPOLOGY, {"nvlink4": "here", "pcie5x16": "unknown", **OTHER_LINKS}),
+])  # fmt: skip
+def test_a_link_that_the_run_or_its_machine_has_is_not_of_another_one(runs, name, files, places):
+    run = runs(name, **files)
+    for link, place in places.items():
+        for more in ({}, {"bucket_mb": 25}):  # whatever else is changed
+            (one,) = whatif(run, link=link, **more).scenarios
+            assert (link, one.link_place) == (link, place)
 
 
 @pytest.mark.parametrize(("name", "refused"), REFUSED.items(), ids=REFUSED)
