@@ -351,6 +351,26 @@ def _backward_from(run: Run) -> str:
     return " and ".join(sorted(way for _, _, way in parts if way)) or ("ranges" if is_marked else _NONE)
 
 
+def _warnings(sides: Sides) -> Iterator[Check]:
+    """Tell of warnings that not all captures have, by their codes, in the words before their colon."""
+    rows = [[row for run in side.runs for row in run.problem_rows if row["severity"] != "info"] for side in sides]
+    of_each = [{row["code"] for row in run.problem_rows} for run in _runs(sides)]
+    of_some = {
+        row["code"]: row["message"].partition(": ")[0]
+        for side in rows
+        for row in side
+        if not all(row["code"] in one for one in of_each)
+    }
+    if of_some:
+        words = [
+            "; ".join(text for code, text in of_some.items() if code in {row["code"] for row in side}) or _NONE
+            for side in rows
+        ]
+        is_log = any(code.startswith("log-of-") for code in of_some)
+        after = "; a log that is given without LABEL= is taken for both sides" * is_log
+        yield _check("recorded", "warnings that not all captures have", words, after=after)
+
+
 def _few_steps(sides: Sides) -> Iterator[Check]:
     if any(run.is_capture or not run.header.n_ranks for run in _runs(sides)):
         return  # more steps are not what is lacking
@@ -405,10 +425,7 @@ _TESTS: tuple[Test, ...] = (
     _message_bytes,
     _profiler_overhead,
     _alike("traces", "traced", _traced, unless=_UNKNOWN),
-    _alike(
-        "recorded", "warnings of the captures differ (by their codes)",
-        lambda run: ", ".join(sorted({row["code"] for row in run.problem_rows if row["severity"] != "info"})) or _NONE,
-    ),
+    _warnings,
     _alike(
         "cut-off-steps", "cut-off steps among the figures'",
         lambda run: _NONE if run.is_capture or pc.all(run.breakdown()["is_complete"], min_count=0).as_py() else "some",

@@ -15,7 +15,7 @@ from nsyspipe.comparison.changes import SIDES, StepTable, kernel_changes, mean_s
 from nsyspipe.comparison.comparability import COMPARABILITY, SIDE_PROBLEMS, UNLIKE, Work, check_comparable, check_order
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings, check_can_fail
 from nsyspipe.comparison.metrics import INCONCLUSIVE, Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
-from nsyspipe.comparison.surroundings import Cause, cause_of, surroundings
+from nsyspipe.comparison.surroundings import Cause, cause_of, opposed_parts, surroundings
 from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.run.run import Run, ShownInNotebooks
 
@@ -197,6 +197,14 @@ class RunDifference(ShownInNotebooks):
         By force between sides that are not comparable there is none: what makes them so may be it.
         """
         return cause_of(self)
+
+    @cached_property
+    def opposed_parts(self) -> tuple[tuple[str, float], ...]:
+        """The part, or cause of idling, that changed most against the step time, ns; where that is not decided the two that did most each way.
+
+        Nothing of less than 2 % of the step, nor of sides that are not comparable.
+        """
+        return opposed_parts(self)
 
     @property
     def statistic(self) -> str:

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 from nsyspipe.analysis.traffic import dimensions
 from nsyspipe.comparison.changes import SIDES, StepTable, has_whole_graphs, mean_of, mean_step_time
 from nsyspipe.comparison.comparability import collectives_per_step, n_steps
+from nsyspipe.comparison.gate import DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import per_step
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import table
@@ -44,6 +46,7 @@ _HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it cha
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
+GRADIENT_COPIES = "gradient copies per step"
 MEAN_MESSAGE, STRAGGLER, NONE = "mean message of a collective", "straggler", "none"
 MAY_HAVE = ", which may have changed"  # behind a fact whose value is hidden
 BANDWIDTH, COMMAND = "bus bandwidth", "command"
@@ -136,7 +139,7 @@ def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
     n_bytes, number = figures["message_bytes_per_step"], figures["collectives_per_step"]
     yield ("collectives", "message bytes per step", "bytes"), n_bytes
     yield ("collectives", MEAN_MESSAGE, "bytes"), n_bytes / number if n_bytes is not None and number else None
-    for what, column in (("DtoD copies per step", "n_dtod"), ("gradient copies per step", "n_grad_copies")):
+    for what, column in (("DtoD copies per step", "n_dtod"), (GRADIENT_COPIES, "n_grad_copies")):
         values = table.matrix(column)
         yield ("copies", what, "count"), None if values is None else float(values.mean())
     yield ("copies", "DtoD bytes per step", "bytes"), figures["dtod_bytes_per_step"]
@@ -216,6 +219,9 @@ class Cause(NamedTuple):
     delta_ns: float
     facts: tuple[Change, ...]  # that such a part depends on: recorded ones that differ, or half of its own change
     n_matters: int  # how many matters the facts are of: number and size of collectives are one; of several none is the cause for sure
+    beside: tuple[
+        tuple[Change, float], ...
+    ] = ()  # gradient copies that one side alone has, and what exposed copies changed by, ns
 
 
 def cause_of(difference: RunDifference) -> Cause | None:
@@ -258,7 +264,32 @@ def cause_of(difference: RunDifference) -> Cause | None:
             hidden = [comm[side] - exposed[side] for side in SIDES]
             times.append(("communication beside compute", hidden[0], hidden[1]))
     facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
-    return Cause(part, delta, tuple(fact for _, fact in facts), len({matter for matter, _ in facts}))
+    copies = [
+        row for row in difference.changes.to_pylist() if row["what"] == GRADIENT_COPIES and part != "exposed_memory"
+    ]
+    pairs = [(row["what"], row["unit"], row["baseline_value"], row["candidate_value"]) for row in copies]
+    beside = tuple((pair, dict(parts)["exposed_memory"]) for pair in pairs if 0.0 in pair)
+    return Cause(part, delta, tuple(fact for _, fact in facts), len({matter for matter, _ in facts}), beside)
+
+
+def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
+    """Return the part that changed most against a decided step time, else the parts that did most each way, with their ns.
+
+    Nothing where that is less than what counts, nor of sides that are not comparable. Parts of idle are its causes too.
+    """
+    before, _, whole = difference.mean_step_time
+    if before is None or whole is None or not difference.is_comparable:
+        return ()
+    parts: list[tuple[str, float]] = [
+        (f"idle, {row['cause']}", row["delta_ns"] or 0.0) for row in difference.idle_causes.to_pylist()
+    ]
+    parts += [(row["part"], row["delta_ns"] or 0.0) for row in difference.step_time_parts.to_pylist()]
+    low, *_, high = sorted(parts, key=itemgetter(1))
+    is_low, is_high = (abs(ns) >= DEFAULT_MIN_EFFECT * before for ns in (min(low[1], 0.0), max(high[1], 0.0)))
+    (verdict,) = (row["verdict"] for row in difference.metrics.to_pylist() if row["metric"] == "step_time")
+    if verdict in {"improvement", "regression"}:
+        return (high,) * is_high if whole < 0 else (low,) * is_low
+    return (low, high) if is_low and is_high else ()
 
 
 def _is_marked(before: float, after: float) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from nsyspipe.report.blocks import Block, Facts, Field, Notes, Sentence, Table, 
 from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format
 from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, value_text
-from nsyspipe.report.words import same_problems, subject_parts, uneven_notes
+from nsyspipe.report.words import opposed_text, same_problems, settling_text, subject_parts, uneven_notes
 from nsyspipe.version import __version__
 
 # How wide a terminal has room for what figures, kernels and changes can do without; both sides go last.
@@ -49,6 +49,8 @@ def difference_blocks(difference: RunDifference) -> Iterator[Block]:
     yield from gate_blocks(difference)
     if (cause := difference.cause) is not None:
         yield Sentence(cause_text(difference, cause))
+    if moved := difference.opposed_parts:
+        yield Sentence(opposed_text(moved))
     if (one := difference.outlier) is not None:
         takes = f"takes {ms_text(one.ns)}, where the median is {ms_text(one.median_ns)}"
         yield Sentence(f"Step {one.step} of the {one.side} {takes}; without it the verdict would be {one.verdict}.")
@@ -95,7 +97,7 @@ def _parts(difference: RunDifference) -> Table:
     if difference.mean_step_time[2] is None:
         note = "a side has no step with a window on every rank, so there is nothing to split"
         return table_of(PARTS, [], fields, note)
-    return table_of(PARTS, part_rows(difference), fields, _signs_text(difference))
+    return table_of(PARTS, part_rows(difference), fields)
 
 
 def _times(suffix: str) -> list[Field]:
@@ -123,9 +125,9 @@ def _metrics(difference: RunDifference) -> Table:
     what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
     whose, below = ("of the capture", "") if statistics == {None} else ("of the rank with\nmost of it", f"\n{what}")
     said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # where it may be either
-    sure = f"its {percent_text(difference.rules.confidence, 0)}\ninterval"
+    sure, against = f"its {percent_text(difference.rules.confidence, 0)}\ninterval", _against_parts(difference)
     fields = [
-        Field(whose, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], ""), "word"),
+        Field(whose, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], "") + against.get(row["metric"], ""), "word"),
         *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
         Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
         *([Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
@@ -292,16 +294,6 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     return hint or "too close to what counts for more steps to settle it" * is_close
 
 
-def settling_text(steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it") -> str:
-    """Return that so many steps or captures would do, the cheaper one first, beside the steps that both sides have now; nothing of neither."""
-    n, now = max(counts), f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
-    unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
-    ways = [f"about {-(-steps // unit) * unit} steps per capture ({now})"] if steps else []
-    ways += [f"about {captures} captures of each{' like these' if steps else ''}"] if captures else []
-    is_shorter = steps and captures and captures * n < steps
-    return f"{' or '.join(ways[::-1] if is_shorter else ways)} would {aim}" if ways else ""
-
-
 def notes(difference: RunDifference) -> list[str]:
     """Return what to know of the figures: the method, what the interval leaves out, which file set thresholds."""
     method = next((row["method"] for row in difference.metrics.to_pylist() if row["ci_low"] is not None), None)
@@ -344,15 +336,13 @@ def _beside_text(difference: RunDifference) -> str | None:
     )
 
 
-def _signs_text(difference: RunDifference) -> str | None:
-    """Return why a part of the mean step time and the figure of its name may change in opposite ways, where they do."""
+def _against_parts(difference: RunDifference) -> dict[str, str]:
+    """Return what stands behind a figure that changes the other way than the part of its name: how much that changes, on the slowest rank."""
     deltas = {row["metric"]: row["delta"] or 0 for row in difference.metrics.to_pylist()}
     parts = [(row["part"], row["delta_ns"] or 0, deltas[row["part"]]) for row in difference.step_time_parts.to_pylist()]
     little = _LITTLE * (difference.mean_step_time[0] or 0)
-    if not (opposed := [metric_label(name) for name, *both in parts if min(both) < -little and max(both) > little]):
-        return None
-    whose = f"{difference.statistic}s of whichever rank has most of it"
-    return f"Going the other way in the figures below, which are {whose}: {listed(opposed)}."
+    opposed = {name: delta for name, delta, own in parts if min(delta, own) < -little and max(delta, own) > little}
+    return {name: f" (slowest {delta_text('ns', delta)})" for name, delta in opposed.items()}
 
 
 def gate_text(gate: Gate) -> str:
@@ -393,6 +383,11 @@ def cause_text(difference: RunDifference, cause: Cause) -> str:
     if cause.n_matters > 1:
         because = f" Probable causes, by what else changed: {facts}; which of them it is cannot be told apart here."
     part = f"{metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}"
+    for (what, unit, *both), ns in cause.beside:
+        copies = " -> ".join(_side_text(unit, value) for value in both)
+        because += (
+            f" Beside it {what} {copies}, as by gradient_as_bucket_view: exposed copies by {delta_text('ns', ns)}."
+        )
     return f"Mean step time changed by {whole}, {part}.{because}"
 
 

@@ -19,7 +19,7 @@ from nsyspipe.model.names import LONGEST_CALL, few, grouped, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.side_files import RunCapture
-from nsyspipe.report.units import STEP_PARTS, bandwidth_text, ms_text, percent_text
+from nsyspipe.report.units import STEP_PARTS, bandwidth_text, delta_text, metric_label, ms_text, percent_text
 
 if TYPE_CHECKING:
     from nsyspipe.analysis.summary import Evenness, HostFigures
@@ -317,3 +317,22 @@ def _name(one: HostFigures) -> str:
 def report_name(one: HostFigures) -> str:
     """Return a process's report as --rank-map names it: of several processes with the pid."""
     return PurePath(one.report).stem + ("" if one.is_alone else f":{one.pid}")
+
+
+def settling_text(steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it") -> str:
+    """Return that so many steps or captures would do, the cheaper one first, beside the steps that both sides have now; nothing of neither."""
+    n, now = max(counts), f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
+    unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
+    ways = [f"about {-(-steps // unit) * unit} steps per capture ({now})"] if steps else []
+    ways += [f"about {captures} captures of each{' like these' if steps else ''}"] if captures else []
+    is_shorter = steps and captures and captures * n < steps
+    return f"{' or '.join(ways[::-1] if is_shorter else ways)} would {aim}" if ways else ""
+
+
+def opposed_text(parts: Sequence[tuple[str, float]]) -> str:
+    """Return what part of the step time changed against it, or which two against each other, ns."""
+    if len(parts) > 1:
+        told = ", ".join(f"{metric_label(name)} by {delta_text('ns', ns)}" for name, ns in parts)
+        return f"Its parts changed against each other: {told}."
+    ((name, ns),) = parts
+    return f"Against that, {metric_label(name)} takes {ms_text(abs(ns))} {'more' if ns > 0 else 'less'}."

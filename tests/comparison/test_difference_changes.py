@@ -12,10 +12,11 @@ from nsyspipe.api import compare, diff
 from nsyspipe.comparison.changes import StepTable
 from nsyspipe.comparison.comparability import Work, check_comparable, check_order
 from nsyspipe.comparison.difference import Side
-from nsyspipe.comparison.surroundings import _is_alike, surroundings
+from nsyspipe.comparison.surroundings import CHANGES, GRADIENT_COPIES, _is_alike, surroundings
 from nsyspipe.model import schema
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.report.difference import cause_text
+from nsyspipe.report.words import opposed_text
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import MS, plain_run
 from tests.build.tools import Changed
@@ -285,6 +286,42 @@ def test_the_cause_is_the_part_that_changed_most_with_what_it_depends_on(tmp_pat
         assert [(what, *both) for what, both in scaled] == [(what, *map(approx, both)) for what, *both in facts]
 
 
+@pytest.mark.parametrize(("after", "verdict", "said"), [
+    (ms_steps(60, comm=30), "improvement", "Against that, exposed comm takes 20.00 ms more."),
+    (ms_steps(160, idle=0), "regression", "Against that, idle takes 6.000 ms less."),
+    (ms_steps(90, comm=20), "no change", "Its parts changed against each other: compute by -10.00 ms, exposed comm by +10.00 ms."),
+    (ms_steps(60, comm=12), "improvement", None), (ms_steps(101, comm=9), "no change", None),  # less than 2 % of the step
+])  # fmt: skip
+def test_what_changed_against_the_step_time_is_said(tmp_path, after, verdict, said):
+    before = plain_run(tmp_path / "before", ms_steps(100))
+    found = diff(before, plain_run(tmp_path / "after", after, start=2 * 10**18))
+    assert (found.verdict, [opposed_text(found.opposed_parts)] if found.opposed_parts else []) == (
+        verdict,
+        [said][: said is not None],
+    )
+
+
+def test_a_change_of_the_bucket_view_is_named_beside_the_cause(runs, monkeypatch):
+    """As where buckets and gradient_as_bucket_view changed at once: copies are no cause of exposed communication."""
+    row = {
+        "topic": "copies",
+        "what": GRADIENT_COPIES,
+        "unit": "count",
+        "baseline_value": 296.0,
+        "candidate_value": 0.0,
+        "delta": -296.0,
+    }
+    both = diff(runs("2gpu-gpt-b25-shm"), runs("2gpu-gpt-b25"))
+    found = replace(both)
+    vars(found)["changes"] = CHANGES.from_rows([*both.changes.to_pylist(), row])
+    assert found.cause.facts == both.cause.facts
+    assert (
+        " Beside it gradient copies per step 296 -> 0, as by gradient_as_bucket_view: exposed copies by "
+        in cause_text(found, found.cause)
+    )
+    assert both.cause.beside == ()
+
+
 def bucket_run(folder, n, transfer, size=4_000_000, versions=()):
     """Write two ranks of steps of 100 ms of compute and n all-reduces after it, 4 MB in all or so, and open them."""
     folder.mkdir()
@@ -361,7 +398,7 @@ def test_a_rank_that_only_one_side_lacks_blocks(run, made):
     lacking = made(STEPS, world_size=2)
     found = checks(run, lacking)
     assert found["missing-ranks"] == (True, "none", "1")
-    assert found["recorded"] == (False, "none", "ranks-missing")
+    assert found["recorded"] == (False, "none", "1 of 2 ranks are not among the reports (rank 1)")
     assert checks(lacking, lacking) == {"missing-ranks": (False, "1", "1")}  # where both lack the same, they are alike
     one, other = made(STEPS, world_size=12), made(STEPS, STEPS, world_size=12)  # many are counted
     assert checks(one, other)["missing-ranks"] == (True, "1, 2, 3, 4, 5, 6 and 5 more", "2, 3, 4, 5, 6, 7 and 4 more")
@@ -389,7 +426,7 @@ def with_overhead(builder):
     (STEPS, {"name": "iter"}, "step-family", ("'step #'", "'iter #'")),
     (STEPS, {"load": {"skip_first": 0}}, "skipped-steps", ("1", "0")), (STEPS[:2], {}, "few-steps", ("3", "2")),
     (STEPS, {"edit": with_one_range, "load": {"step": "step"}}, "cut-off-steps", ("none", "some")),
-    (STEPS, {"without": ("CUPTI_ACTIVITY_KIND_MEMCPY",)}, "recorded", ("none", "no-memcpy")),
+    (STEPS, {"without": ("CUPTI_ACTIVITY_KIND_MEMCPY",)}, "recorded", ("none", "calls that copy were made, but the report has no table of copies")),
     (STEPS, {"edit": with_overhead}, "profiler-overhead", ("0.0 %", "3.3 %")),
 ])  # fmt: skip
 def test_what_makes_a_comparison_doubtful_is_named(run, made, steps, options, check, words):
@@ -433,6 +470,6 @@ def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path):
 def test_what_would_settle_a_finding_is_not_the_command_that_is_running(runs):
     run = runs("2gpu-gpt-b25-shm")
     (fix,) = [row["fix"] for row in run.problems.to_pylist() if "comm-slows-compute" in row["message"]]
-    assert fix.endswith("compare their kernels: nsyspipe diff")
+    assert fix.endswith("compare their kernels: nsyspipe.diff")
     fixes = {row["fix"] for row in diff(run, run).problems.to_pylist() if "comm-slows-compute" in row["message"]}
-    assert fixes == {fix.removesuffix(": nsyspipe diff")}
+    assert fixes == {fix.removesuffix(": nsyspipe.diff")}
