@@ -80,7 +80,7 @@ def test_a_report_without_gpu_activity_is_answered(tmp_path, invoke):
     (["--backward", "^forward$"], ("summary", "backward_overlap_ratio"), 0.0),
     (["--label", "mine"], ("run", "label"), "mine"),
     (["--run-id", "id7"], ("run", "run_id"), "id7"),
-    (["--rank-map", "steady_0=4,steady_1=3"], ("ranks", 0, "rank"), 3),
+    (["--rank-map", "steady_0=1,steady_1=0"], ("ranks", 0, "rank_source"), "rank_map"),
 ])  # fmt: skip
 def test_every_option_reaches_the_analysis(steady, invoke, options, path, value):
     found = json.loads(invoke(steady, "--json", "-", *options).stdout)
@@ -109,7 +109,7 @@ def test_the_menu_leads_with_the_largest_change_and_fits(ddp):
         assert (done.returncode, done.stderr) == (0, "")
         lines = done.stdout.splitlines()
         assert all(len(line) <= columns for line in lines)
-    assert lines[0].startswith("Largest single change: gradients as bf16, 39.19 ms (34.1 %) less step time (")
+    assert lines[0].startswith("Largest single change: link shm, 75.61 ms (65.9 %) less step time (")
     assert any(line.startswith("change ") and line.endswith("throughput") for line in lines)
 
 
