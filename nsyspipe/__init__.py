@@ -11,15 +11,27 @@ from typing import TYPE_CHECKING
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from nsyspipe.api import compare, diff, load
+    from nsyspipe import errors
+    from nsyspipe.api import compare, diff, load, whatif
     from nsyspipe.comparison.difference import Side
     from nsyspipe.errors import NsyspipeError
-    from nsyspipe.replay.answer import whatif
     from nsyspipe.report import export
     from nsyspipe.report.export import dashboard
     from nsyspipe.run.run import Run
 
-__all__ = ["NsyspipeError", "Run", "Side", "__version__", "compare", "dashboard", "diff", "export", "load", "whatif"]
+__all__ = [
+    "NsyspipeError",
+    "Run",
+    "Side",
+    "__version__",
+    "compare",
+    "dashboard",
+    "diff",
+    "errors",
+    "export",
+    "load",
+    "whatif",
+]
 
 # Imported on first use: the command line must answer --help without Arrow, pandas or SQLAlchemy.
 _HOMES = {
@@ -29,9 +41,10 @@ _HOMES = {
     "compare": "nsyspipe.api",
     "dashboard": "nsyspipe.report.export",
     "diff": "nsyspipe.api",
+    "errors": "nsyspipe.errors",
     "export": "nsyspipe.report.export",
     "load": "nsyspipe.api",
-    "whatif": "nsyspipe.replay.answer",
+    "whatif": "nsyspipe.api",
 }
 
 
@@ -42,7 +55,7 @@ def __getattr__(name: str) -> object:
     import importlib  # noqa: PLC0415 - only a first use needs it
 
     module = importlib.import_module(_HOMES[name])
-    return getattr(module, name, module)  # `export` is a module itself
+    return getattr(module, name, module)  # `errors` and `export` are modules themselves
 
 
 def __dir__() -> list[str]:

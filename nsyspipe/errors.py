@@ -19,7 +19,7 @@ _RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-ranks
 _OPTION = re.compile(
     r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*?(?=; |, or |\)|\n|$))|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
     rf"|--(?:(?P<flag>{'|'.join(_FLAGS)})|(?P<name>{'|'.join(sorted(_VALUED, key=len, reverse=True))}))(?![\w-])"
-    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|regression|any-change|(?:(?<=metric )|(?<=sort )|(?<=dtype ))[a-z]\w*(?:,\w+)*|(?:(?<=run-id )|(?<=skip-first )|(?<=against ))(?!(?:with|out)\b)[\w.+-]+))?"
+    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|regression|any-change|(?:(?<=metric )|(?<=sort )|(?<=dtype ))[a-z]\w*(?:,\w+)*|(?:(?<=run-id )|(?<=skip-first )|(?<=against )|(?<=label ))(?!(?:with|out)\b)[\w.+-]+))?"
 )
 
 
@@ -32,6 +32,8 @@ _COMMAND = re.compile(
     r"|whatif(?P<changes>(?: --[a-z-]+(?: [A-Z\d]\w*)?)*)(?! [A-Z])|(?P<bare>diff|compare)(?=[,.;:)]|$)|(?P<costs>analyze --top \d+)|(?P<verdict>analyze(?= says what))"
     r"|(?P<shell>(?:convert|doctor|redact|schema)\b))"
 )
+_GIVEN = re.compile(r"--[a-z-]+ ((?!and --).+)", re.DOTALL)  # an option with its value
+_LITERAL = re.compile(r"None|True|False|-?\d+(\.\d+)?|[\[({<].*|.*\.\.\.", re.DOTALL)  # as Python writes it
 _LONGEST_VALUE = 60
 # As the system, its loader, SQLite and (last, of a module) Python say it; not every library has an error for it.
 _NO_MEMORY = (
@@ -85,6 +87,15 @@ def in_python(text: str) -> str:
     return _OPTION.sub(parameter, text)
 
 
+def _given_in_python(subject: str) -> str:
+    """Return an option with whatever value was given to it as a parameter."""
+    told, given = in_python(f"{subject}:")[:-1], _GIVEN.fullmatch(subject)
+    name, is_told, value = told.partition("= ")
+    if given is None or not is_told or value != given[1]:
+        return told
+    return f"{name}={value if _LITERAL.fullmatch(value) else repr(value)}"
+
+
 def rows_in_python(rows: Iterable[Mapping[str, Any]], *texts: str) -> list[dict[str, Any]]:
     """Return rows whose texts, of problems messages and fixes, name parameters of the API."""
     names = texts or ("message", "fix")
@@ -109,7 +120,7 @@ class NsyspipeError(Exception):
     exit_code = 2
 
     def __init__(self, subject: str, problem: str, *, found: str | None = None, fix: str | None = None) -> None:
-        super().__init__(in_python(f"{subject}: {problem}"))
+        super().__init__(f"{_given_in_python(subject)}: {in_python(problem)}")
         self.subject, self.problem, self.found, self.fix = subject, problem, found, fix
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -122,7 +133,9 @@ class NsyspipeError(Exception):
         return [f"{self.subject}: {self.problem}", *extra]
 
     def __str__(self) -> str:
-        return in_python("\n".join(self.lines()))
+        first, *more = self.lines()
+        problem = in_python(first.removeprefix(self.subject))
+        return "\n".join([f"{_given_in_python(self.subject)}{problem}", *map(in_python, more)])
 
 
 class InputError(NsyspipeError):
@@ -199,7 +212,10 @@ def require(is_so: object, problem: str) -> None:
 
 def short_repr(given: object) -> str:
     """Return how Python writes a value, in a line of some 60 characters: a table would fill the screen."""
-    return shortened(" ".join(repr(given).split()), _LONGEST_VALUE)
+    try:
+        return shortened(" ".join(repr(given).split()), _LONGEST_VALUE)
+    except ValueError:  # of thousands of digits
+        return "a number too large to be shown"
 
 
 def shortened(text: str, longest: int) -> str:

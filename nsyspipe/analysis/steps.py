@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, ProcessOperations
 from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, least_of, outermost, sums_of
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, grouped, holds_steps, is_operator, is_part_of_step
 from nsyspipe.model.table import Flags, Int64
 
@@ -321,9 +321,12 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     first, last = map(int, ends)
     if ((numbers >= first) & (numbers <= last)).any():
         return first, last
+    shown_first, shown_last = short_repr(first), short_repr(last)
     if first > last:
-        raise OptionError(f"steps {first}:{last}", "end before they begin", fix=f"--perfetto-steps {last}:{first}")
-    given, found, fix = f"steps {first}:{last}" if first < last else f"step {first}", "no steps at all", None
+        in_order = f"--perfetto-steps {shown_last}:{shown_first}"
+        raise OptionError(f"steps {shown_first}:{shown_last}", "end before they begin", fix=in_order)
+    given = f"steps {shown_first}:{shown_last}" if first < last else f"step {shown_first}"
+    found, fix = "no steps at all", None
     if numbers.size:
         lowest, highest = numbers.min(), numbers.max()
         found = f"steps {lowest} to {highest}"

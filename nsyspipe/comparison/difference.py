@@ -17,6 +17,7 @@ from nsyspipe.comparison.gate import NOTHING_SET, GateSettings, check_can_fail
 from nsyspipe.comparison.metrics import INCONCLUSIVE, Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
 from nsyspipe.comparison.surroundings import Cause, cause_of, opposed_parts, surroundings
 from nsyspipe.errors import OptionError, rows_in_python
+from nsyspipe.model.options import check_text
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 _THIS = ": nsyspipe diff"  # a fix that this is itself
@@ -46,8 +47,7 @@ class Side:
         return Work.of(self.runs)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.label, str):
-            raise OptionError.of_kind("label", self.label, "a text", "a name in quotes, as 'main'")
+        check_text("label", self.label, "a name in quotes, as 'main'")
         runs = [self.runs] if isinstance(self.runs, Run) else self.runs
         if not isinstance(runs, list | tuple) or any(isinstance(run, str | Path) for run in runs):
             raise OptionError.of_kind("runs", self.runs, "a loaded run, or several,", "Side('main', [load(RUN)])")

@@ -13,7 +13,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.options import several
 
 if TYPE_CHECKING:
@@ -53,30 +53,36 @@ def check_confidence(confidence: object, name: str = "--confidence", fix: str = 
     """Return a confidence above 0.5 and below 1, of a text too; an `OptionError` in which it is called `name` if it is none."""
     value = _number(confidence)
     if not _LEAST_CONFIDENCE < value < 1:
-        raise OptionError(f"{name} {confidence!r}", f"is no number between {_LEAST_CONFIDENCE} and 1", fix=fix)
+        given = f"{name} {short_repr(confidence)}"
+        raise OptionError(given, f"is no number between {_LEAST_CONFIDENCE} and 1", fix=fix)
     return value
 
 
 def effect_ratio(min_effect_pct: object) -> float:
     """Return a percentage from 0 as a ratio, of a text as `parse_min_effect` reads it; a number below 0.1 may be one already."""
-    value = _number(min_effect_pct)
-    if isinstance(min_effect_pct, str) or 0 < value < _LEAST_NUMBER:
-        return parse_min_effect(str(min_effect_pct))
-    if not 0 <= value < math.inf:
-        raise OptionError(f"min_effect_pct={min_effect_pct!r}", "is no percentage from 0", fix="min_effect_pct=2")
-    return value / 100
+    if isinstance(min_effect_pct, str):
+        return parse_min_effect(min_effect_pct)
+    value, given = _number(min_effect_pct), f"min_effect_pct={short_repr(min_effect_pct)}"
+    return _checked_effect(value / 100, given, "min_effect_pct=2", is_told=not 0 < value < _LEAST_NUMBER)
 
 
 def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-effect 2%") -> float:
     """Return a percentage as a ratio: ``2%`` and ``2`` are both 0.02; ``0.02`` may be either, and has to say ``%``."""
     found = _PERCENT.fullmatch(text.strip())
-    value = float(found[1]) / 100 if found else math.inf
-    if 0 < 100 * value < 1 and not text.strip().endswith("%"):
+    value = float(found[1]) / 100 if found else math.nan
+    is_told = text.strip().endswith("%") or not 0 < 100 * value < 1
+    return _checked_effect(value, f"{name} {short_repr(text)}", fix, is_told=is_told)
+
+
+def _checked_effect(value: float, given: str, fix: str, *, is_told: bool) -> float:
+    if not is_told:
         ratio, percent = f"{10000 * value:.4g}%", f"{100 * value:.4g}%"
         problem = f"may mean {ratio} (a ratio) or {percent} (per cent)"
-        raise OptionError(f"{name} {text!r}", problem, fix=f"write '{ratio}' or '{percent}'")
-    if not math.isfinite(value):
-        raise OptionError(f"{name} {text!r}", "is no percentage from 0", fix=fix)
+        raise OptionError(given, problem, fix=f"write '{ratio}' or '{percent}'")
+    if not 0 <= value < 1:
+        is_percentage = 1 <= value < math.inf
+        problem = "is 100 % of the baseline or more: hardly a change is" if is_percentage else "is no percentage from 0"
+        raise OptionError(given, problem, fix=fix)
     return value
 
 
@@ -85,7 +91,13 @@ def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, 
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
 
     names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-    checked = tuple(dict.fromkeys(several("metrics", names, "a name, or several,", "metrics='step_time'")))
+    needed, fix = "a name, or several,", "metrics='step_time'"
+    named = [*several("metrics", names, needed, fix)]
+    if not all(isinstance(name, str) for name in named):
+        raise OptionError.of_kind("metrics", names, needed, fix)
+    checked = tuple(dict.fromkeys(named))
+    if not checked:
+        raise OptionError(f"{option} []", "names no metric", fix=f"{option} step_time")
     for name in checked:
         if name not in METRICS:
             raise OptionError.no_such_name(f"{option} {name!r}", "there is no such metric", name, METRICS)
@@ -97,7 +109,7 @@ def _number(value: object) -> float:
     is_number = isinstance(value, Real | str) and not isinstance(value, bool)
     try:
         return float(value) if is_number else math.nan  # type: ignore[arg-type]  # a number, or a text
-    except ValueError:
+    except (ValueError, OverflowError):
         return math.nan
 
 

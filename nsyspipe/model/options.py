@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from numbers import Integral
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any
 
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, short_repr, shortened
 from nsyspipe.model.names import PHASE_PATTERNS
 
 AUTO = "auto"  # --skip-first auto: drop the first complete step when another one remains
@@ -22,7 +22,8 @@ REPETITION = "repetition"  # --step repetition: steps by what launches repeat, w
 DEFAULT_FINDINGS = 5  # --findings: a screen has more to show
 OnProgress = Callable[[int, int], None]  # called with (done, in all)
 _MOST_DIGITS = 18
-_MOST_RANKS = 1 << 20  # more than any job has
+_LONGEST_GIVEN = 60
+MOST_RANKS = 1 << 20  # more than any job has
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class Reading:
     def from_text(cls, *, n_steps: int | None = None, **patterns: str | None) -> Reading:
         """Compile the regular expressions ``step``, ``comm_kernel`` and those of phases; the step ``none`` is no step at all."""
         step, comm_kernel = (patterns.pop(name, None) for name in ("step", "comm_kernel"))
-        phases = PHASE_PATTERNS | {phase: text for phase, text in patterns.items() if text}
+        phases = PHASE_PATTERNS | {phase: text for phase, text in patterns.items() if text is not None}
         return cls(
-            None if step in (None, NO_STEPS, REPETITION) else compile_pattern("--step", step or ""),
+            None if step in (None, NO_STEPS, REPETITION) else compile_pattern("--step", step),
             step == NO_STEPS,
             step == REPETITION or n_steps is not None,
             n_steps,
@@ -56,12 +57,13 @@ class Reading:
 
 def compile_pattern(option: str, text: str) -> re.Pattern[str]:
     """Compile a user's regular expression; an `OptionError` says where it breaks."""
+    check_kind(option.lstrip("-"), text, str, "a regular expression as text", "'^step'")
+    if not text:
+        raise OptionError(f"{option} ''", "is empty, which matches everything", fix=f"leave {option} out")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # [[ may mean a set some day
             return re.compile(text)
-    except TypeError as error:
-        raise OptionError.of_kind(option.lstrip("-"), text, "a regular expression as text", "'^step'") from error
     except (re.error, OverflowError, RecursionError) as error:
         position = getattr(error, "pos", None)
         why = f"{getattr(error, 'msg', error)}{'' if position is None else f' at position {position}'}"
@@ -69,29 +71,49 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
         raise OptionError(f"{option} {text!r}", f"not a regular expression: {why}", fix=fix) from error
 
 
-def parse_ranks(text: str, option: str = "--ranks") -> frozenset[int]:
+def parse_ranks(text: str, option: str = "--ranks", given: str | None = None) -> frozenset[int]:
     """Read ``0,7,63`` or ``0-3,7``; OptionError if it is neither."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        problem, ranks = f"'{part}' is neither a rank nor a range of ranks", None
+        problem, ranks = f"{short_repr(part)} is neither a rank nor a range of ranks", None
         with contextlib.suppress(ValueError):
             ranks = range(int(first), int(last if dash else first) + 1)
             problem = "" if ranks else f"the range {part} ends before it begins"
-        if ranks and ranks[-1] >= _MOST_RANKS:
-            problem = f"no job has a rank {ranks[-1]}"
+        if ranks and ranks[-1] >= MOST_RANKS:
+            problem = f"no job has a rank {short_repr(ranks[-1])}"
         if problem or ranks is None:
-            raise OptionError(f"{option} {text}", problem, fix=f"{option} 0,7,63 or {option} 0-3")
+            given = given or f"{option} {shortened(text, _LONGEST_GIVEN)}"
+            raise OptionError(given, problem, fix=f"{option} 0,7,63 or {option} 0-3")
         found |= set(ranks)
     return frozenset(found)
 
 
-def check_whole(name: str, value: object, fix: str) -> None:
+def check_whole(name: str, value: object, fix: str, least: int = 1) -> None:
     """Refuse (OptionError) what is given to a parameter of Python in place of a whole number from 1, or None."""
     if value is not None and (type(value) is bool or not isinstance(value, Integral)):
         raise OptionError.of_kind(name, value, "a whole number", fix)
-    if value is not None and value < 1:
-        raise OptionError(f"{name}={value}", "is no number from 1", fix=fix)
+    if value is not None and value < least:
+        raise OptionError(f"{name}={short_repr(value)}", f"is no number from {least}", fix=fix)
+
+
+def check_number(name: str, value: object, fix: str) -> None:
+    """Refuse (OptionError) what is given to a parameter of Python in place of a number, or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+        raise OptionError.of_kind(name, value, "one number", fix)
+    try:
+        float(value or 0)
+    except OverflowError as error:
+        raise OptionError(f"{name}={short_repr(value)}", "is too large", fix="a smaller number") from error
+
+
+def check_text(name: str, value: object, fix: str) -> None:
+    """Refuse (OptionError) what is given to a parameter of Python in place of a text that can be written, or None."""
+    check_kind(name, value, str, "a text", fix)
+    text = "" if value is None else str(value)
+    if value is not None and (not text or text.encode(errors="replace").decode() != text):
+        problem = "has half of a pair of surrogates, which cannot be written" if text else "is empty"
+        raise OptionError(f"{name}={short_repr(value)}", problem, fix=fix)
 
 
 def check_kind(name: str, value: object, kind: type | UnionType, needed: str, fix: str) -> None:
@@ -111,7 +133,10 @@ def path_of(name: str, given: object, fix: str) -> str:
     """Return the path that a parameter of Python names; an `OptionError` if it is anything else."""
     if not isinstance(given, str | os.PathLike):
         raise OptionError.of_kind(name, given, "a path", fix)
-    return os.fspath(given)
+    with contextlib.suppress(UnicodeEncodeError):
+        if b"\0" not in os.fsencode(given):
+            return os.fspath(given)
+    raise OptionError(f"{name}={short_repr(given)}", "is no file name", fix=fix)
 
 
 def paths_of(name: str, given: object, fix: str) -> list[str]:
@@ -133,7 +158,8 @@ def _number(option: str, word: str, value: str | int) -> int | None:
     if text == word:
         return None
     if not re.fullmatch(r"[0-9]+", text):
-        raise OptionError(f"{option} {value}", f"neither a number from 0 nor '{word}'", fix=f"{option} {word}")
+        given = f"{option} {shortened(str(value), _LONGEST_GIVEN)}"
+        raise OptionError(given, f"neither a number from 0 nor '{word}'", fix=f"{option} {word}")
     return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.links import nominal_speed
 from nsyspipe.analysis.steps import FEW_STEPS
-from nsyspipe.errors import NsyspipeError, OptionError, in_python, rows_in_python
+from nsyspipe.errors import NsyspipeError, in_python, rows_in_python
 from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
 from nsyspipe.findings.judge import EXPOSURE, in_order, is_conditional, severity_of
 from nsyspipe.findings.slow_link import nvlink_promise
@@ -170,93 +170,9 @@ class WhatIf(ShownInNotebooks):
         return pa.Table.from_pylist(rows, pa.schema((one.name, types.get(one.type, pa.string())) for one in shown))
 
 
-def whatif(
-    run: Run,
-    *,
-    bandwidth: float | str | None = None,
-    link: str | None = None,
-    gradient_dtype: str | None = None,
-    bucket_mb: float | None = None,
-    no_wait: bool = False,
-    no_grad_copy: bool = False,
-    no_sync: bool = False,
-    prefetch: bool = False,
-    perfect_overlap: bool = False,
-    gradient_bytes: float | None = None,
-) -> WhatIf:
-    """Replay the captured steps with other communication, and say what the step time would be.
-
-    Each rank's own work (its main stream, with its gaps) is kept; collective k starts when the work before it is
-    done and the collective before it has ended, ends T_k after its last start over ranks, and what needs it waits
-    for that end. Work beside communication takes 1 + c times as long, and each operation begins a delay later: c is that of
-    the kernels that ``comm-slows-compute`` compares, the delay that of the gaps between operations; assumed where the
-    capture does not show them.
-    The step time is that of ``summary``: of each summary step the largest window over ranks, then the median.
-
-    Parameters
-    ----------
-    run
-        From reports or saved with its operations; of a single rank of several what needs no other is answered.
-    bandwidth
-        Bus bandwidth (busbw of nccl-tests) in bytes per second, as ``"300GB/s"``, or as ``"2x"`` of the captured one; with a
-        role of `schema.TRAFFIC` in front (``"tensor=2x"``) of its communicators alone. Of gradients captured = gradient bytes x
-        2(n-1)/n / transfer: T_k x captured / given over a slower link, 30 us + (T_k - 30 us) x captured / given over a
-        faster one.
-    link
-        A name of `links.NAMED_LINKS` (``nvlink4``, ``pcie5x16``, ``infiniband-ndr``, ``roce-400``, ``shm``, …), or of
-        a GPU for its NVLink (``a100``): its bandwidth. One that the capture reaches about (within 20 %) changes nothing.
-    gradient_dtype
-        ``bf16`` or ``fp16`` in place of f32: half the bytes, and twice the time of the copies for casting.
-    bucket_mb
-        DDP's ``bucket_cap_mb``: gradients in order of readiness, a bucket closed by the one that fills it; T of each =
-        30 us + its bytes x captured time per byte; where one bucket was captured, those that begin beside work are 2 %
-        longer and wait for a place on the GPU. The captured buckets stay as they are.
-    no_wait
-        All ranks work as the middle one of each step.
-    no_grad_copy
-        ``gradient_as_bucket_view=True``: without the copies that follow the collectives.
-    no_sync
-        Of an accumulation, gradients are sent in the last micro-batch alone: DDP's ``no_sync()`` in the others, without what
-        scales them into buckets and copies them out.
-    prefetch
-        Of FSDP, each all-gather of parameters may begin when the one before it in its step may.
-    perfect_overlap
-        All communication beside work: max(work + c / (1 + c) x sum of T, sum of T) of each step.
-    gradient_bytes
-        Bytes of gradients per step, where neither NCCL's payload nor copies say them; changes nothing by itself.
-        Where they do, it must be within 10 % of what they say.
-
-    Returns
-    -------
-    WhatIf
-        With any change asked for, one scenario of all of them together (id ``custom``); otherwise a menu of single
-        changes, the largest gain first.
-
-    Raises
-    ------
-    OptionError
-        If a value cannot be used, or values contradict each other or the capture.
-    DatasetError
-        If the run was saved without its operations.
-
-    Notes
-    -----
-    The interval comes from replays with the least and the most of each thing that is not known (c and the delay; bandwidth and
-    overhead of a collective; ready times that were not seen), half a per cent for two captures of one program, and twice
-    the standard error of the median: the root of the sum of their squares, since nothing ties one to another. It
-    reaches 2 % of the predicted step time to either side, but not below the step if transfers took no time: on 28 pairs of
-    captures the model was off by 1.1 % in the middle, and once by more than 4 %: of one bucket, 25 MB and bf16 at once took 5.8 %
-    more than predicted, beyond the range; each alone takes 2 % more, and hosts of that capture are hardly ahead. The rest is open. What it does not cover is refused with its reason.
-
-    A faster link is not predicted to be slower, nor its range to end higher, on any capture that was tried; yet nothing
-    forces it: between 30 and 300 GB/s the slowdown that is assumed grows with the bandwidth, and holds while ranks wait.
-    """
-    if not isinstance(run, Run):
-        raise OptionError("whatif", "takes a run", found=type(run).__name__, fix="whatif(nsyspipe.load(REPORTS))")
-    asked = knobs_of(
-        bandwidth=bandwidth, link=link, gradient_bytes=gradient_bytes, gradient_dtype=gradient_dtype, bucket_mb=bucket_mb,
-        no_wait=no_wait, no_grad_copy=no_grad_copy, no_sync=no_sync, prefetch=prefetch, perfect_overlap=perfect_overlap,
-    )  # fmt: skip
+def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> WhatIf:  # noqa: ANN401 - of `knobs_of`
+    """Answer what `api.whatif` is asked, of an opened run."""
+    asked = knobs_of(gradient_bytes=gradient_bytes, **changes)
     opened = opened_replay(run, gradient_bytes)
     replay = None if isinstance(opened, str) else opened
     fitting = {key: one for key, one in _WHERE_IT_FITS.items() if replay and not why_refused(replay, one)}

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.links import GB, NAMED_LINKS, named_link
 from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
-from nsyspipe.model.options import check_flags, check_kind
+from nsyspipe.model.options import check_flags, check_kind, check_number
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Float64
 from nsyspipe.replay.gradients import bucket_ends
@@ -32,6 +31,7 @@ _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _NUMBER = r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([kKmMgGtT]?)"
 _FORM = re.compile(_NUMBER + r"B/?[sS]\s*")
 _FACTOR = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*[xX]\s*")
+_EXAMPLES = {"bucket_mb": "25", "gradient_bytes": "665_000_000", "bandwidth": "'300GB/s'"}
 _BITS = re.compile(_NUMBER + r"(?:b/?[sS]|bps|[bB]its?/[sS])\s*")  # as networks are told: 200Gb/s, 200Gbit/s, 200Gbps
 
 LINKS = {link.name: link for link in NAMED_LINKS}
@@ -103,13 +103,13 @@ class Knobs:
         return ", ".join(_KNOBS[name][0](value) for name, value in self.given.items())
 
 
-def _check_positive(option: str, value: float | None) -> None:
+def _check_positive(option: str, value: Any) -> None:  # noqa: ANN401 - whatever was given
     name = option[2:].replace("-", "_")
-    fix = "one whatif for each number"
-    if (number := re.match(_NUMBER, str(value))) is not None:  # as text, with a unit maybe
+    fix = "one whatif for each number" if isinstance(value, list | tuple) else f"{name}={_EXAMPLES[name]}"
+    if isinstance(value, str) and (number := re.match(_NUMBER, value)) is not None:  # with a unit maybe
         bytes_of_unit = _UNITS[number[2].lower()] if name == "gradient_bytes" else 1
         fix = f"{name}={float(number[1]) * bytes_of_unit:.15g}"
-    check_kind(name, value, Real, "one number", fix)
+    check_number(name, value, fix)
     if value is not None and not 0 < value < float("inf"):
         raise OptionError(f"{option} {value:g}", "is not a positive number", fix="a number above 0")
 
@@ -137,7 +137,8 @@ def knobs_of(
     """Return the changes that `answer.whatif` was asked for; an `OptionError` if a value cannot be used, or two contradict."""
     _check_positive("--gradient-bytes", gradient_bytes)
     check_kind("link", link, str, "the name of a link", "link='nvlink4'")
-    check_kind("bandwidth", bandwidth, str | Real, "a bandwidth", "bandwidth='300GB/s'")
+    if not isinstance(bandwidth, str):
+        check_number("bandwidth", bandwidth, "bandwidth='300GB/s'")
     if isinstance(bandwidth, str):  # [ROLE=]300GB/s, or [ROLE=]2x, twice what is captured
         role, is_named, rate = bandwidth.rpartition("=")
         if is_named and role not in ROLES:

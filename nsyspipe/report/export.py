@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.options import check_flags, path_of
 from nsyspipe.report import files
 from nsyspipe.version import __version__
@@ -116,7 +116,7 @@ def write(
     of_trace = {what: given for what, given in (("steps", steps), ("ranks", ranks)) if given is not None}
     if of_trace and name != "perfetto":
         what, given = of_trace.popitem()
-        raise OptionError(f"{what}={given}", "belongs to a trace", fix=f"run.pftrace, or no {what}")
+        raise OptionError(f"{what}={short_repr(given)}", "belongs to a trace", fix=f"run.pftrace, or no {what}")
     if not isinstance(answer, Run):
         text = formats[name].text()
         files.write_text(path, text, inputs, may_replace=lambda: force or formats[name].identity_of(path) == identity)

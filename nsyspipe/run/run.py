@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.kernels import costliest, costs
-from nsyspipe.analysis.steps import REPETITION as BY_REPETITION
+from nsyspipe.analysis.steps import REPETITION as BY_REPETITION, check_steps
 from nsyspipe.analysis.summary import Evenness, evenness, step_times, telling_ranks
-from nsyspipe.errors import NsyspipeError, OptionError, in_python, rows_in_python, short_repr
+from nsyspipe.errors import NsyspipeError, OptionError, in_python, rows_in_python, short_repr, shortened
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
-from nsyspipe.model.names import ranges
-from nsyspipe.model.options import check_kind, check_whole
+from nsyspipe.model.names import few, ranges
+from nsyspipe.model.options import MOST_RANKS, check_kind, check_whole
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 AskedSteps: TypeAlias = tuple[int, int] | int | None  # the first and the last, or one, by number; None for all
 AskedRanks: TypeAlias = Iterable[int] | int | None  # likewise
+_SHOWN, _LONG = 8, 100  # ranges of ranks in a message, and its letters
 # What the steps of a run come from: ranges, what launches repeat, without device activity its hosts; or there are none.
 RANGES, REPETITION, HOST, CAPTURE = "ranges", "repetition", "host", "capture"
 
@@ -292,6 +293,7 @@ class Run(ShownInNotebooks, ABC):
             return self._table("timeline")
         if step is not None:
             check_kind("step", step, Integral, "the number of one step", "step=14")
+            step, _ = check_steps(self.steps(), step)
         return self._timeline(step, ranks)
 
     def _timeline(self, step: int | None = None, ranks: AskedRanks = None) -> pa.Table:
@@ -332,6 +334,7 @@ class Run(ShownInNotebooks, ABC):
 
     def telling_ranks(self, most: int) -> list[int]:
         """Return at most so many ranks that tell most about the run: the most waited for, slowest, most exposed, fastest, some between."""
+        check_whole("most", most, "most=8", 0)
         whole = self.breakdown() if self.is_capture else None
         return telling_ranks(self.rank_summary(), self.stragglers(), whole, most)
 
@@ -340,13 +343,15 @@ class Run(ShownInNotebooks, ABC):
         there: list[int] = self.ranks["rank"].to_pylist()
         if ranks is None:
             return there
-        wanted: set[Any] = {*ranks} if isinstance(ranks, Iterable) else {ranks}
-        if not all(isinstance(one, Integral) for one in wanted):
-            raise OptionError.of_kind("ranks", ranks, "a rank, or several", "ranks=[0, 7]")
+        # More than any job has are not gone through.
+        wanted: set[Any] = {*itertools.islice(ranks, MOST_RANKS)} if isinstance(ranks, Iterable) else {ranks}
+        if not all(isinstance(one, Integral) and not isinstance(one, bool) for one in wanted):
+            raise OptionError.of_kind("ranks", ranks, "a rank, or several,", "ranks=[0, 7]")
         if unknown := sorted(wanted - {*there}):
-            found, left = ", ".join(ranges(there)), ",".join(ranges(wanted & {*there} or there))
+            found, left = few(ranges(there), _SHOWN), ",".join(ranges(wanted & {*there} or there))
             found, fix = f"ranks {found}", f"--perfetto-ranks {left}" if there else None
-            raise OptionError(f"ranks {', '.join(ranges(unknown))}", "are not in this run", found=found, fix=fix)
+            given = f"ranks {shortened(few(ranges(unknown), _SHOWN), _LONG)}"
+            raise OptionError(given, "are not in this run", found=found, fix=fix)
         return sorted(wanted)
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from nsyspipe.analysis.phases import phase_ranges, with_copies_behind
 from nsyspipe.analysis.repeated_steps import backward_of_operators, backward_of_thread
 from nsyspipe.analysis.repetition import LaunchSequence, Repetition, find_repetition, launch_sequence
 from nsyspipe.analysis.steps import REPETITION, Candidate, Members, TextFamilies, candidates, choose, members_of
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model import canonical
 from nsyspipe.model.names import PHASES, is_optimizer, is_part_of_step
 from nsyspipe.model.options import Reading
@@ -99,11 +99,12 @@ def _candidates(events: ProcessEvents, families: TextFamilies, names: Mapping[in
 
 
 def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
+    given = f"--steps {short_repr(n_steps)}"
     if (repeated := find_repetition(sequence)) is None:
-        return OptionError(f"--steps {n_steps}", "launches repeat nothing", fix="leave --steps out")
+        return OptionError(given, "launches repeat nothing", fix="leave --steps out")
     n_units = repeated.edges.size - 1
     found, fix = f"{n_units} x {repeated.n_launches} launches", f"--steps {n_units}, or leave --steps out"
-    return OptionError(f"--steps {n_steps}", "launches repeat nothing about as often", found=found, fix=fix)
+    return OptionError(given, "launches repeat nothing about as often", found=found, fix=fix)
 
 
 def _by_repetition(process_id: int, units: Repetition, *, is_marked: bool) -> Iterator[Problem]:

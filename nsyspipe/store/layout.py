@@ -265,6 +265,10 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
     named_so = [one if label in ("", one) else f"{one} ({label})" for one, label in [*labels.items()][-_SHOWN:]]
     shown = ", ".join(named_so) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
     listing = f"nsyspipe doctor {shlex.quote(str(store))}, which lists its runs"
+    if wanted is None and label and ids:
+        other = nearest_name(label, {*labels.values()} - {""})
+        instead = f"--label {shlex.quote(other)}, or {listing}" if other else listing
+        raise OptionError(f"--label {label}", f"no run of {path} has that label", found=shown, fix=instead)
     if wanted is None:
         # One with its operations fits every command.
         with_operations = [one for one in ids if (store / "events" / f"{RUN_DIRECTORY}{one}").is_dir()]

@@ -2,11 +2,11 @@
 
 import pytest
 
+import nsyspipe
 from nsyspipe.api import compare, diff, load
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import overall_verdict
 from nsyspipe.errors import OptionError, ReportNotFoundError
-from nsyspipe.replay.answer import whatif
 from nsyspipe.report.difference import verdict_text
 from nsyspipe.report.scoreboard import doubts
 from nsyspipe.store.write import save
@@ -40,8 +40,11 @@ def test_a_list_of_runs_is_several_captures_and_a_store_all_its_runs(run, made, 
         compare(str(run.inputs[0].parent))
     with pytest.raises(OptionError, match="is not of runs"):
         diff(["a_0.sqlite", "a_1.sqlite"], run)
-    with pytest.raises(OptionError, match="takes a run"):
-        whatif("nowhere")
+    with pytest.raises(OptionError, match="asks one run, and several are given"):
+        nsyspipe.whatif([run, other])
+    assert nsyspipe.whatif(run.inputs[0].parent) == nsyspipe.whatif(run)
+    with pytest.raises(ReportNotFoundError):
+        nsyspipe.whatif("nowhere")
     with pytest.raises(ReportNotFoundError):
         diff("nowhere", run)
     with pytest.raises(ReportNotFoundError):

@@ -27,7 +27,7 @@ ORDERED_OTHERWISE = {"expected_ns_per_step", "saving_ns_per_step", "blocked_ns_p
 
 def test_public_names_are_sorted_and_exist():
     assert nsyspipe.__all__ == [
-        "NsyspipeError", "Run", "Side", "__version__", "compare", "dashboard", "diff", "export", "load", "whatif",
+        "NsyspipeError", "Run", "Side", "__version__", "compare", "dashboard", "diff", "errors", "export", "load", "whatif",
     ]  # fmt: skip
     assert all(getattr(nsyspipe, name) is not None for name in nsyspipe.__all__)
     assert {name for name in dir(nsyspipe) if not name.startswith("_")} == {*nsyspipe.__all__} - {"__version__"}  # Tab
@@ -90,6 +90,8 @@ def compared(run, **options):
     return api.diff(run, run, **options)
 
 
+LARGE = f"1{56 * '0'}..."  # 10**400, in a line of 60 characters
+
 WRONG: dict[str, Callable[[Any], object]] = {
     "reports=None: is a NoneType": lambda _: api.load(None),
     "reports=[]: names no report": lambda _: api.load([]),
@@ -100,7 +102,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "on_progress=1: is an int": lambda _: api.load("a.sqlite", on_progress=1),
     "run='store': is a str": lambda _: api.export.parquet("store", "s2"),
     "run=<RunDifference": lambda run: api.export.parquet(api.diff(run, run), "s2"),
-    "reports=<Run 'steady': 2 ranks, 4 steps, 2 in the figures>: is a run": api.load,
+    "reports=<Run 'steady': 2 ranks, 4 steps, 2 in the figures": api.load,
     "table pyarrow.Table rank: int64": lambda run: run.to_pandas(run.steps()),
     "steps='x': is a str": lambda _: api.load("a.sqlite", steps="x"),
     "jobs=0: is no number from 1": lambda _: api.load("a.sqlite", jobs=0),
@@ -143,7 +145,36 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "answer=3: is an int": lambda _: api.export.write(3, "a.html"),
     "store=3: is an int": lambda run: api.export.parquet(run, 3),
     "path=3: is an int": lambda run: api.dashboard(run.header.label, 3),
-    "min_effect_pct='0.02': may mean 2% (a ratio)": partial(compared, min_effect_pct=0.02),
+    "against=5: is an int, where a text was needed": lambda run: api.diff("store", run, against=5),
+    "step=b'step': is a bytes, where a regular expression": lambda _: api.load(__file__, step=b"step"),
+    "step='': is empty, which matches everything\n  fix: leave step= out": lambda _: api.load(__file__, step=""),
+    f"step {10**30}: no rank has such a step\n  found: steps 0 to 3": lambda run: run.timeline(10**30),
+    "step a number too large to be shown: no rank": lambda run: run.timeline(10**5000),
+    "sort=['step_time']: is a list, where a text was": lambda run: api.compare([run], sort=["step_time"]),
+    "sort='speed': there is no such metric": lambda run: api.compare([run], sort="speed"),
+    "most='a': is a str, where a whole number": lambda run: run.telling_ranks("a"),
+    "ranks=True: is a bool, where a rank": lambda run: run.operations(ranks=True),
+    "ranks 2-1048575: are not in this run\n  found: ranks 0-1\n": lambda run: run.operations(ranks=range(10**12)),
+    **{f"{name}={LARGE}: is too large\n": partial(lambda run, name: api.whatif(run, **{name: 10**400}), name=name)
+       for name in ("bucket_mb", "bandwidth", "gradient_bytes")},
+    f"min_effect_pct={LARGE}: is no percentage from 0\n": partial(compared, min_effect_pct=10**400),
+    f"confidence={LARGE}: is no number between 0.5 and 1\n": partial(compared, confidence=10**400),
+    "path='a\\x00.html': is no file name": lambda run: api.export.write(run, "a\0.html"),
+    "store='a\\x00': is no file name": lambda run: api.export.parquet(run, "a\0"),
+    "pages='a\\x00': is no file name": lambda _: api.dashboard("store", "a.html", pages="a\0"),
+    "label='\\ud800': has half of a pair of surrogates": lambda _: api.load("a.sqlite", label="\ud800"),
+    "run_id='': is empty": lambda _: api.load("a.sqlite", run_id=""),
+    "bucket_mb=True: is a bool, where one number was": lambda run: api.whatif(run, bucket_mb=True),
+    "metrics='': there is no such metric": partial(compared, metrics=""),
+    "metrics=[]: names no metric\n  fix: metrics='step_time'": partial(compared, metrics=[]),
+    "metrics=[['idle']]: is a list, where a name": partial(compared, metrics=[["idle"]]),
+    "min_effect_pct=100: is 100 % of the baseline or more": partial(compared, min_effect_pct=100),
+    "min_effect_pct='250%': is 100 % of the baseline or more": partial(compared, min_effect_pct="250%"),
+    "skip_first=-1: is no number from 0": lambda _: api.load(__file__, skip_first=-1),
+    "skip_first='-1': neither a number from 0 nor": lambda _: api.load(__file__, skip_first="-1"),
+    "ranks='a': 'a' is neither a rank nor": lambda _: api.load(__file__, ranks="a"),
+    "rank_map='x': neither pairs nor a readable file\n  fix: rank_map=": lambda _: api.load(__file__, rank_map="x"),
+    "min_effect_pct=0.02: may mean 2% (a ratio)": partial(compared, min_effect_pct=0.02),
 }  # fmt: skip
 
 
@@ -291,6 +322,8 @@ def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_pat
     for run in (steady_run, two):
         nsyspipe.export.parquet(run, tmp_path / "store")
     assert nsyspipe.load(tmp_path / "store", label="two").header.run_id == two.header.run_id
+    with pytest.raises(OptionError, match=r"label='tw': .*\n  found: .*\(two\)(?s:.*)\n  fix: label='two', or "):
+        nsyspipe.load(tmp_path / "store", label="tw")
     saved = nsyspipe.load(tmp_path / "store:two")
     shutil.rmtree(tmp_path / "store")
     assert repr(saved).startswith("<Run that cannot be read: ")
