@@ -129,7 +129,8 @@ def gain_text(findings: Sequence[Finding], *, is_whole: bool = True) -> list[str
     is_largest &= first in clear if replayed else not (first.is_limit or first.refused)
     little = is_little(findings)
     name = "Little to gain" if little else "Largest gain" if is_largest else "To change first"
-    more = []
+    level = [one for one in clear if one is not first and first in clear and first.is_level(one)]
+    more = [f"Level with it: {one.action}: likely {one.likely}." for one in level[:1]]
     if clear and first not in clear:
         more = [f"Largest clear gain of those replayed: {clear[0].action}: likely {clear[0].likely}."]
     elif not (clear or little or all(one is first for one in replayed)):

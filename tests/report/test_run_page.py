@@ -156,6 +156,7 @@ def told(rows, step_ns):
 
 
 LIMIT, MAY_WAIT = '{"replay_limit_ns_per_step": 40e6}', '{"is_wait_included": true}'
+LEVEL = '{{"replay_step_time_ns": {}, "replay_step_time_low_ns": {}, "replay_step_time_high_ns": {}}}'
 # A range that holds the captured step time.
 UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}'
 
@@ -172,6 +173,11 @@ UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}
      "NCCL_DEBUG=INFO (--nccl-log) tells.")),
     ([("a", 35e6, 31e6, "lower x"), ("b", 30e6, None, "y", '{"is_conditional": true}')], 100e6,
      "Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 31.00 ms (31.0 %)."),
+    # Each lies in the other's range, or not.
+    ([("a", 35e6, 27e6, "x", LEVEL.format(73e6, 70e6, 76e6)), ("b", 30e6, 25e6, "y", LEVEL.format(75e6, 72e6, 78e6))], 100e6,
+     "Largest gain: x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Level with it: y: likely 25.0 %."),
+    ([("a", 35e6, 27e6, "x", LEVEL.format(73e6, 70e6, 76e6)), ("b", 30e6, 25e6, "y", LEVEL.format(75e6, 74e6, 78e6))], 100e6,
+     "Largest gain: x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %)."),
     # A bound that stands in front is not what is expected, nor is a limit.
     ([("a", 35e6, None, "lower x"), ("b", 60e6, 30e6, "y"), ("c", 50e6, 20e6, "z")], 100e6,
      "To change first: lower x: up to 35.00 ms (35.0 %) of each step. Largest clear gain of those replayed: y: likely 30.0 %."),
