@@ -92,7 +92,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     captured = words.capture_rows(run.header.capture)
     if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
         yield blocks.Facts((", ".join(versions),), "Captured with")
-    of_links = ((words.link_text(run.link), "dim"), (traffic_of(run), ""))
+    of_links = ((words.link_text(run), "dim"), (traffic_of(run), ""))
     yield from (blocks.Sentence(text, style) for text, style in of_links if text)
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):

@@ -23,7 +23,6 @@ from nsyspipe.report.units import STEP_PARTS, bandwidth_text, ms_text, percent_t
 
 if TYPE_CHECKING:
     from nsyspipe.analysis.summary import Evenness, HostFigures
-    from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.run.run import Run
 
 _LINK_LENGTH = 185  # two lines of a terminal, less what breaking between words costs
@@ -98,12 +97,14 @@ def of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
     return f"{n}{missing} {noun}{plural if missing or n != 1 else ''}"
 
 
-def link_text(verdict: LinkVerdict | None) -> str | None:
+def link_text(run: Run) -> str | None:
     """Return what communication crosses, on which edges, and how much of its bandwidth the run reached; in two lines."""
+    verdict = run.link
     if verdict is None or verdict.slowest is None:
         return None
     link = verdict.slowest
-    rest, nominal = f"; {link.edges}", link.nominal_bytes_per_s
+    is_foreign = any(row["code"] == "log-of-other-processes" for row in run.problem_rows)
+    rest, nominal = f"; {link.edges}{', by a log of other processes' * is_foreign}", link.nominal_bytes_per_s
     if verdict.busbw_bytes_per_s is not None:
         about = "about " if verdict.is_estimate else ""
         rest += f"; bus bandwidth {about}{bandwidth_text(verdict.busbw_bytes_per_s)}"

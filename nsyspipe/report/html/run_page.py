@@ -140,7 +140,7 @@ def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     captured, shares = run.header.captured_at_utc, words.shares_text(run)
     when = captured and f"captured {captured[:10]} {captured[11:16]} UTC"
     yield Facts([*filter(None, [*words.subject_parts(run, summary), *words.hosts_text(run), when, shares])], "Run")
-    why = [words.link_text(run.link), traffic_of(run)]
+    why = [words.link_text(run), traffic_of(run)]
     if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
         why.append(words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)))
     yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in why if text)
