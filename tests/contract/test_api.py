@@ -134,7 +134,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "fail_on='regression': can never fail: comm": lambda run: api.diff(
         run, run, fail_on="regression", metrics="idle,comm"
     ),
-    "baseline=<Run 'steady'": lambda run: api.diff(run, against="a"),
+    "baseline=<Run ": lambda run: api.diff(run, against="a"),
     "runs=3: is an int": lambda _: api.compare(3),
     "path=None: is a NoneType": lambda run: api.export.write(run, None),
     "answer=3: is an int": lambda _: api.export.write(3, "a.html"),
