@@ -132,6 +132,8 @@ def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int)
     while sum(least[at] + _GAP for at in shown) - _GAP > width and any(columns[at].from_width for at in shown):
         most = max(columns[at].from_width for at in shown)
         shown = [at for at in shown if columns[at].from_width < most]
+    while sum(least[at] + _GAP for at in shown) - _GAP > width and len(shown) > 1:  # rather none of it than a part
+        shown.pop()
     names = [at for at in shown if columns[at].kind == "name"]
     spare = width + _GAP - sum((wanted if at in names else least)[at] + _GAP for at in shown)
     narrow = {}

@@ -81,6 +81,11 @@ class Finding:
         return f"{'if so: ' * self.is_conditional}{self.expected[0] if self.is_clear else words.NOT_CLEAR}"
 
     @property
+    def gain(self) -> str:
+        """What a replay gives, with its share of the step."""
+        return f"{self.expected[1]} ({self.expected[0]})" if self.expected else absent
+
+    @property
     def consists_of(self) -> str:
         """What the bound is a sum of, and what it assumes, for the end of a sentence."""
         return f"{self.parts and f' ({self.parts})'}{self.assumed}"

@@ -234,8 +234,8 @@ def phase_table(phase_summary: pa.Table, step_ns: float | None = None) -> blocks
         Field("phase", of("phase"), "word"),
         Field("host", of("host_ns_per_step", ms_text), hint="the host is in the phase's ranges"),
         barred(rows, "device", itemgetter("device_ns_per_step"), "compute", "operations launched in the phase run"),
-        Field("compute", of("compute_ns_per_step", ms_text)),
-        Field("communication", of("comm_ns_per_step", ms_text)),
+        Field("compute", of("compute_ns_per_step", ms_text), from_width=_FULL_WIDTH),
+        Field("communication", of("comm_ns_per_step", ms_text), from_width=_FULL_WIDTH),
         barred(rows, "exposed\ncomm", itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase beside no compute of any"),
         barred(rows, "idle before", itemgetter("idle_ns_per_step"), "idle", "idle time that an operation of this phase ends"),
     ]  # fmt: skip

@@ -169,18 +169,18 @@ UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}
     ([("a", None, None, "read with care"), ("b", 1e6, -1e6, "y")], 100e6, "Little to gain: y: up to 1.000 ms (1.0 %) of each step."),
     # What rests on what was not recorded may bring more than what is likely.
     ([("a", 35e6, 27e6, "lower x"), ("b", 30e6, 28e6, "y", '{"is_conditional": true}')], 100e6,
-     ("To change first: lower x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Or perhaps: y: up to 30.00 ms (30.0 %), then likely 28.0 %; "
+     ("To change first: lower x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Or perhaps: y: up to 30.00 ms (30.0 %), then likely 28.00 ms (28.0 %); "
      "NCCL_DEBUG=INFO (--nccl-log) tells.")),
     ([("a", 35e6, 31e6, "lower x"), ("b", 30e6, None, "y", '{"is_conditional": true}')], 100e6,
      "Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 31.00 ms (31.0 %)."),
     # Each lies in the other's range, or not.
     ([("a", 35e6, 27e6, "x", LEVEL.format(73e6, 70e6, 76e6)), ("b", 30e6, 25e6, "y", LEVEL.format(75e6, 72e6, 78e6))], 100e6,
-     "Largest gain: x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Level with it: y: likely 25.0 %."),
+     "Largest gain: x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Level with it: y: likely 25.00 ms (25.0 %)."),
     ([("a", 35e6, 27e6, "x", LEVEL.format(73e6, 70e6, 76e6)), ("b", 30e6, 25e6, "y", LEVEL.format(75e6, 74e6, 78e6))], 100e6,
      "Largest gain: x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %)."),
     # A bound that stands in front is not what is expected, nor is a limit.
     ([("a", 35e6, None, "lower x"), ("b", 60e6, 30e6, "y"), ("c", 50e6, 20e6, "z")], 100e6,
-     "To change first: lower x: up to 35.00 ms (35.0 %) of each step. Largest clear gain of those replayed: y: likely 30.0 %."),
+     "To change first: lower x: up to 35.00 ms (35.0 %) of each step. Largest clear gain of those replayed: y: likely 30.00 ms (30.0 %)."),
     ([("a", 35e6, None, "lower x", '{"replay_limit_ns_per_step": 9e6}')], 645e6,
      "To change first: lower x: up to 35.00 ms (5.4 %) of each step, 9.000 ms (1.4 %) if all of it were hidden (replay)."),
     ([("a", 35e6, None, "x"), ("b", 20e6, 3e6, "y", UNCLEAR)], 645e6,
