@@ -182,6 +182,27 @@ def test_pixels_of_the_timeline_show_each_colour_for_as_long_as_it_takes(name, r
             assert np.array(found) == pytest.approx(np.array([*colours.values()]).T, rel=0.02, abs=two_pixels), lane
 
 
+# How many rectangles each lane of communication has, zoomed to the time before any of it begins, and then back.
+PAINTED_BEFORE = """() => {
+  const chart = nsyspipe.charts.get("chart-timeline"), data = nsyspipe.data("timeline");
+  const { rows } = nsyspipe.timeline.layout(data, true);
+  const painting = chart.getModel().getSeriesByName("painting")[0];
+  const first = Math.min(...data.ranks.map(({ lanes }) => lanes.comm.start[0]));
+  return [first * 0.9, data.end].map(end => {
+    chart.dispatchAction({ type: "dataZoom", startValue: 0, endValue: end });
+    chart.getZr().flush();
+    const drawn = chart.getViewOfSeriesModel(painting).group.children();
+    return painting.getData().mapArray("row", row => rows[row].lane)
+      .map((lane, at) => [lane, drawn[at].childCount()]).filter(([lane]) => lane === "comm").map(([, n]) => n);
+  });
+}"""
+
+
+def test_a_zoomed_lane_shows_nothing_of_what_lies_outside(timeline):
+    before, whole = timeline.page.evaluate(PAINTED_BEFORE)
+    assert (before, min(whole) > 0) == ([0, 0], True)
+
+
 def test_buttons_zoom_in_out_and_back(timeline):
     buttons = timeline.page.locator(f"#{TIMELINE} .zoom button")
     # A step of 1.6 around the middle: 62.5 % of the axis.

@@ -14,6 +14,7 @@ nsyspipe.builders.timeline = (() => {
     const [start, end, , , at, index] = value;
     const { rank } = rows[at];
     const bars = rank.lanes[seriesName];
+    if (!bars) return ""; // a lane's ground, which has nothing to say
     // Columns that would say nothing were left out: every bar is one operation, busy all the time.
     const [busy, n, seq] = [bars.busy?.[index] ?? end - start, bars.n?.[index] ?? 1, bars.seq?.[index] ?? -1];
     const name = data.names[bars.name[index]];
