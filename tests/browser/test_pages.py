@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from nsyspipe import compare, diff, load, whatif
+from nsyspipe.comparison.difference import Side
 from nsyspipe.report.html.page import run_id_of_page
 from tests.browser.chromium import DESKTOP, PHONE
 from tests.browser.pages import MS, STORES
@@ -39,6 +41,15 @@ PAINTED = """id => {
   for (let at = 3; at < data.length; at += 4) painted += data[at] > 0;
   return painted / (data.length / 4);
 }"""
+# What JupyterLab, nbconvert and VS Code say of tables in outputs.
+NOTEBOOKS = """
+.jp-RenderedHTMLCommon table, .rendered_html table { table-layout: fixed; border-collapse: collapse; margin: 0 auto 1em; font-size: 12px }
+.jp-RenderedHTMLCommon :is(td, th, tr), .rendered_html :is(td, th, tr) { padding: .5em; white-space: normal; max-width: none; vertical-align: middle }
+:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon :is(td, th, tr) { text-align: right }
+.jp-RenderedHTMLCommon tbody tr:nth-child(odd), .rendered_html tbody tr:nth-child(odd) { background: #f5f5f5 }
+.jp-RenderedHTMLCommon { overflow-x: auto; padding-right: 20px }
+table, thead, tr, th, td, tbody { border: none !important; border-spacing: 0 }
+"""
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 OPEN = "(all, open) => all.forEach(one => { one.open = open; })"
 
@@ -136,6 +147,31 @@ def test_a_notebook_s_card_is_as_dark_as_its_notebook(said, is_dark, browser, st
     ground = page.locator(".nsyspipe").evaluate("one => getComputedStyle(one).backgroundColor")
     page.close()
     assert ground == ("rgb(15, 18, 23)" if is_dark else "rgb(255, 255, 255)")
+
+
+def test_a_notebook_s_own_rules_do_not_reach_into_a_card(browser):
+    run = load(SAMPLES.glob("ddp-4gpu-before_[01].sqlite"), jobs=1, skip_first=7)
+    label = "a-rather-long-label_of_a-run"
+    page = browser.new_page()
+    for answer in (run, diff(Side(label, (run,)), run), compare({label: run, "b": run}), whatif(run)):
+        page.set_content(
+            f"<!doctype html><style>{NOTEBOOKS}</style><body class='jp-RenderedHTMLCommon'>{answer._repr_html_()}"
+        )
+        for width, scheme in ((400, "light"), (1280, "dark")):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            cells = page.locator(".bars :is(th, td)").evaluate_all(
+                "all => all.map(one => [one.innerText, one.clientWidth, one.scrollWidth, one.getBoundingClientRect().right])"
+            )
+            assert len(cells) > 3
+            assert [one for one in cells if one[1] < (30 if one[0] else 80) or one[2] > one[1] or one[3] > width] == []
+            grounds = page.locator(".nsyspipe tr").evaluate_all(
+                "all => all.map(one => getComputedStyle(one).backgroundColor)"
+            )
+            assert {*grounds} == {"rgba(0, 0, 0, 0)"}
+            name = page.locator(".figures:has(th:text-is('what to change')) td:first-child")
+            assert all(one["x"] + one["width"] <= width for one in (at.bounding_box() for at in name.all()))
+    page.close()
 
 
 def test_the_paper_of_a_difference_is_light_and_a_few_sheets(written, open_page, screenshot):

@@ -129,8 +129,8 @@ def _environment() -> Environment:
 
 
 def _told(text: str) -> str:
-    """Return a text fit to be shown, wherever it comes from; no line breaks between a number and its unit."""
-    return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", cut(text, _MOST_SHOWN))
+    """Return a text fit to be shown, wherever it comes from; no line breaks inside an arrow, or between a number and its unit."""
+    return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", cut(text, _MOST_SHOWN)).replace(" -> ", " \N{RIGHTWARDS ARROW} ")
 
 
 def _name(text: str, unbroken: int = _UNBROKEN) -> Markup:
