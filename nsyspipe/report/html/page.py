@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -154,6 +154,15 @@ def _code(text: str, unbroken: int = _UNBROKEN, longest: int = _LONG_CODE) -> Ma
     return marked + _name(rest, unbroken)
 
 
+class Choice(NamedTuple):
+    """One step that a chart can show: what stands above it then, and the same figures as a table."""
+
+    step: int
+    words: str
+    texts: Sequence[str]
+    table: Table
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
     """What a page draws, by its name in `data`, the builder of that name in the scripts, and the same as a table."""
@@ -167,7 +176,7 @@ class Chart:
     caption: str = ""
     legend: Sequence[tuple[str, str]] = ()  # category of the palette, and words
     has_zoom: bool = False
-    choices: Sequence[tuple[int, str]] = ()  # steps that it can show, and words; the first is drawn
+    choices: Sequence[Choice] = ()  # the first is drawn
     n_more: int = 0  # ranks that it shows when asked to
 
 

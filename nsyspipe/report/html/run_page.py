@@ -23,7 +23,7 @@ from nsyspipe.report.blocks import Block, Facts, Field, Heading, Sentence, Table
 from nsyspipe.report.costs import cost_tables
 from nsyspipe.report.findings import Finding, findings_of, of_capture, order_notes
 from nsyspipe.report.html import run_charts as charts
-from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page
+from nsyspipe.report.html.page import RUN_ID, Chart, Choice, blocks_page
 from nsyspipe.report.html.timeline import IS_PAINTED, MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
 from nsyspipe.report.run import LOOP, SHARES, host_blocks, key_figures, left_out_note, rank_rows, traffic_of
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
@@ -243,37 +243,44 @@ def _clock_text(run: Run) -> str:
 
 
 def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Block | Chart]:
-    data = timeline_data(run.timeline(), run.steps(), first, run.ranks["rank"].to_pylist())
+    bars = run.timeline()
+    data = timeline_data(bars, run.steps(), first, run.ranks["rank"].to_pylist())
     if data is None:
         yield Sentence("There is no timeline: the run was saved without one, or no step has a window on every rank.")
         return
-    which = "" if run.is_capture else f"Step {data['step']}: the one whose step time is closest to the median. "
-    yield Sentence(f"{which}Times count from the first rank's start{_clock_text(run)}.")
+    yield Sentence(f"Times count from the first rank's start{_clock_text(run)}.")
     others = _other_steps(run, data, first)
-    for _, step in (steps := [("closest to the median", data), *others]):
-        step["collectives"] = charts.collective_facts(run.collectives(), step["step"])
-    data["others"] = [step for _, step in others]
-    choices = [(step["step"], f"{step['step']}, {what}") for what, step in steps] if others else []
-    if data["stretch"]:
-        length = ms_text(data["stretch"]["end"] - data["stretch"]["start"])
-        where = f"rank {data['stretch']['rank']}" + ("" if run.is_capture else f" in step {data['step']}")
-        yield Sentence(f"Dashed: where the slowest rank is longest without compute: {length} on {where}.")
-    drawn = run.timeline().filter(pc.field("lane") == "phase")["name"].to_pylist()
-    ran = run.phases().filter((pc.field("step") == data["step"]) & (pc.field("device_ns") > 0))["phase"].to_pylist()
-    if outside := [phase for phase in LOOP if phase in ran and phase not in drawn]:
-        yield Sentence(
-            f"No bar for {few(outside, len(LOOP))}: the device ran this step's own outside of it; times of it below are of the step beside it."
-        )
+    data["others"] = [step for _, step, _ in others]
+    choices = [
+        _choice(run, "closest to the median", data, bars, listed),
+        *(_choice(run, *one, first) for one in others),
+    ]
     n_kept, n_ranks = len(data["ranks"]), run.ranks.num_rows
     left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
-    label = "Timeline of the capture" if run.is_capture else f"Timeline of step {data['step']}"
-    table = timeline_table(run.timeline(), run.steps(), listed, is_capture=run.is_capture)
-    colours = lane_legend([rank for _, step in steps for rank in step["ranks"]])
-    chart = Chart("timeline", "Timeline", label, 120, data, table, IS_PAINTED + left_out, colours, has_zoom=True)
+    label = "Timeline of the capture" if run.is_capture else "Timeline of the step"
+    colours = lane_legend([rank for step in (data, *data["others"]) for rank in step["ranks"]])
+    chart = Chart("timeline", "Timeline", label, 120, data, None, IS_PAINTED + left_out, colours, has_zoom=True)
     yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])
 
 
-def _other_steps(run: Run, data: Mapping[str, Any], first: list[int]) -> list[tuple[str, dict[str, Any]]]:
+def _choice(run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: Sequence[int]) -> Choice:
+    """Return what is to be said of one step, of its bars, and put its collectives to what is drawn of it."""
+    step = data["step"]
+    data["collectives"] = charts.collective_facts(run.collectives(), step)
+    texts = [] if run.is_capture else [f"Step {step}: {what} of those in the figures."]
+    if stretch := data["stretch"]:
+        length = ms_text(stretch["end"] - stretch["start"])
+        texts.append(f"Dashed: where the slowest rank is longest without compute: {length} on rank {stretch['rank']}.")
+    drawn = bars.filter(pc.field("lane") == "phase")["name"].to_pylist()
+    ran = run.phases().filter((pc.field("step") == step) & (pc.field("device_ns") > 0))["phase"].to_pylist()
+    if outside := [phase for phase in LOOP if phase in ran and phase not in drawn]:
+        texts.append(
+            f"No bar for {few(outside, len(LOOP))}: the device ran this step's own outside of it; times of it below are of the step beside it."
+        )
+    return Choice(step, what, texts, timeline_table(bars, run.steps(), listed, is_capture=run.is_capture))
+
+
+def _other_steps(run: Run, data: Mapping[str, Any], first: list[int]) -> list[tuple[str, dict[str, Any], pa.Table]]:
     """Return the slowest and the fastest step of the figures as `timeline_data`, as far as there is room and they were saved."""
     room, steps = MOST_BARS - n_bars(data), []
     times = {row["step"]: row["wall_ns"] for row in charts.step_rows(run.breakdown(), [], 0)}
@@ -289,7 +296,7 @@ def _other_steps(run: Run, data: Mapping[str, Any], first: list[int]) -> list[tu
             return []
         step = timeline_data(bars, run.steps(), first, [])
         if step is not None and (room := room - n_bars(step)) >= 0:
-            steps.append((what, step))
+            steps.append((what, step, bars))
     return steps
 
 
