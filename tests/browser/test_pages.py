@@ -292,6 +292,20 @@ def test_pointing_at_a_part_shows_it_to_the_nanosecond(kept):
         assert [one for one in said if one not in text] == []
 
 
+@pytest.mark.parametrize(
+    ("delta", "said"), [(-20_000, "-0.02 ms"), (60_000, "+0.1 ms"), (49, "+0.00005 ms"), (0, "0 ms")]
+)
+def test_a_change_of_a_part_has_its_sign_however_small(delta, said, kept):
+    text = kept.page.evaluate(
+        """delta => {
+          const [whole, part] = [{ name: "baseline", delta: null, end: 148e6 }, { name: "idle", delta, end: 1e6 }];
+          const option = nsyspipe.builders.waterfall({ bars: [whole, part], from: 0 }, nsyspipe.palette(), { width: 900 });
+          return option.tooltip.formatter([{ dataIndex: 1 }]).innerText;
+        }""", delta,
+    )  # fmt: skip
+    assert f"change{said}" in text
+
+
 def test_both_timelines_have_titles_one_axis_and_one_zoom(kept):
     opened, page = kept, kept.page
     opened.show(TIMELINES)
