@@ -123,7 +123,7 @@ def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(ste
     ("exposed_comm_ns_per_step", 1_500_000.0, [("exposed comm per step", "1.500 ms")]),
     ("overlap_ratio", 0.25, [("hidden by compute", "25.0 %")]),
     ("busbw_bytes_per_s", 25e9, [("bus bandwidth", "25.00 GB/s")]),
-    ("grad_copy_bytes_per_step", 2e6, [("gradient copies per step", "2.00 MB")]),
+    ("grad_copy_bytes_per_step", 2e6, [("bytes of gradient copies per step", "2.00 MB")]),
     ("n_arrived_last", 11, [("collectives reached last, in all steps", "11")]), ("link", "SHM", [("link", "SHM")]),
     ("is_estimate", True, [("an estimate", "yes")]), ("ranks", [0, 3], [("ranks", "0, 3")]),
     ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, [("exposed comm per step, backward", "2.000 ms")]),
@@ -133,6 +133,14 @@ def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(ste
 ])  # fmt: skip
 def test_evidence_is_written_in_words_by_its_unit(key, value, rows):
     assert list(evidence_rows({key: value})) == rows
+
+
+@pytest.mark.parametrize("name", ["ddp-2gpu-straggler", "ddp-1gpu"])
+def test_no_two_figures_of_a_finding_have_one_name(name, real):
+    for row in load(real.glob(f"{name}_[0-9].sqlite"), jobs=1).findings().to_pylist():
+        names = [name for name, _ in evidence_rows(json.loads(row["evidence"]))]
+        assert len({*names}) == len(names)
+        assert [one for one in names if any(other.startswith(f"{one}, rank ") for other in names)] == []
 
 
 @pytest.mark.parametrize(("text", "marked"), [

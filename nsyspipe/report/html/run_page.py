@@ -316,7 +316,7 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
         barred(rows, "late", per_step("lateness_ns"), "accent", "the longest that all others waited for one rank, of each step, for the rank that made it"),
         Field("wait caused", lambda row: ms_text(per_step("wait_caused_ns")(row)), hint="how much later it came than the last other, summed over collectives"),
         barred(rows, "waits itself", per_step("wait_ns"), "waiting", "for other ranks, inside communication, each moment once"),
-        Field("arrived last", lambda row: f"{round(row['n_arrived_last'] / n_steps, 2):g}", hint="collectives in which it arrived last, alone"),
+        Field("arrived last,\ncollectives per step", lambda row: f"{round(row['n_arrived_last'] / n_steps, 2):g}", hint="collectives in which it arrived last, alone"),
     ]  # fmt: skip
     note = (
         "Means per step. Late: of each step the longest that all others waited for one rank, counted for that rank only: one that "
