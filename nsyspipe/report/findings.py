@@ -26,7 +26,7 @@ _LABELS = {
     "bubble": "pipeline bubble", "by_breakdown": "as measured", "comm_delay_at_most": "compute delayed by communication, at most", "comm_delay": "compute delayed by communication", "could_hide": "time that could hide more",
     "exposed": "exposed comm", "exposed_grad_copy": "exposed gradient copies", "exposed_wait": "exposed waiting",
     "first_step_is_skipped": "first step is left out", "first_step_to_median": "first step, of the median one",
-    "grad_copies": "number of gradient copies", "grad_copy": "gradient copies", "grad_copy_bytes": "bytes of gradient copies", "grad_copy_span": "from first to last gradient copy",
+    "grad_copies": "number of gradient copies", "grad_copy": "gradient copies", "grad_copy_span": "from first to last gradient copy",
     "held_up": "others held up", "held_up_steps": "steps in which others were held up", "idle_pause": "idle in pauses of the host", "is_conditional": "rests on what was not recorded",
     "is_wait_included": "holds waiting that is not known",
     "is_estimate": "an estimate", "judged_idle_blocked": "idle blocked, rank waited for", "judged_idle_input": "idle input, rank waited for",
@@ -147,7 +147,8 @@ def _words(key: str, value: object) -> tuple[str, str]:
     stem = column.removesuffix("_per_step")
     suffix, write = next((suffix, write) for suffix, write in _UNITS if f"_{stem}".endswith(suffix))
     figure = FIGURES.get(column) or FIGURES.get(stem)
-    label = figure.short if figure else _LABELS.get(stem) or _label(stem.removesuffix(suffix).removeprefix("n_"))
+    bare = stem.removesuffix(suffix).removeprefix("n_")
+    label = figure.short if figure else "bytes of " * (suffix == "_bytes" and bare in _LABELS) + _label(bare)
     label += " per step" * (stem != column and "per step" not in label)
     which = {"rank": f", rank {name}", "part": f", {_label(name)}"}.get(split_by, f", {name}") if name else ""
     if isinstance(value, bool):

@@ -21,8 +21,9 @@ from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RU
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, has_reports, reports_near
 from nsyspipe.run.run import Run
+from nsyspipe.run.work import SavedWork
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
-from nsyspipe.store.index import index_row, read_index, read_index_row
+from nsyspipe.store.index import WORK, index_row, read_index, read_index_row
 from nsyspipe.store.layout import INDEX_FILE, RUN_ID, RUNS_FILE, check_run_id, file_name, run_ids, table_of_file
 from nsyspipe.store.read import content_of, digest_of, nulls_first
 from nsyspipe.store.saved_run import Details, SavedRun
@@ -57,7 +58,7 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         "first_saving_ns_per_step": first["saving_ns_per_step"],
         "tool_version": __version__,
         "schema_version": SCHEMA_VERSION,
-        "details": json.dumps(details | {"files": dict(sorted(files.items()))}),
+        "details": json.dumps(details | {"files": dict(sorted(files.items())), WORK: SavedWork.of(run).text}),
     }
     return RUNS.from_rows([row])
 
