@@ -14,6 +14,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
 from nsyspipe.report.findings import evidence_rows, findings_of
+from nsyspipe.report.html import run_page as page_of_run
 from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_of_page
 from nsyspipe.report.html.run_page import by_cause, idle_table, link_table, nccl_rows, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
@@ -61,6 +62,17 @@ def test_the_page_is_complete_small_fetches_nothing_and_says_which_run_it_is_of(
     assert all(f'<script type="application/json" id="data-{source}">' in text for source in sources)
     # Every column's unit and formula.
     assert "start of the step's first compute or comm kernel" in text.replace("&#39;", "'")
+
+
+@pytest.mark.parametrize(
+    ("height", "first", "then"), [(0, ["Time"], "Timeline"), (10_000, ["Time", "Steps"], "Timeline")]
+)
+def test_beside_a_long_list_of_findings_the_steps_have_room(height, first, then, steady_run, monkeypatch):
+    monkeypatch.setattr(page_of_run, "_FINDING_HEIGHT", height)
+    text = run_page(steady_run)
+    beside, _, rest = text.partition('<div class="first">')[2].partition("</section>\n</div></div>")
+    titles = r"<h2[^>]*>([^<]*)</h2>"
+    assert (re.findall(titles, beside)[1:], re.findall(titles, rest)[0]) == (first, then)
 
 
 def test_hostile_names_are_escaped_everywhere(tmp_path):

@@ -196,7 +196,7 @@ def blocks_page(
 ) -> str:  # fmt: skip
     """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
 
-    The first `n_beside` sections stand beside each other where there is room; `short` is what links call a section whose
+    Of the first `n_beside` sections the others stand beside the first where there is room; `short` is what links call a section whose
     name is long. The template draws each by its name.
     """
     parts: list[tuple[str, list[tuple[str, Any]]]] = [("", [])]

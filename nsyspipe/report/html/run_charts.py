@@ -35,6 +35,7 @@ _SUMMED = (
 )  # fmt: skip
 # Columns from which on a chart zooms; ranks that have a column of their own; sizes of messages to draw speeds over.
 _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
+BAR_HEIGHT = 46  # of a rank, px
 MOST_COLUMNS = 400  # more are narrower than a pixel or two
 _DOTS = 16  # of the ranks of a step
 # Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
@@ -103,7 +104,7 @@ def rank_chart(
     data = {"n_steps": n_steps, "whole": whole, "ranks": drawn}
     thin = [pair for pair, time in zip(THIN, times[2:], strict=True) if has_comm and any(row[time] for row in drawn)]
     colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
-    height, table = 36 + 46 * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
+    height, table = 36 + BAR_HEIGHT * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
     return Chart("step-bars", "Time", label, height, data, table, caption, colours)
 
 

@@ -35,6 +35,7 @@ _SCRIPTS = ("step_bars", "timeline_layout", "timeline_draw", "timeline", "step_c
 # Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
 _SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 12, 8, 15, 8
 _LISTED = 64  # ranks of a table, and hosts
+_FINDING_HEIGHT, _STEPS_HEIGHT = 160, 480  # px, about; the latter of steps, and of what is above the bars of ranks
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
 _WHOSE_BOUNDS = " Step time is the slowest rank's in each step; a bound is of the rank that decides, the figures above are means over ranks."
@@ -71,9 +72,15 @@ class Details(NamedTuple):
 def run_page(run: Run, top: int | None = None) -> str:
     """Return the page of a run as one HTML file, with so many of the costliest: complete, offline, the same bytes for the same run."""
     title, identity = f"{run.header.label}: nsyspipe", (RUN_ID, run.header.run_id)
-    n_beside = 0 if run.host_steps().num_rows else 2  # what to change, and beside it where time goes
+    # What to change, and beside it where time goes; beside a long list steps have room, too.
+    n_beside = 0 if run.host_steps().num_rows else 3 if _has_long_list(run) else 2
     costs = {name: replace(one, is_close=True) for name, one in cost_tables(run, top or _SHOWN_COSTS).items()}
     return blocks_page(_blocks(run, costs), title, identity, scripts=_SCRIPTS, n_beside=n_beside)
+
+
+def _has_long_list(run: Run) -> bool:
+    bars = len(run.telling_ranks(_SHOWN_RANKS)) * charts.BAR_HEIGHT
+    return not run.is_capture and len(findings_of(run)) * _FINDING_HEIGHT > bars + _STEPS_HEIGHT
 
 
 def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Findings | Details]:
@@ -198,20 +205,12 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
         yield bars
     else:
         yield Sentence("No step has a window on every rank, so there is nothing to split.")
+    steps = [*_steps(run, len(rows), least, has_comm=has_comm)]
+    is_early = _has_long_list(run)
+    yield from steps if is_early else ()
     yield Heading("Timeline")
     yield from _timeline(run, run.telling_ranks(_TIMELINE_RANKS), listed)
-    yield Heading("Steps")
-    steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, len(rows))
-    if columns := charts.step_chart(steps, has_comm=has_comm):
-        all_ranks = " on its slowest rank; dots are the ranks, the line their median" if len(rows) > 1 else ""
-        one = "the slowest of some consecutive steps" if columns.caption else "a step"
-        shaded = " Shaded: not in the figures." if any(row["mark"] for row in steps) else ""
-        shaded += " Dashed: not recorded." if unseen else ""
-        yield Sentence(f"Each column is {one}{all_ranks}.{shaded}{least}")
-        yield columns
-    else:
-        rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."
-        yield Sentence(f"There are no steps{rest}")
+    yield from () if is_early else steps
     yield Heading("Collectives")
     if has_comm:
         measured = "how long each takes"
@@ -227,6 +226,21 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
         none = f"There is no communication in {'the capture' if run.is_capture else 'the steps of the figures'}."
         is_known = run.summary()["comm_share"][0].as_py() is not None
         yield Sentence(none if is_known else "Not known: what was not recorded is under Problems.")
+
+
+def _steps(run: Run, n_ranks: int, least: str, *, has_comm: bool) -> Iterator[Block | Chart]:
+    yield Heading("Steps")
+    steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, n_ranks)
+    if columns := charts.step_chart(steps, has_comm=has_comm):
+        all_ranks = " on its slowest rank; dots are the ranks, the line their median" if n_ranks > 1 else ""
+        one = "the slowest of some consecutive steps" if columns.caption else "a step"
+        shaded = " Shaded: not in the figures." if any(row["mark"] for row in steps) else ""
+        shaded += " Dashed: not recorded." if least else ""
+        yield Sentence(f"Each column is {one}{all_ranks}.{shaded}{least}")
+        yield columns
+    else:
+        rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."
+        yield Sentence(f"There are no steps{rest}")
 
 
 def _clock_text(run: Run) -> str:
