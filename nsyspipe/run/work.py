@@ -57,6 +57,7 @@ class Work(NamedTuple):
     kernels: dict[str, float]  # time of each that is no communication, ns
     launches: dict[str, float]  # how often each runs, matrix products as one; empty where a capture does not tell
     per_batch: dict[str, tuple[int, bool]]  # `ranks_per_batch` of each capture, by what is said of it
+    alike: str = ""  # what else is the same of all that are ranked together
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Work:
@@ -72,7 +73,28 @@ class Work(NamedTuple):
             if is_counted and n:
                 launches[_PRODUCTS if is_matrix_product(name) else name] += n / steps
         busy = None if None in means else sum(means) / len(means)
-        return cls(busy, {name: ns for name, ns in kernels.items() if ns > 0}, launches, dict(map(_per_batch, runs)))
+        times, alike = {name: ns for name, ns in kernels.items() if ns > 0}, " | ".join(map(_alike, runs))
+        return cls(busy, times, launches, dict(map(_per_batch, runs)), alike)
+
+    def saved(self) -> str:
+        """Return it as JSON, kernels by a code of their names."""
+        codes = {
+            name: f"{zlib.crc32(name.encode(errors='replace')):x}"
+            for name in {*self.kernels, *self.launches} - {_PRODUCTS}
+        }
+        numbers = ({codes.get(name, name): float(f"{n:.4g}") for name, n in some.items()} for some in self[1:3])
+        return json.dumps([self.busy_ns, *numbers, *self[3:]], separators=(",", ":"))
+
+    @classmethod
+    def parsed(cls, text: str | None) -> Work | None:
+        """Return what `saved` wrote; None of anything else."""
+        try:
+            busy, kernels, launches, per_batch, alike = json.loads(text or "")
+            batches = {str(words): (int(n), bool(is_all)) for words, (n, is_all) in per_batch.items()}
+            times, numbers = ({name: float(n) for name, n in some.items() if n > 0} for some in (kernels, launches))
+            return cls(None if busy is None else float(busy), times, numbers, batches, str(alike))
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+            return None
 
     @property
     def n(self) -> float:
@@ -115,10 +137,11 @@ class Work(NamedTuple):
 
     def is_unlike(self, other: Work) -> bool:
         """Whether the two are never ranked together."""
+        if self.alike != other.alike or self.other_batches(other):
+            return True
         if None in (self.busy_ns, other.busy_ns):
-            return bool(self.other_batches(other)) or self.busy_ns is not other.busy_ns
-        is_seen = bool(self.kernels and other.kernels)
-        return bool(self.other_batches(other)) or (is_seen and self.is_other(other))
+            return self.busy_ns is not other.busy_ns
+        return bool(self.kernels and other.kernels) and self.is_other(other)
 
 
 def _per_batch(run: Run) -> tuple[str, tuple[int, bool]]:
@@ -127,6 +150,11 @@ def _per_batch(run: Run) -> tuple[str, tuple[int, bool]]:
     is_all &= not has_whole_graphs(run)
     number = f"{n}{'' if is_all else ' or more'}" if is_all or n > 1 else "not known"
     return f"{number} ({degrees})" if degrees else number, (n, is_all)
+
+
+def _alike(run: Run) -> str:
+    is_mixed = not MIXED_RUNS.isdisjoint([row["code"] for row in run.problem_rows])
+    return ", ".join([source_of_steps(run), *ranges(missing_ranks(run)), *([run.header.run_id] if is_mixed else [])])
 
 
 def parted(members: Iterable[_Member], is_fitting: Callable[[_Member, list[_Member]], bool]) -> list[list[_Member]]:
@@ -142,42 +170,3 @@ def parted(members: Iterable[_Member], is_fitting: Callable[[_Member, list[_Memb
         else:
             kinds.append([one])
     return kinds
-
-
-class SavedWork(NamedTuple):
-    """The work of a saved run, kernels by a code of their names, and what else runs must have alike to be ranked together."""
-
-    work: Work
-    alike: str
-
-    @classmethod
-    def of(cls, run: Run) -> SavedWork:
-        """Return that of a run."""
-        busy, kernels, launches, per_batch = Work.of([run])
-        codes = {name: f"{zlib.crc32(name.encode(errors='replace')):x}" for name in {*kernels, *launches} - {_PRODUCTS}}
-        times, numbers = (
-            {codes.get(name, name): float(f"{n:.4g}") for name, n in some.items()} for some in (kernels, launches)
-        )
-        is_mixed = not MIXED_RUNS.isdisjoint([row["code"] for row in run.problem_rows])
-        alike = [source_of_steps(run), *ranges(missing_ranks(run)), *([run.header.run_id] if is_mixed else [])]
-        return cls(Work(busy, times, numbers, per_batch), ", ".join(alike))
-
-    @property
-    def text(self) -> str:
-        """It as JSON."""
-        return json.dumps([*self.work, self.alike], separators=(",", ":"))
-
-    @classmethod
-    def parsed(cls, text: str | None) -> SavedWork | None:
-        """Return what `text` wrote; None of anything else."""
-        try:
-            busy, kernels, launches, per_batch, alike = json.loads(text or "")
-            batches = {str(words): (int(n), bool(is_all)) for words, (n, is_all) in per_batch.items()}
-            times, numbers = ({name: float(n) for name, n in some.items() if n > 0} for some in (kernels, launches))
-            return cls(Work(None if busy is None else float(busy), times, numbers, batches), str(alike))
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-            return None
-
-    def is_unlike(self, other: SavedWork) -> bool:
-        """Whether `compare` ranks the two apart."""
-        return self.alike != other.alike or self.work.is_unlike(other.work)

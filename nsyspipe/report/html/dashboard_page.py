@@ -11,7 +11,7 @@ from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from nsyspipe.report.files import check_directory, check_target, identity_of_pag
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import ms_text, value_text
-from nsyspipe.run.work import SavedWork, parted
+from nsyspipe.run.work import Work, parted
 from nsyspipe.store.index import WORK, StoredRuns, Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import open_saved
@@ -36,6 +36,7 @@ _LINKS = {
     None: NOT_RECORDED, "unknown": NOT_RECORDED,
 }  # fmt: skip
 FOLLOWED = shown("dashboard")
+_Series: TypeAlias = tuple[str, str | None, bool]
 _MOST_US = 253_402_300_799_999_999  # the end of the year 9999
 # The meta element by which a dashboard is known for one, whatever its runs: it may be replaced by a newer one.
 STORE, DASHBOARD = "nsyspipe-store", "dashboard"
@@ -60,19 +61,16 @@ def group_name(run: Mapping[str, Any]) -> str:
     return f"{n_ranks}{of_world} \N{MULTIPLICATION SIGN} {_gpu_name(run)}{unknown}"
 
 
-def series_of(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str | None, bool]]:
+def series_of(runs: Sequence[Mapping[str, Any]]) -> list[_Series]:
     """Return the series of each run, which one line joins: its group, a label, and whether its runs can be ranked.
 
     Only runs that `compare` ranks together can: of one group, whose steps do the same work. In a group where most runs share
     their label with another, a label is a series (a nightly job). Where most labels are there once (a commit's id, the
     variants of a study), all of the same work are: the label is None. The group says which work, if there are several.
     """
-    unknown = "work not known"
-    series: list[tuple[str, str | None, bool]] = [
-        (f"{group_name(run)}, {unknown}", run["label"], False) for run in runs
-    ]
-    works = {at: work for at, run in enumerate(runs) if (work := SavedWork.parsed(run[WORK]))}
-    compute = {at: work.work.busy_ns or math.inf for at, work in works.items()}
+    series: list[_Series] = [(f"{group_name(run)}, work not known", run["label"], False) for run in runs]
+    works = {at: work for at, run in enumerate(runs) if (work := Work.parsed(run[WORK]))}
+    compute = {at: work.busy_ns or math.inf for at, work in works.items()}
     for group, places in grouped((group_name(runs[at]), at) for at in works).items():
         n_alike = Counter(runs[at]["label"] for at in places)
         is_by_label = 2 * sum(n for n in n_alike.values() if n > 1) >= len(places)
@@ -208,9 +206,7 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
         "min_steps": MIN_STEPS,
         "figures": [{"name": one.column, "title": one.label, "kind": one.unit} for one in FOLLOWED],
         "groups": groups,
-        "series": [
-            {"group": groups.index(group), "label": label, "is_known": is_known} for group, label, is_known in series
-        ],
+        "series": [{"group": groups.index(line[0]), "label": line[1], "is_known": line[2]} for line in series],
         "facets": [{name: facet[name] for name in ("name", "codes")} for facet in choices],
         "runs": {
             "id": [row["run_id"] for row in rows],
@@ -262,7 +258,7 @@ def _with_works(runs: pa.Table, store: Path) -> pa.Table:
     works, run_ids = runs[WORK].to_pylist(), runs["run_id"].to_pylist()
     for at in [at for at, work in enumerate(works) if work is None][-_MOST_READ:]:
         with contextlib.suppress(DatasetError, OptionError):
-            works[at] = SavedWork.of(open_saved(store, run_ids[at])).text
+            works[at] = Work.of([open_saved(store, run_ids[at])]).saved()
     return runs.set_column(runs.schema.get_field_index(WORK), WORK, pa.array(works, pa.string()))
 
 

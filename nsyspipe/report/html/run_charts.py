@@ -171,16 +171,8 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
     fields = [
         Field("place", of("seq")),
         Field("collective", of("collective"), "text"),
-        *(
-            [Field("steps", of("n_steps"), hint="steps of the figures that have it")]
-            if len({row["n_steps"] for row in rows}) > 1
-            else []
-        ),
-        Field(
-            "longest duration",
-            of("duration", ms_text),
-            hint="median of the rank that it takes longest, its wait included",
-        ),
+        *([Field("steps", of("n_steps"), hint="of the figures that have it")] if len({row["n_steps"] for row in rows}) > 1 else []),
+        Field("longest duration", of("duration", ms_text), hint="median of the rank that it takes longest, its wait included"),
         Field("transfer", of("transfer", ms_text), hint="median over ranks and steps"),
         Field("longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)),
         Field("waiting rank", lambda row: str(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent),
@@ -189,7 +181,7 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
             for rank in ranks
         ),
         *(messages if any(row["bytes"] for row in rows) else []),
-    ]
+    ]  # fmt: skip
     label, section = f"Collectives in the order of {whole}", "Collectives"
     drawn = ("seq", "collective", "n_steps", "transfer", "duration", "longest", "n_waits")
     data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn} | {"whole": whole}
@@ -270,6 +262,7 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
     kinds = table.group_by(_NTH, use_threads=False).aggregate(means)
     kinds = kinds.sort_by([(name, "ascending") for name in ("seq_mean", *_NTH)])
     kinds = kinds.append_column("place", pa.array(range(kinds.num_rows)))
+    of_kinds = kinds.rename_columns({"step_count_distinct": "n_steps"}).to_pylist()
     longest = kinds.sort_by([(f"{_LENGTH}_mean", "descending"), ("place", "ascending")]).slice(0, MOST_COLLECTIVES)
     table = table.join(longest.select([*_NTH, "place"]), _NTH, join_type="inner")
     waits: dict[int, dict[int, float | None]] = {}
@@ -281,16 +274,12 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
     for place, transfer, n_bytes, busbw in _medians(table, ["place"], _MEASURED):
         known = [(rank, ns) for rank, ns in waits[place].items() if ns is not None]
         longest_waits = heapq.nsmallest(_SHOWN_WAITS, known, key=lambda pair: (-pair[1], pair[0]))
-        of_place = {
-            "collective": kinds["collective"][place].as_py(),
-            "n_steps": kinds["step_count_distinct"][place].as_py(),
-        }
         rows.append({
-            "seq": place, **of_place, "duration": lengths[place], "wait": waits[place],
-            "longest": longest_waits, "n_waits": len(known), "transfer": transfer, "bytes": n_bytes, "busbw": busbw,
+            "seq": place, **{name: of_kinds[place][name] for name in ("collective", "n_steps")}, "duration": lengths[place],
+            "wait": waits[place], "longest": longest_waits, "n_waits": len(known), "transfer": transfer, "bytes": n_bytes, "busbw": busbw,
         })  # fmt: skip
-    is_of_some = pc.less(kinds["step_count_distinct"], pc.count_distinct(calls["step"]))
-    return rows, kinds.num_rows, pc.sum(is_of_some).as_py()
+    n_steps = pc.count_distinct(calls["step"]).as_py()
+    return rows, len(of_kinds), sum(one["n_steps"] < n_steps for one in of_kinds)
 
 
 def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
