@@ -148,11 +148,11 @@ def _sentence(text: str) -> str:
 
 
 def evidence_rows(evidence: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Return name and value of each figure of a finding's evidence, in words; what is null is left out."""
+    """Return name and value of each figure of a finding's evidence, in words; what is null, or is there by rank too, is left out."""
     for key, value in evidence.items():
         if isinstance(value, dict):
             yield from evidence_rows({f"{key}: {name}": of_name for name, of_name in value.items()})
-        elif value is not None:
+        elif value is not None and f"{key}_by_rank" not in evidence:
             yield _words(key, value)
 
 
@@ -162,7 +162,8 @@ def _words(key: str, value: object) -> tuple[str, str]:
     stem = column.removesuffix("_per_step")
     suffix, write = next((suffix, write) for suffix, write in _UNITS if f"_{stem}".endswith(suffix))
     figure = FIGURES.get(column) or FIGURES.get(stem)
-    label = figure.short if figure else _label(stem.removesuffix(suffix).removeprefix("n_"))
+    bare = stem.removesuffix(suffix).removeprefix("n_")
+    label = figure.short if figure else "bytes of " * (suffix == "_bytes" and bare in _LABELS) + _label(bare)
     label += " per step" * (stem != column and "per step" not in label)
     which = {"rank": f", rank {name}", "part": f", {_label(name)}"}.get(split_by, f", {name}") if name else ""
     if isinstance(value, bool):

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import MUCH_RATIO, divided, fastest_and_slowest, longest_between, uneven_backward
-from nsyspipe.comparison.changes import has_whole_graphs
 from nsyspipe.errors import shortened
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.side_files import RunCapture
 from nsyspipe.report.units import STEP_PARTS, bandwidth_text, ms_text, percent_text
+from nsyspipe.run.work import has_whole_graphs
 
 if TYPE_CHECKING:
     from nsyspipe.analysis.summary import Evenness, HostFigures

@@ -1,5 +1,7 @@
 """Using the page of a run: pointing, zooming, keys, the theme, paper; and that of a large run opens fast."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -109,10 +111,15 @@ def test_another_step_is_drawn_when_it_is_chosen_and_named_in_the_address(writte
         page.locator("#timeline-step").select_option(step)
         lengths[step] = opened.chart("chart.getOption().xAxis[0].max", TIMELINE)
         assert page.url.endswith(f"#step={step}")
+        assert re.findall(r"Step (\d+):", page.locator("#timeline .why:visible").all_inner_texts()[1]) == [step]
     assert len(set(lengths.values())) == 3
     page.evaluate("step => { window.location.hash = `step=${step}`; }", steps[1])
     opened.wait(f"document.getElementById('timeline-step').value === '{steps[1]}'")
     assert opened.chart("chart.getOption().xAxis[0].max", TIMELINE) == lengths[steps[1]]
+    page.locator("#timeline summary").click()
+    shown = page.locator("#timeline tbody tr:visible td:nth-child(2)").all_inner_texts()
+    longest = max(float(re.findall(r"[\d.]+", text)[-1]) for text in shown)
+    assert longest == pytest.approx(lengths[steps[1]] / 1e6)
 
 
 def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_page):

@@ -31,7 +31,7 @@ def change(tmp_path_factory):
 
 def words(text):
     text = re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.DOTALL)
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).replace("\N{RIGHTWARDS ARROW}", "->").split())
 
 
 def written(folder, text):

@@ -14,6 +14,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
 from nsyspipe.report.findings import evidence_rows, findings_of
+from nsyspipe.report.html import run_page as page_of_run
 from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_of_page
 from nsyspipe.report.html.run_page import by_cause, idle_table, link_table, nccl_rows, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
@@ -61,6 +62,17 @@ def test_the_page_is_complete_small_fetches_nothing_and_says_which_run_it_is_of(
     assert all(f'<script type="application/json" id="data-{source}">' in text for source in sources)
     # Every column's unit and formula.
     assert "start of the step's first compute or comm kernel" in text.replace("&#39;", "'")
+
+
+@pytest.mark.parametrize(
+    ("height", "first", "then"), [(0, ["Time"], "Timeline"), (10_000, ["Time", "Steps"], "Timeline")]
+)
+def test_beside_a_long_list_of_findings_the_steps_have_room(height, first, then, steady_run, monkeypatch):
+    monkeypatch.setattr(page_of_run, "_FINDING_HEIGHT", height)
+    text = run_page(steady_run)
+    beside, _, rest = text.partition('<div class="first">')[2].partition("</section>\n</div></div>")
+    titles = r"<h2[^>]*>([^<]*)</h2>"
+    assert (re.findall(titles, beside)[1:], re.findall(titles, rest)[0]) == (first, then)
 
 
 def test_hostile_names_are_escaped_everywhere(tmp_path):
@@ -123,7 +135,7 @@ def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(ste
     ("exposed_comm_ns_per_step", 1_500_000.0, [("exposed comm per step", "1.500 ms")]),
     ("overlap_ratio", 0.25, [("hidden by compute", "25.0 %")]),
     ("busbw_bytes_per_s", 25e9, [("bus bandwidth", "25.00 GB/s")]),
-    ("grad_copy_bytes_per_step", 2e6, [("gradient copies per step", "2.00 MB")]),
+    ("grad_copy_bytes_per_step", 2e6, [("bytes of gradient copies per step", "2.00 MB")]),
     ("n_arrived_last", 11, [("collectives reached last, in all steps", "11")]), ("link", "SHM", [("link", "SHM")]),
     ("is_estimate", True, [("an estimate", "yes")]), ("ranks", [0, 3], [("ranks", "0, 3")]),
     ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, [("exposed comm per step, backward", "2.000 ms")]),
@@ -133,6 +145,14 @@ def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(ste
 ])  # fmt: skip
 def test_evidence_is_written_in_words_by_its_unit(key, value, rows):
     assert list(evidence_rows({key: value})) == rows
+
+
+@pytest.mark.parametrize("name", ["ddp-2gpu-straggler", "ddp-1gpu"])
+def test_no_two_figures_of_a_finding_have_one_name(name, real):
+    for row in load(real.glob(f"{name}_[0-9].sqlite"), jobs=1).findings().to_pylist():
+        names = [name for name, _ in evidence_rows(json.loads(row["evidence"]))]
+        assert len({*names}) == len(names)
+        assert [one for one in names if any(other.startswith(f"{one}, rank ") for other in names)] == []
 
 
 @pytest.mark.parametrize(("text", "marked"), [

@@ -89,7 +89,7 @@ nsyspipe.builders.timeline = (() => {
   };
 })();
 
-/** Which step is drawn. */
+/** Which step is drawn, and told of. */
 (() => {
   const choice = document.getElementById("timeline-step");
   const figure = document.getElementById("chart-timeline");
@@ -97,6 +97,7 @@ nsyspipe.builders.timeline = (() => {
   const show = (step) => {
     choice.value = step;
     figure.dataset.step = step;
+    for (const one of document.querySelectorAll("[data-of-step]")) one.hidden = one.dataset.ofStep !== step;
     nsyspipe.lifecycle.draw(figure);
     nsyspipe.lifecycle.redraw(figure);
   };
