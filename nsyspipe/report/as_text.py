@@ -164,5 +164,5 @@ def _cut(names: Sequence[str], longest: int) -> list[str]:
 
 
 def _cell(cell: blocks.Cell) -> Text:
-    style = VERDICTS.get(cell.text, "") if isinstance(cell, blocks.Word) else ""
+    style = VERDICTS.get(cell.text, "") if isinstance(cell, blocks.Word) and not cell.is_plain else ""
     return Text(printable(blocks.words_of(cell)), style=style)
