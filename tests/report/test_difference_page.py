@@ -56,7 +56,7 @@ def test_what_got_worse_is_no_alarm_where_the_verdict_rests_on_something_else(ch
     assert {("step time", "improvement", False), ("idle", "regression", True)} <= told[0]
     assert {("step time", "regression", False), ("compute", "regression", False)} <= told[1]
     page = drawn.difference_page(idle)
-    assert ('data-word="improvement"' in page, 'data-word="regression"' in page) == (True, False)
+    assert [f'class="word" data-word="{word}"' in page for word in ("improvement", "regression")] == [True, False]
 
 
 def identity_of_page(path, difference):
