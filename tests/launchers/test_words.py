@@ -21,13 +21,13 @@ NO_NSYS = pytest.mark.skipif(find_nsys(search_path="/nowhere") is not None, reas
 ODD = ["--dry-run", "-o", "a b", "", "it's", 'say "x"', "$HOME", "*", "--", "new\nline", "ä"]
 
 REFUSED = [
-    *("ddp.sh --bogus", "ddp.sh --bogus=1", "ddp.sh word", "ddp.sh ''", "ddp.sh -n", "ddp.sh --output", "ddp.sh -n 0"),
+    *("ddp.sh --bogus", "ddp.sh --attach-step 50:70", "ddp.sh --times=1", "node.sh --node_ran 1", "sweep.sh --analyse-only", "ddp.sh word", "ddp.sh ''", "ddp.sh -n", "ddp.sh --output", "ddp.sh -n 0"),
     *("ddp.sh -n two", "ddp.sh --ranks '0;1'", "ddp.sh --dry-run --ranks 1", "ddp.sh --timeout 1m", "ddp.sh --linger ''"),
     *("ddp.sh --exit-timeout 0", "ddp.sh --cuda-graph-trace all", "ddp.sh --capture-range all", "ddp.sh -o captures/"),
     *("ddp.sh -o 'dir/a b'", "ddp.sh -o 100%/run", "ddp.sh --cpu=yes", "ddp.sh --trace nvtx,dx12", "baseline.sh -n 2"),
     *("ddp.sh --attach-steps 50", "ddp.sh --attach-steps 0:9", "ddp.sh --attach-steps 9:9", "ddp.sh --attach-steps 1:2 --capture-range none"),
     *("node.sh", "node.sh --nnodes 2", f"{NODE} --node-rank 2", f"{NODE} --node-rank 01", f"{NODE} --rdzv-endpoint node0"),
-    *(f"{NODE} --node-wide --ranks 0", f"{NODE} -n 'a[$(touch owned)]'", f"{NODE} --ranks=8", "ddp.sh -n 2 train.py"),
+    *(f"{NODE} --node-wide --ranks 0", f"{NODE} -n 'a[$(touch owned)]'", f"{NODE} --ranks=8", f"{NODE} --nnodes 3 -n 1 --ranks 0,8", "ddp.sh -n 8 --ranks 0,8", "ddp.sh -n 2 train.py"),
     *("sweep.sh --program x.py", "sweep.sh --force", "sweep.sh --attach-steps 1:2", "sweep.sh --repeat 0", "sweep.sh -n x", "sweep.sh --only nothing", "sweep.sh --analyze-only -o nowhere"),
 ]  # fmt: skip
 PRINTED = [
