@@ -262,12 +262,13 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
     told = run(script, "--help")
     assert told.stderr == ""
     pinned(f"launchers/help/{script.name}.txt", told.stdout)
+    assert max(map(len, told.stdout.splitlines())) <= 120
     if script.suffix == ".sbatch":
+        assert not re.search("^  --(nnodes|node-rank|rdzv-endpoint)", told.stdout, re.MULTILINE)  # it says them itself
         refused = run(script, status=2)
         assert refused.stderr == "error: slurm.sbatch: this is no Slurm job\n  fix: sbatch launchers/slurm.sbatch\n"
         return
     assert run(script, "-h").stdout == run("/bin/sh", script, "-h").stdout == told.stdout
-    assert max(map(len, told.stdout.splitlines())) <= 120
     assert f"  launchers/{script.name}" in told.stdout
     known, of_captures = options_of(script), options_of(LAUNCHERS / "capture.bash")
     if script.name == "try.sh":  # it hands the others on
@@ -289,7 +290,7 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     words = ("--dry-run", "--program", "nowhere.py", "--ranks", "0,31", "--timeout", "1500", "--", "--dry-run")
     told = machine.run("slurm.sbatch", *words)
     assert told.status == 0
-    assert "note: 4 nodes with 8 GPUs each: SLURM_NNODES and SLURM_GPUS_ON_NODE say otherwise\n" in told.err
+    assert "note: assumed, unless you set it: SLURM_GPUS_ON_NODE=8\n" in told.err
     assert "the launcher itself ends it after 1500 s (--timeout)" in told.err
     assert "Slurm's --time" not in told.err
     longer = machine.run("slurm.sbatch", "--dry-run", "--timeout=7200", "--program", "nowhere.py").err
@@ -309,6 +310,8 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
         assert words in told.out
     assert "note: nowhere.py: no such training program\n" in told.err
     assert f"note: captures/slurm-JOB: reports cannot be written below {machine.work}/captures\n" in told.err
+    machine.variables["SLURM_GPUS_ON_NODE"] = "4"
+    assert "assumed" not in machine.run("slurm.sbatch", "--dry-run").err
     assert machine.run("slurm.sbatch", "--", "--dry-run").status == 2
 
 
