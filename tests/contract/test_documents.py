@@ -37,7 +37,7 @@ RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 OPTIONS = (
     "--body-file --capture-range-end --cap-add --cudabacktrace --delay --duration --email --firstname --force-overwrite "
     "--gpus --group --include-blobs --index-url --ipc --job --lastname --no-deps --no-python --nodes --nproc_per_node "
-    "--gpus-per-node --lr --nthreads --ntasks --password --rm --sample --scheduler-file --tables --type --username --with-threads"
+    "--gpus-per-node --lr --nthreads --ntasks --password --rm --sample --scheduler-file --seed --tables --type --user --username --with-threads"
 )
 PRINTED = (
     "dependency, blocked, input, launch, level with, not told apart, improvement, regression, no change, inconclusive, "
@@ -104,6 +104,12 @@ def test_a_document_is_short_and_linked(path):
     assert len(path.read_text("utf-8").splitlines()) <= 150
     assert f"(docs/{path.name})" in README.read_text("utf-8")
     assert all(image.stat().st_size <= 300_000 for image in (ROOT / "docs" / "images").iterdir())
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.stem)
+def test_groups_are_installed_by_a_pip_that_knows_them(path):
+    for block in blocks(path, "bash") + blocks(path, "bash", is_run=False):
+        assert "-qU pip && " in block.partition("--group")[0] or "--group" not in block  # that of a new venv is too old
 
 
 def test_words_that_are_printed_are_explained():

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+import yaml
 
 from nsyspipe.nsys.programs import find_nsys
 from tests.build.programs import program, put
@@ -95,6 +96,32 @@ def test_the_launchers_take_the_words_that_documents_give_them(machine):
         launcher, *rest = shlex.split(line.removeprefix("launchers/"))
         answer = machine.run(launcher, "--dry-run", *rest)
         assert (answer.status, "error: " in answer.err) == (0, False), line
+
+
+def test_the_example_for_kubernetes_fits_together_and_its_command_is_taken(machine):
+    text = (LAUNCHERS.parent / "docs" / "examples" / "kubernetes.yml").read_text(encoding="utf-8")
+    service, job = yaml.safe_load_all(text)
+    name, spec, pod = job["metadata"]["name"], job["spec"], job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert spec["completionMode"] == "Indexed"
+    assert service["spec"]["selector"] == spec["template"]["metadata"]["labels"]
+    assert service["metadata"]["name"] == pod["subdomain"]
+    assert [one["name"] for one in container["volumeMounts"]] == [one["name"] for one in pod["volumes"]]
+    gpus, nodes = container["resources"]["limits"]["nvidia.com/gpu"], spec["completions"]
+    launcher, *words = [word.replace("$(JOB_COMPLETION_INDEX)", "1") for word in container["command"]]
+    assert launcher.startswith(next(one["mountPath"] for one in container["volumeMounts"] if one["name"] == "nsyspipe"))
+    machine.put_nsys(help_text=NEW_HELP)
+    machine.put_gpus(gpus)
+    answer, command = printed(machine, shlex.join([launcher.rpartition("/")[2], *words]))
+    assert "note: " not in answer.err.replace("note: that is what the launcher runs", "")
+    told = (
+        f"--nnodes={nodes}",
+        "--node_rank=1",
+        f"--nproc_per_node={gpus}",
+        f"--master_addr={name}-0.{pod['subdomain']}",
+    )
+    assert {*told} < {*command}
+    assert spec["parallelism"] == nodes
 
 
 def test_the_printed_command_runs(machine):
