@@ -41,7 +41,8 @@ OPTIONS = (
 )
 PRINTED = (
     "dependency, blocked, input, launch, level with, not told apart, improvement, regression, no change, inconclusive, "
-    "straggler, clock offset, bucket, transfer, payload, replay, not clear, not judged, skipped, cut off, bubble, likely"
+    "straggler, clock offset, bucket, transfer, payload, replay, not clear, not judged, skipped, cut off, bubble, likely, "
+    "largest gain, to change first, little to gain"
 )
 
 
@@ -224,8 +225,9 @@ def stragglers():
 
 
 def kernels():
-    rows = nsyspipe.load(SAMPLES.glob("ddp-4gpu-after_*.sqlite"), jobs=1).kernels().to_pandas()
-    top = rows.groupby("name")[["n_kernels", "total_ns", "overlapped_ns"]].sum().nlargest(10, "total_ns").reset_index()
+    run = nsyspipe.load(SAMPLES.glob("ddp-4gpu-after_*.sqlite"), jobs=1)
+    columns = ["n_in_summary", "in_summary_ns", "overlapped_in_summary_ns"]
+    top = run.kernels().to_pandas().groupby("name")[columns].sum().nlargest(10, "in_summary_ns").reset_index()
     return [(name, n, total / 1e6, beside / total) for name, n, total, beside in tuples(top)]
 
 
