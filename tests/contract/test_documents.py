@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 from datetime import UTC
 from functools import cache
 
@@ -26,6 +27,7 @@ from nsyspipe.cli.app import app
 from nsyspipe.comparison.gate import read_settings
 from nsyspipe.findings.judge import RULES
 from nsyspipe.model.figures import PLACES, shown
+from nsyspipe.reader.fabric import read_nccl_logs
 from tests.conftest import SAMPLES
 
 ROOT = SAMPLES.parent
@@ -37,11 +39,12 @@ RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 OPTIONS = (
     "--body-file --capture-range-end --cap-add --cudabacktrace --delay --duration --email --firstname --force-overwrite "
     "--gpus --group --include-blobs --index-url --ipc --job --lastname --no-deps --no-python --nodes --nproc_per_node "
-    "--gpus-per-node --lr --nthreads --ntasks --password --rm --sample --scheduler-file --tables --type --username --with-threads"
+    "--gpus-per-node --lr --nthreads --ntasks --password --rm --sample --scheduler-file --seed --tables --type --user --username --with-threads"
 )
 PRINTED = (
     "dependency, blocked, input, launch, level with, not told apart, improvement, regression, no change, inconclusive, "
-    "straggler, clock offset, bucket, transfer, payload, replay, not clear, not judged, skipped, cut off, bubble, likely"
+    "straggler, clock offset, bucket, transfer, payload, replay, not clear, not judged, skipped, cut off, bubble, likely, "
+    "largest gain, to change first, little to gain"
 )
 
 
@@ -104,6 +107,24 @@ def test_a_document_is_short_and_linked(path):
     assert len(path.read_text("utf-8").splitlines()) <= 150
     assert f"(docs/{path.name})" in README.read_text("utf-8")
     assert all(image.stat().st_size <= 300_000 for image in (ROOT / "docs" / "images").iterdir())
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.stem)
+def test_groups_are_installed_by_a_pip_that_knows_them(path):
+    for block in blocks(path, "bash") + blocks(path, "bash", is_run=False):
+        assert "-qU pip && " in block.partition("--group")[0] or "--group" not in block  # that of a new venv is too old
+
+
+def test_a_log_without_its_host_and_addresses_says_the_same(tmp_path):
+    (command,) = (one for one in blocks(ROOT / "docs" / "sharing.md", "bash", is_run=False) if one.startswith("sed "))
+    private = ("Bootstrap: Using eth0:192.0.2.2<0>", "NCCL_DEBUG_FILE set by environment to /home/me/x.log")
+    for real in [*(ROOT / "tests" / "real" / "logs").glob("*.log"), *SAMPLES.glob("*.log")]:
+        log, redacted = tmp_path / "all.log", tmp_path / "redacted.log"
+        log.write_text(real.read_text() + "".join(f"node0:7:7 [0] NCCL INFO {one}\n" for one in private))
+        with redacted.open("w") as file:
+            subprocess.run([*shlex.split(command)[:3], log], stdout=file, check=True)
+        assert not re.search(r"node0|192\.|home", redacted.read_text())
+        assert repr(read_nccl_logs([redacted])) == repr(read_nccl_logs([real])).replace("node0", "host-0")
 
 
 def test_words_that_are_printed_are_explained():
@@ -218,8 +239,9 @@ def stragglers():
 
 
 def kernels():
-    rows = nsyspipe.load(SAMPLES.glob("ddp-4gpu-after_*.sqlite"), jobs=1).kernels().to_pandas()
-    top = rows.groupby("name")[["n_kernels", "total_ns", "overlapped_ns"]].sum().nlargest(10, "total_ns").reset_index()
+    run = nsyspipe.load(SAMPLES.glob("ddp-4gpu-after_*.sqlite"), jobs=1)
+    columns = ["n_in_summary", "in_summary_ns", "overlapped_in_summary_ns"]
+    top = run.kernels().to_pandas().groupby("name")[columns].sum().nlargest(10, "in_summary_ns").reset_index()
     return [(name, n, total / 1e6, beside / total) for name, n, total, beside in tuples(top)]
 
 
