@@ -50,7 +50,7 @@ PRINTED = (
 
 def blocks(path, *languages, is_run=True):
     """Return the texts of a document's fenced blocks in some languages."""
-    found = re.findall(r"(<!-- not run: .+ -->\n+)?```(\w+)\n(.*?)```", path.read_text("utf-8"), flags=re.DOTALL)
+    found = re.findall(r"(<!-- not run: [^\n]+ -->\n+)?```(\w+)\n(.*?)```", path.read_text("utf-8"), flags=re.DOTALL)
     return [text for why, language, text in found if language in languages and is_run == (not why)]
 
 
@@ -65,6 +65,11 @@ QUERIES = blocks(ROOT / "docs" / "dashboards.md", "sql")
 LAUNCHERS = "".join(path.read_text("utf-8") for path in (ROOT / "launchers").glob("*.*"))
 SOURCES = LAUNCHERS + "".join(path.read_text("utf-8") for path in (ROOT / "nsyspipe").rglob("*.py"))
 COMMANDS = vars(typer.main.get_command(app))["commands"]
+
+
+def options_in(text):
+    """Return the long options that stand in a text."""
+    return {option.rstrip("-") for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", text)}
 
 
 def having(*languages):
@@ -174,7 +179,9 @@ def test_what_is_not_run_names_what_there_is(path):
             if words and words[0].endswith("nsyspipe"):
                 COMMANDS[words[1]].make_context(words[1], shlex.split(" ".join(words[2:])))
             elif words and words[0].startswith("launchers/"):
-                assert (ROOT / words[0]).exists()
+                own = words[: words.index("--")] if "--" in words else words
+                told = subprocess.run([ROOT / words[0], "--help"], capture_output=True, text=True, check=True).stdout
+                assert set(options_in(" ".join(own))) <= options_in(told), line
     for node in (node for block in blocks(path, "python", is_run=False) for node in ast.walk(ast.parse(block))):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("nsyspipe"):
             module = importlib.import_module(node.module)
@@ -184,10 +191,12 @@ def test_what_is_not_run_names_what_there_is(path):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_options_and_variables_that_are_named_exist(path, tmp_path):
     text = path.read_text("utf-8")
-    code = " ".join(re.findall(r"```.*?```|`[^`\n]+`", text, flags=re.DOTALL))
-    named = {option.rstrip("-") for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", code)}
+    spans = re.findall(r"```.*?```|`[^`\n]+`", text, flags=re.DOTALL)
+    named = options_in(" ".join(spans))
+    commands = {words[1] for span in spans if len(words := span.strip("`").split()) > 1 and words[0] == "nsyspipe"}
+    assert {one for one in commands if one.isalpha()} <= COMMANDS.keys()
     ours = {name for command in COMMANDS.values() for option in command.params for name in option.opts}
-    assert sorted(one for one in named - ours - {*OPTIONS.split()} if one not in LAUNCHERS) == []
+    assert sorted(named - ours - {*OPTIONS.split()} - options_in(LAUNCHERS)) == []
     assert [name for name in re.findall(r"\bNSYSPIPE_\w+", text) if name not in SOURCES] == []
     for block in blocks(path, "toml"):
         (tmp_path / "pyproject.toml").write_text(block, encoding="utf-8")
