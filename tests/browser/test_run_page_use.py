@@ -343,8 +343,8 @@ def test_figures_in_tooltips_are_written_as_everywhere_else(straggler, name, wri
     assert straggler.page.evaluate(f"all => all.map(one => nsyspipe.{name}(one))", values) == [*map(write, values)]
 
 
-# Required: 6 MB, 3 s. The time is that of an idle machine (0.6 and 1.0 s); a busy one is no fault of the page.
-MOST_BYTES, MOST_MS = 2_500_000, 15_000
+# Required: 2 MB, 3 s. The time is that of an idle machine (0.6 and 1.0 s); a busy one is no fault of the page.
+MOST_BYTES, MOST_MS = 2_000_000, 15_000
 
 
 @pytest.fixture(scope="module", params=[(8, 20_000, 20), (64, 3_000, 100), (2, 12_000, 400)])
