@@ -134,7 +134,7 @@ def test_several_captures_of_a_side_share_a_label(diff):
 
 def test_what_a_table_is_sorted_by_is_shown_however_narrow(compare, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    headings = {"rank_steps": "steps/s", "speedup": "speed-up"}
+    headings = {"throughput": "steps/s", "rank_steps": "rank\nsteps/s", "speedup": "speed-up"}
     for name, (column, _) in SORTS.items():
         heading = headings.get(name) or FIGURES[column].heading
         shown = compare("slow", "fast", "--sort", name).stdout.partition("Left out")[0]
