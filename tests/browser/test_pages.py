@@ -123,6 +123,17 @@ def test_without_scripts_the_words_and_tables_are_there(name, charts, says, writ
     assert page.locator("#table tbody .id").count() == (14 if name == "jobs" else 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "row"), [("faster", "compute"), ("doctor", "steps"), ("board", "bucket25"), ("ddp-4gpu-shm", "backward")]
+)
+def test_an_address_marks_the_row_of_that_name_in_every_page(name, row, written, open_page):
+    opened = open_page(written(name))
+    opened.page.evaluate("row => { window.location.hash = `row=${row}`; }", row)
+    opened.wait("document.querySelectorAll('.is-linked').length > 0")
+    cells = "all => all.map(one => [...one.cells].slice(0, 2).map(cell => cell.textContent.trim()))"
+    assert all(row in first_two for first_two in opened.page.locator(".is-linked").evaluate_all(cells))
+
+
 def test_a_phone_shows_the_gain_and_that_more_columns_follow(written, open_page):
     opened = open_page(written("whatif"), size=PHONE)
     page = opened.page
