@@ -257,7 +257,7 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
     known = {cause: part for cause, part in parts.items() if part is not None}
     if 0 < len(known) < len(parts):  # the other causes are still told apart
         known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(known.values())
-    call = {"dependency": ", launched in time but started late"}
+    call = {"dependency": ", launched but not started"}
     others = " and others" * (calls.num_rows > 1)
     call |= {"blocked": f", {printable(calls['call'][0].as_py())[:LONGEST_CALL]}{others}"} if calls.num_rows else {}
     causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])

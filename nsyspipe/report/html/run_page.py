@@ -43,7 +43,7 @@ _IDLE_MEANINGS = {
     "input": "the host was in the data phase, or between two steps",
     "launch": "the host launched late, and was neither in the data phase nor blocked",
     "blocked": "the host was blocked in a synchronisation or memory call",
-    "dependency": "launched in time: waited for another stream, or for the device to start it",
+    "dependency": "had been launched, and waited for another stream, or for the device to start it",
     "unknown": "no launch was recorded",
 }
 _ALIKE = ("comm_id", "transport", "path", "kind", "nominal_bytes_per_s", "nominal_source")
