@@ -73,11 +73,17 @@ die() {
   exit 2
 }
 
+# nearest_option WORD: of the options that the launcher and this file take the one that is most like it, or nothing.
+nearest_option() {
+  sed -nE 's/^ +(-[a-z_| -]+)\) .*/\1/p' "$0" "$launchers/capture.bash" | "${ours[@]}" -c 'import difflib, re, sys
+print(*difflib.get_close_matches(sys.argv[1], re.findall("--[a-z_-]+", sys.stdin.read()), 1, 0.75))' "$1" 2>/dev/null || true
+}
+
 # own_option NAME VALUE handles a launcher's own option: 1 for a flag, 0 words more for none of its own. Overridden.
 own_option() { taken=0; }
 
 parse_options() {
-  local word value
+  local word value nearest
   while [ $# -gt 0 ]; do
     word=$1 value=${2-}
     case $word in --*=*) value=${word#*=} word=${word%%=*}; shift; set -- "$word" "$value" "$@" ;; esac
@@ -107,7 +113,8 @@ parse_options() {
     esac
     if [ "$taken" = 0 ]; then
       case $word in -*) ;; *.py) die "$word: no such option" "--program $word; its arguments follow --" ;; esac
-      die "$word: no such option" "arguments of the training program follow --; see --help"
+      nearest=$(nearest_option "$word")
+      die "$word: no such option" "${nearest:+did you mean $nearest? }arguments of the training program follow --; see --help"
     fi
     [ $# -ge "$taken" ] || die "$word: needs a value" "see --help"
     shift "$taken"

@@ -1,5 +1,6 @@
 """Stores of a few or many small runs, written as a plain copy of a store is: one file per table and run."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,13 @@ def run_row(run_id: str, **changes: Any) -> dict[str, Any]:
         "throughput_steps_per_s": step_ns and 1e9 / step_ns, "comm_share": 0.2, "exposed_comm_share": 0.1,
         "overlap_ratio": 0.5, "backward_overlap_ratio": 0.5, "step_family": None, "compute_share": None,
         "wait_share": 0.05, "idle_share": 0.02, "link_kind": "nvlink", "n_findings": 0, "tool_version": "0.1.0",
-        "schema_version": SCHEMA_VERSION, "details": "{}",
+        "schema_version": SCHEMA_VERSION, "details": json.dumps({"work": work_text()}), "work": work_text(),
     } | changes  # fmt: skip
+
+
+def work_text(busy_ns: float | None = 2e7, kernel: str = "gemm", n_sharing: int = 1, source: str = "ranges") -> str:
+    """Return what is kept of the work of a run whose steps run a kernel ten times."""
+    return json.dumps([busy_ns, {kernel: 2e7}, {kernel: 10}, {str(n_sharing): [n_sharing, True]}, source])
 
 
 def finding_row(**changes: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from nsyspipe.model.table import Int64
 
 Bars: TypeAlias = "dict[str, Int64]"  # columns of bars, in order of start; names are codes
 MAX_RANKS = 64  # of a run; nobody looks at more, and each is read a second time
-MAX_BARS = 600  # of a lane; more cannot be told apart on a screen
+MAX_BARS = 560  # of a lane; more cannot be told apart on a screen
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,8 @@ class _Running:
         for line in (*written, *failed, *lines):
             _say(line)
         if analysis is not None:
-            _say(f"what was captured: {analysis}" if status or failed else f"next: {analysis}")
+            then = "next" if job.n_nodes == 1 else "next, once all nodes are done"
+            _say(f"{'what was captured' if status or failed else then}: {analysis}")
         return status or (INCOMPLETE if failed else 0)
 
     def _came(self, record: RankRecord, of_node: tuple[str | None, str | None] | None) -> RankRecord:

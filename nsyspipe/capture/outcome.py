@@ -173,7 +173,10 @@ def _signal(status: int) -> str:
 def finish(
     job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], started_at: float, ended_by: str | None
 ) -> tuple[list[str], list[str], str | None]:
-    """Export reports and write the sidecar: what was written, what failed, and the command that analyzes it, if any."""
+    """Export reports and write the sidecar: what was written, what failed, and the command that analyzes it, if any.
+
+    Of several nodes it names the reports of all: those of one alone are half a run.
+    """
     reports = sorted({Path(f"{one.report}.nsys-rep") for one in records if one.report})
     if not reports:
         return [], [], None
@@ -190,7 +193,8 @@ def finish(
         failed.append("error: " + "\n".join(error.lines()))
     where, words = f"{job.name}_*{suffix}", f"{glob.escape(str(job.name))}_*{suffix}"
     if len(reports) == 1:
-        where = words = str(reports[0].with_suffix(suffix))
+        where = str(reports[0].with_suffix(suffix))
+        words = where if job.n_nodes == 1 else words
     written = f"{len(reports)} report{'s' * (len(reports) > 1)} written: {where}"
     return [written, *notes], failed, f"nsyspipe analyze {shlex.quote(words)}"
 

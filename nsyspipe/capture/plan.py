@@ -20,7 +20,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError, OutputError
-from nsyspipe.model.names import ranges
 from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.programs import Nsys, ask, installed, ranges_reach, torch_versions
@@ -200,8 +199,8 @@ def main(words: Sequence[str] | None = None) -> int:
         # Of ranks that a job does not have nothing would be captured, and nobody would know why.
         n_ranks = options.world_size or options.nproc
         if unknown := {one for one in chosen if one >= n_ranks}:
-            there_are = ",".join(ranges({*chosen} - unknown)) or f"0-{n_ranks - 1}"
-            fix = f"--ranks {there_are}" if n_ranks > 1 else "leave it out"
+            each = f", {options.nproc} on each node" if n_ranks > options.nproc else ""
+            fix = f"ranks of 0-{n_ranks - 1}{each}" if n_ranks > 1 else "leave it out"
             problem = f"there is no rank {min(unknown)}: this job's are 0 to {n_ranks - 1}"
             return _refused(OptionError("--ranks", problem, fix=fix))
     except OptionError as error:

@@ -17,6 +17,7 @@ from nsyspipe.errors import DatasetError
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.table import Float64, Int64, table
 from nsyspipe.run.run import Run
+from nsyspipe.run.work import has_whole_graphs
 
 STEP_TIME_PARTS = table("""
     difference_step_time_parts by part: One row per part of the step on the slowest rank of each step (tie: the lowest): they sum to the mean step time exactly, in every column.
@@ -60,7 +61,6 @@ _FINE, _FINE_UP_TO = Fraction(1, 1024), 2**42
 
 Means = dict[str, Fraction | None]
 Number = TypeVar("Number", float, Fraction)
-_WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
 _LITTLE = 0.001  # of the step time: a change that is worth a line, however long the kernel is
 Costs = dict[tuple[str | None, str], tuple[float, float]]  # by phase and name: time and number per rank and step
 
@@ -134,11 +134,6 @@ def _unit(whole: Fraction | None) -> Fraction:
 
 def _rounded(value: Fraction, unit: Fraction) -> Fraction:
     return round(value / unit) * unit
-
-
-def has_whole_graphs(run: Run) -> bool:
-    """Tell whether CUDA graphs of a run were captured as a whole, so that nothing inside them was seen."""
-    return not _WHOLE_GRAPHS.isdisjoint([row["code"] for row in run.problem_rows])
 
 
 @dataclass(frozen=True)

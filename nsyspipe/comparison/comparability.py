@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, combinations, islice, product
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.traffic import EXPERT, dimensions, parallelism, ranks_per_batch
-from nsyspipe.comparison.changes import SIDES, has_whole_graphs, mean_of
+from nsyspipe.analysis.traffic import EXPERT, parallelism
+from nsyspipe.comparison.changes import SIDES, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
-from nsyspipe.model.figures import METRICS
-from nsyspipe.model.names import few, is_matrix_product, listed
+from nsyspipe.model.names import few, listed
 from nsyspipe.model.problems import MIXED_RUNS, MORE_STEPS
 from nsyspipe.model.table import table
 from nsyspipe.run.run import Run
+from nsyspipe.run.work import Work, has_whole_graphs, missing_ranks, n_steps, source_of_steps
 
 if TYPE_CHECKING:
     from nsyspipe.comparison.difference import Side
@@ -77,12 +74,6 @@ RUN_PROBLEMS = table(f"""
 
 _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
 _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own work changes what it measures
-# Compute of a step that is so many times as long may be of another model, batch or precision; of the same kernels.
-FAR_APART, _FAR_APART_OF_SAME = 3.0, 2.0
-_MORE_OF_SAME = 1.5
-_FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of one in another precision it may be less
-_LAUNCHES_ALIKE, _LEAST_LAUNCHES = 0.8, 1.0  # of all, matrix products as one
-_PRODUCTS, _COMPUTE = "matrix products", METRICS["compute"].column
 _UNLIKE, _OTHER_NUMBER = 1.25, 1.1  # captures of one configuration differ by less, in step time and messages
 OTHER_WORK, UNKNOWN_WORK, UNLIKE, SHARED_BATCH = "other-work", "unknown-work", "unlike-captures", "shared-batch"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
@@ -114,11 +105,6 @@ def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
     """Return what speaks against comparing two sides, as `_TESTS` tell it; what blocks comes first."""
     found = [check for test in _TESTS for check in test((baseline, candidate))]
     return sorted(found, key=lambda check: not check.blocks)
-
-
-def n_steps(run: Run) -> int:
-    """Return how many summary steps a run has."""
-    return int(run.summary()["n_summary_steps"][0].as_py())
 
 
 def _check(name: str, what: str, words: Sequence[str], *, blocks: bool = False, after: str = "") -> Check:
@@ -185,12 +171,6 @@ def _is_sized(runs: list[Run]) -> bool:
     return all(run.header.world_size is not None for run in runs)
 
 
-def _missing(run: Run) -> tuple[int, ...]:
-    # Reports without GPUs are there. A count is enough to compare by; of a damaged report it may be any number.
-    size, present = run.header.world_size if run.header.n_ranks else 0, {*run.ranks["rank"].to_pylist()}
-    return tuple(rank for rank in range(min(size or 0, 1 << 16)) if rank not in present)
-
-
 def _message_bytes(sides: Sides) -> Iterator[Check]:
     before, after = (mean_of(run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs) for side in sides)
     if before is not None and after is not None and abs(after - before) > _SAME_BYTES * max(before, after):
@@ -216,75 +196,11 @@ def _other_work(sides: Sides) -> Iterator[Check]:
 
 def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
     """Tell of ranks of which more share a batch than on the other side, or may: as many ranks process fewer batches."""
-    numbers = {number for side in sides for number in side.work.per_batch.values()}
-    if len(numbers) > 1 and (most := max(n for n, _ in numbers)) > 1:
+    is_sure = sides[0].work.other_batches(sides[1].work)
+    if is_sure is not None:
         words = [" | ".join(side.work.per_batch) for side in sides]
-        is_other = any(n < most for n, is_all in numbers if is_all)
         after = "; ranks of tensor and pipeline parallelism share a batch"
-        yield _check(SHARED_BATCH, "ranks per batch", words, blocks=is_other, after=after)
-
-
-class Work(NamedTuple):
-    """What a step of one rank computes, mean over captures: what tells programs apart, whatever their steps are called."""
-
-    busy_ns: float | None  # None where a capture has a step of which it is not known, or none
-    kernels: dict[str, float]  # time of each that is no communication, ns
-    launches: dict[str, float]  # how often each runs, matrix products as one; empty where a capture does not tell
-    per_batch: dict[str, tuple[int, bool]]  # `ranks_per_batch` of each capture, by what is said of it
-
-    @classmethod
-    def of(cls, runs: Sequence[Run]) -> Work:
-        """Return the work of the captures of one side."""
-        compute = mean_of(pc.mean(run.breakdown()[_COMPUTE], skip_nulls=False).as_py() for run in runs)
-        rows = pa.concat_tables(run.kernels().select(["name", "total_ns", "n_in_summary"]) for run in runs)
-        rows = rows.filter(pc.invert(pc.starts_with(rows["name"], "nccl", ignore_case=True)))
-        kernels, launches = defaultdict[str, float](float), defaultdict[str, float](float)
-        steps = sum(n_steps(run) * run.header.n_ranks for run in runs)
-        is_counted = steps and not rows["n_in_summary"].null_count
-        for name, ns, n in zip(*(rows[column].to_pylist() for column in rows.column_names), strict=True):
-            kernels[name] += ns
-            if is_counted and n:
-                launches[_PRODUCTS if is_matrix_product(name) else name] += n / steps
-        return cls(compute, {name: ns for name, ns in kernels.items() if ns > 0}, launches, dict(map(_per_batch, runs)))
-
-    @property
-    def n(self) -> float:
-        """Kernels of a step."""
-        return sum(self.launches.values())
-
-    def shared(self, other: Work) -> float:
-        """Return the share of the kernels' time that is in kernels which the other runs too."""
-        return sum(ns for name, ns in self.kernels.items() if name in other.kernels) / sum(self.kernels.values())
-
-    @property
-    def text(self) -> str:
-        """It in words."""
-        number = f" in {self.n:.4g} kernel{'s'[: self.n != 1]}" if self.launches else ""
-        return f"{(self.busy_ns or 0.0) / 1e6:.4g} ms of compute{number}"
-
-    def is_other(self, other: Work) -> bool:
-        """Whether it is another program's, or another batch of it.
-
-        Of kernels that both run by half of either's time: compute twice as long, or 1.5 times with 1.5 times as many matrix
-        products (more layers; micro-batches are more launches in the same time). Of other kernels: compute 3 times as
-        long, or less than 0.8 of the launches alike (in another precision matrix products have other names).
-        """
-        times = sorted((self.busy_ns or 0.0, other.busy_ns or 0.0))
-        longer = times[1] / times[0] if times[0] else 1.0
-        if max(self.shared(other), other.shared(self)) >= _FEW_SHARED:
-            of_longer, of_shorter = (self, other) if times[1] == self.busy_ns else (other, self)
-            more = of_longer.launches.get(_PRODUCTS, 0.0) / of_shorter.launches.get(_PRODUCTS, math.inf)
-            return longer >= _FAR_APART_OF_SAME or min(longer, more) >= _MORE_OF_SAME
-        alike = sum(min(n, other.launches.get(name, 0.0)) for name, n in self.launches.items())
-        return longer >= FAR_APART or alike < _LAUNCHES_ALIKE * max(self.n, other.n, _LEAST_LAUNCHES)
-
-
-def _per_batch(run: Run) -> tuple[str, tuple[int, bool]]:
-    of_run = run.traffic(), run.header.world_size
-    (n, is_all), degrees = ranks_per_batch(*of_run), ", ".join(map(str, dimensions(*of_run)))
-    is_all &= not has_whole_graphs(run)
-    number = f"{n}{'' if is_all else ' or more'}" if is_all or n > 1 else "not known"
-    return f"{number} ({degrees})" if degrees else number, (n, is_all)
+        yield _check(SHARED_BATCH, "ranks per batch", words, blocks=is_sure, after=after)
 
 
 def collectives_per_step(run: Run, by: Sequence[str] = ("collective", "datatype")) -> dict[str, float]:
@@ -399,8 +315,8 @@ _TESTS: tuple[Test, ...] = (
         blocks=lambda runs: all(run.header.gpu_names for run in runs),
     ),
     _alike(
-        "missing-ranks", "ranks without a report", lambda run: few(_missing(run), _SHOWN) or _NONE,
-        blocks=lambda runs: len(set(map(_missing, runs))) > 1, fine=_NONE,
+        "missing-ranks", "ranks without a report", lambda run: few(missing_ranks(run), _SHOWN) or _NONE,
+        blocks=lambda runs: len(set(map(missing_ranks, runs))) > 1, fine=_NONE,
     ),
     _alike(
         "mixed-runs", "reports that may be of different runs", lambda run: ", ".join(sorted(MIXED_RUNS & {row["code"] for row in run.problem_rows})) or _NONE,
@@ -413,7 +329,7 @@ _TESTS: tuple[Test, ...] = (
         applies=lambda runs: not any(map(has_whole_graphs, runs)), after="; a model that has experts on one side only is another one",
     ),
     _alike(
-        "steps-from", "source of the steps", lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
+        "steps-from", "source of the steps", source_of_steps,
         blocks=lambda _: True, applies=lambda runs: all(run.header.n_ranks for run in runs),
     ),
     _alike(

@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import SIDES, StepTable, kernel_changes, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import COMPARABILITY, SIDE_PROBLEMS, UNLIKE, Work, check_comparable, check_order
+from nsyspipe.comparison.comparability import COMPARABILITY, SIDE_PROBLEMS, UNLIKE, check_comparable, check_order
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings, check_can_fail
 from nsyspipe.comparison.metrics import INCONCLUSIVE, Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
 from nsyspipe.comparison.surroundings import Cause, cause_of, opposed_parts, surroundings
 from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.model.options import check_text
 from nsyspipe.run.run import Run, ShownInNotebooks
+from nsyspipe.run.work import Work
 
 _THIS = ": nsyspipe diff"  # a fix that this is itself
 _EXIT_CODES = {"passed": 0, "failed": 3, "undecided": 4}  # of the contract

@@ -21,6 +21,7 @@ from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.model.figures import METRICS, shown
 from nsyspipe.model.table import Float64, table
 from nsyspipe.run.run import ShownInNotebooks
+from nsyspipe.run.work import parted
 
 _FIGURES = "\n".join(f"    {one.column} float:{one.unit}? {one.meaning}" for one in shown("scoreboard table"))
 
@@ -234,16 +235,10 @@ class Scoreboard(ShownInNotebooks):
         given = [*self._tables]
         if self.rules.is_forced:
             return dict.fromkeys(given, self.reference)
-        kinds: list[list[str]] = []
-        # From the least compute on, whatever the order given: a run that fits several kinds, as one whose GPU is not recorded,
-        # is of none of them.
-        for run in (side.label for side in sorted(self.sides, key=_founding)):
-            beside = ((kind, (check for one in kind for check in self._checked_once(run, one))) for kind in kinds)
-            fitting = [kind for kind, checks in beside if not any(check.parts for check in checks)]
-            if len(fitting) == 1:
-                fitting[0].append(run)
-            else:
-                kinds.append([run])
+        in_order = [side.label for side in sorted(self.sides, key=_founding)]
+        kinds = parted(
+            in_order, lambda run, kind: not any(check.parts for one in kind for check in self._checked_once(run, one))
+        )
         peers = {label: min(kind, key=given.index) for kind in kinds for label in kind}
         return {label: peers[label] for label in given}
 

@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.traffic import dimensions
-from nsyspipe.comparison.changes import SIDES, StepTable, has_whole_graphs, mean_of, mean_step_time
-from nsyspipe.comparison.comparability import collectives_per_step, n_steps
+from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time
+from nsyspipe.comparison.comparability import collectives_per_step
 from nsyspipe.comparison.gate import DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import per_step
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import table
 from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE
+from nsyspipe.run.work import has_whole_graphs, n_steps
 
 if TYPE_CHECKING:
     from nsyspipe.comparison.difference import RunDifference

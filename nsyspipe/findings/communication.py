@@ -12,7 +12,7 @@ _NO_PHASE = "no phase"
 _HIDE = {
     True: (
         "send less, or hide communication under backward",
-        "send less (bf16_compress_hook, no_sync()), use a faster link, or hide it under backward: see nsyspipe whatif",
+        "send less ({halves}no_sync()), use a faster link, or hide it under backward: see nsyspipe whatif",
     ),
     False: ("send less, or hide communication under compute", "send less, use a faster link, or hide it under compute"),
 }
@@ -56,6 +56,7 @@ def comm_bound(evidence: Evidence) -> Answer:
         "exposed_comm_ns_per_step_by_phase": by_phase,
         **({} if is_ddp else {"exposed_comm_ns_per_step_by_role": by_role}),
     }
+    advice = advice.format(halves="bf16_compress_hook, " if evidence.wide_gradients.num_rows else "")
     return Finding(f"communication is exposed{apart}{where}{mostly}", action, advice, saving, figures)
 
 

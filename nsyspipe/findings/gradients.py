@@ -20,7 +20,7 @@ _SMALL_BUCKET_BYTES = 4e6  # buckets of this size are limited by the link, not b
 _VIEW = "gradient_as_bucket_view=True"
 _COPY_SPAN, _LEAST_COPIED = "grad_copy_span_ns", 0.001
 _FEW_BYTES, _LEAST_COPIED_OF_FEW = 16e6, 0.005  # compression hooks copy factors as well: few bytes must cost more
-_LEAST_COMPRESSED, _WIDE = 0.1, ("f32", "f64")
+_LEAST_COMPRESSED = 0.1
 _NO_SIZES = "every backward pass sends gradients, and message sizes are needed to tell whether each time all of them"
 # By whether they are sharded.
 _NO_SYNC = {
@@ -179,7 +179,7 @@ def compress_gradients(evidence: Evidence) -> Answer:
     rows = evidence.gradient_all_reduces
     if not rows.num_rows and evidence.share(exposed) >= _LEAST_COMPRESSED:
         return evidence.unknown_gradients
-    rows = rows.filter(pc.is_in(rows["datatype"].cast(pa.string()), value_set=pa.array(_WIDE)))
+    rows = evidence.wide_gradients
     # Their whole time where transfer is not known.
     spent = pc.coalesce(rows["transfer_ns"], pc.subtract(rows["end_ns"], rows["start_ns"]))
     transfer = float((pc.sum(spent).as_py() or 0) / evidence.steps.num_rows)

@@ -21,6 +21,8 @@ LEAST_IDLE_SHARE = 0.02
 _LEAST_TURN = 0.25
 _SHOWN_CALLS = 5
 _FASTER = 'launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'  # fmt: skip
+_LESS = "launch less (torch.compile, CUDA graphs, fused=True)"
+_MOSTLY_PAUSES, _SOME_PAUSES = 0.5, 0.25
 _PAUSES = (
     "find what the host does there (nsys profile --python-sampling=true): loading, logging, locks, "
     "garbage collection, sleeping; launching faster makes no pause shorter"
@@ -135,9 +137,9 @@ def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
 def launch_bound(evidence: Evidence) -> Answer:
     """Fire when the rank that the others wait for idles for 2 % of step time because launches come late.
 
-    Saving: as `idle_of` has it. Not judged where more idle time than that has no known cause. Where no
-    range marks the data phase, the host may have been waiting for data, and the finding says so. Where at least half of that
-    idle time lies in pauses of 2 ms and more, the host was not launching but at something else. What keeps it from being
+    Saving: as `idle_of` has it. Not judged where more idle time than that has no known cause. Where at least half of that
+    idle time lies in pauses of 2 ms and more, the host was not launching but at something else, from a quarter on in part: if no
+    range marks the data phase, perhaps waiting for data. What keeps it from being
     judged leaves the silence of `input_bound` and `sync_bound` open too: it is named with those that did not fire.
     """
     if evidence.steps.num_rows and (missing := _missing(evidence)):
@@ -150,18 +152,19 @@ def launch_bound(evidence: Evidence) -> Answer:
     idle = idle_above(evidence, "idle_launch_ns")
     if idle is None:
         return None
-    has_data = "data" in evidence.phases["phase"].unique().to_pylist()
-    title, advice = "the GPU idles because kernels are launched late", _FASTER
-    unmarked = "launch less (torch.compile), or load data faster"
-    action = "launch less: torch.compile, CUDA graphs, fused=True" if has_data else unmarked
+    title, action, advice = "the GPU idles because kernels are launched late", _LESS, _FASTER
     steps = evidence.steps
     steps = steps if idle.rank is None else steps.filter(pc.equal(steps["rank"], idle.rank))
     pauses, launch = (pc.sum(steps[name]).as_py() for name in ("idle_pause_ns", "idle_launch_ns"))
-    if 2 * (pauses or 0) >= launch:
+    in_pauses = (pauses or 0) / launch
+    if in_pauses >= _MOSTLY_PAUSES:
         title, advice = "the GPU idles while the host pauses between launches", _PAUSES
         action = "find what the host does when it launches nothing"
+    elif in_pauses >= _SOME_PAUSES:
+        advice += f"; {100 * in_pauses:.0f} % of it are pauses of 2 ms and more: {_PAUSES}"
+    is_unmarked = in_pauses >= _SOME_PAUSES and "data" not in evidence.phases["phase"].unique().to_pylist()
     figures = _figures(evidence, "idle_launch_ns", idle) | evidence.means("idle_pause_ns")
-    return Finding(title + idle.on_rank, action, advice + ("" if has_data else _UNMARKED), idle.saving_ns, figures)
+    return Finding(title + idle.on_rank, action, advice + _UNMARKED * is_unmarked, idle.saving_ns, figures)
 
 
 def launched_late_ns(evidence: Evidence, steps_of: Mapping[int, Int64]) -> float:

@@ -37,7 +37,8 @@ CAUSES = {
     "copies": ("grad-copy", "ddp-single-gpu"),
     "the capture itself": ("profiler-overhead",),
 }  # fmt: skip
-EXPOSURE = "comm-bound"
+EXPOSURE, STRAGGLER = "comm-bound", "straggler"
+OF_HOSTS = {*CAUSES["idle devices"]}
 _OF_WAITING = {"straggler", "pipeline-bubble", "no-sync"}  # whose bounds are of waiting, too
 _WAIT_INCLUDED = "is_wait_included"
 _OF_COMM = {*CAUSES["communication and late ranks"]}
@@ -98,8 +99,8 @@ def is_wait_included(finding: Mapping[str, Any]) -> bool:
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Sort findings by what is expected of them, else by their bound, largest first, then by id.
 
-    What lessens exposed communication stands before `comm-bound`; behind all that have a bound are those known by a bound that may
-    be waiting, then conditional ones.
+    What lessens exposed communication stands before `comm-bound`, and why hosts launch late before a straggler that is late for it
+    and of which nothing is expected; behind all that have a bound are those known by a bound that may be waiting, then conditional ones.
     """
 
     def place_of(row: Mapping[str, Any]) -> tuple[bool, bool, bool, float, str]:
@@ -108,8 +109,16 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         return worth is None, is_conditional(row), may_wait, -(worth or 0.0), row["id"]
 
     found = sorted(rows, key=place_of)
-    places = [place for place, row in enumerate(found) if row["id"] in LESSEN_EXPOSURE and not is_conditional(row)]
-    symptom = next((place for place, row in enumerate(found) if row["id"] == EXPOSURE), None)
-    if symptom is not None and places and symptom < places[-1]:
-        found.insert(places[-1], found.pop(symptom))
+    for symptom, causes in ((STRAGGLER, OF_HOSTS), (EXPOSURE, LESSEN_EXPOSURE)):
+        places = [place for place, row in enumerate(found) if row["id"] in causes and not is_conditional(row)]
+        at = next((place for place, row in enumerate(found) if row["id"] == symptom), len(found))
+        if places and at < places[-1] and (symptom == EXPOSURE or is_by_host(found[at])):
+            found.insert(places[-1], found.pop(at))
     return found
+
+
+def is_by_host(finding: Mapping[str, Any]) -> bool:
+    """Tell whether ranks come late for hosts that launch late, and no replay says what a balanced run gains."""
+    return finding.get("expected_ns_per_step") is None and "launched_late_ns_per_step" in json.loads(
+        finding["evidence"]
+    )

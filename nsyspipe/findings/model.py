@@ -45,6 +45,7 @@ _WAIT = "wait_ns_per_step"
 _LEAST_EXPOSED = 0.05
 # What a role's traffic serves, in words; gradients of all ranks need none.
 _SERVED = {"sharded": "sharded parameters", "tensor": "tensor parallelism", "expert": "experts"}
+_WIDE = ("f32", "f64")
 _MOSTLY = 2 / 3  # a role is named from this share on
 _UNKNOWN_ROLE = (
     "what all-reduces serve is not known without backward passes",
@@ -97,6 +98,12 @@ class Evidence:
         """The all-reduces that may be DDP's: those of gradients, in a run that does not shard parameters too."""
         rows = self.of_role(DATA, "all_reduce")
         return rows.slice(0, 0) if SHARDED in self.roles else rows
+
+    @property
+    def wide_gradients(self) -> pa.Table:
+        """Those of them that a datatype of half the bytes would shorten."""
+        rows = self.gradient_all_reduces
+        return rows.filter(pc.is_in(rows["datatype"].cast(pa.string()), value_set=pa.array(_WIDE)))
 
     @property
     def unknown_gradients(self) -> NotJudged | None:

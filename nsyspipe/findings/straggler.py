@@ -16,7 +16,7 @@ from nsyspipe.findings.host import excess, launched_late_ns
 from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import few, listed, printable, ranges
 from nsyspipe.model.problems import MORE_STEPS
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Float64, Int64
 
 _LEAST_SHARE = 0.03
 _LEAST_SHARE_OF_FEW = 0.1  # of a step or two only a large delay is no chance
@@ -48,8 +48,7 @@ def straggler(evidence: Evidence) -> Answer:
 
     By that much at the largest single delay of each step, whoever caused it; of fewer than 3 such steps, by 10 %. Saving:
     `_delay_ns` of all late ranks together, or step time less the shortest window without its exposed waiting if that is more,
-    but of pipelines, since a step is as long as its longest window; at most step time less the least compute of a rank, itself
-    less what hidden waiting slowed it by. Named is each rank whose own part is 1 % of step time and 10 % of all
+    but of pipelines, since a step is as long as its longest window; at most `_room_ns`. Named is each rank whose own part is 1 % of step time and 10 % of all
     ``held_up_ns`` of `schema.COLLECTIVES`: per collective the longest wait in it. Late is what `own_lateness` leaves: nobody,
     where stages of a pipeline wait for each other by design.
     Their hosts launch late where they idle for lack of launches longer than the others, by 60 % of these delays.
@@ -98,9 +97,10 @@ def straggler(evidence: Evidence) -> Answer:
     late_ns = 0.0 if where or behind or evidence.is_pipeline else launched_late_ns(evidence, steps_of)
     is_by_host = late_ns >= _MOSTLY * n_steps * sum(of_named.values())
     host = f", whose host{' launches' if len(named) == 1 else 's launch'} late" if is_by_host else ""
+    as_host = f": {'its host launches' if len(named) == 1 else 'hosts launch'} late" if is_by_host else ""
     title, action = _words(of_named, behind, steps_of, total, n_meeting, are_all=len(named) == evidence.n_ranks)
     earlier, late_before = _late_before(evidence, worst, total * n_steps)
-    saving_by_part = _parts(evidence, min(total, _delay_ns(met, n_steps)), has_bubble=evidence.is_pipeline)
+    saving_by_part = _parts(evidence, _delay_ns(met, held_up, evidence), has_bubble=evidence.is_pipeline)
     compare = _ADVICE.get(phase or "", _COMPARE) if len([*named, *behind]) == 1 else _COMPARE_ALL
     figures = {
         "saving_ns_per_step_by_part": saving_by_part,
@@ -119,7 +119,9 @@ def straggler(evidence: Evidence) -> Answer:
         **{name: rows[worst][name] for name in ("n_arrived_last", "wait_caused_ns")},
     }
     title += where + host + evidence.waited_in + earlier
-    return Finding(title, action + where, _LAUNCH_SOONER * bool(host) + compare, sum(saving_by_part.values()), figures)
+    return Finding(
+        title, action + where + as_host, _LAUNCH_SOONER * bool(host) + compare, sum(saving_by_part.values()), figures
+    )
 
 
 def _late_before(evidence: Evidence, rank: int, delays_ns: float) -> tuple[str, dict[str, int]]:
@@ -148,8 +150,24 @@ def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, 
     return min(most, beside_compute, key=lambda parts: sum(parts.values()))
 
 
-def _delay_ns(late: pa.Table, n_steps: int) -> float:
-    """Return by how much a step is longer for ranks that come late: the mean over steps of the most of a rank."""
+def _room_ns(evidence: Evidence) -> Float64:
+    """Return of each step what lateness can take: its time less the least compute of a rank, without what hidden waiting slowed."""
+    wall, compute, exposed_wait, wait, hidden = evidence.columns(
+        "wall_ns", "compute_ns", "exposed_wait_ns", "wait_ns", "overlap_compute_ns"
+    )
+    slowed = evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
+    least = evidence.rows_of_most(-compute)
+    return evidence.most(wall) - compute[least] + slowed[least]
+
+
+def _delay_ns(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> float:
+    """Return by how much a step is longer for ranks that come late, the mean over steps.
+
+    Of each step the most of a rank, no more than what is waited for in all, nor than `_room_ns`.
+    """
+    numbers = np.unique(evidence.steps["step"].to_numpy())
+    waited, delays = np.zeros((2, numbers.size))
+    np.add.at(waited, np.searchsorted(numbers, held_up["step"].to_numpy()), held_up["held_up_ns"].to_numpy())
     rows = late.filter(pc.is_valid(late["wait_ns"]))
     comm = pc.fill_null(rows["comm_id"].cast(pa.string()), "").combine_chunks().dictionary_encode().indices.to_numpy()
     names = ("step", "rank", "start_ns", "end_ns", "wait_ns", "held_up_ns")
@@ -174,7 +192,8 @@ def _delay_ns(late: pa.Table, n_steps: int) -> float:
         most = np.maximum.reduceat(delay[at] + np.minimum(waits, held_up[own]), begins) if own.size else waits
         delay[at] = np.repeat(most, np.diff(begins, append=own.size))
         waited_until[at] = np.maximum(waited_until[at], until[own])
-    return float(delay.max(axis=1, initial=0).sum() / n_steps)
+    delays[np.searchsorted(numbers, steps)] = delay.max(axis=1, initial=0)
+    return float(np.minimum(np.minimum(delays, waited), _room_ns(evidence)).mean())
 
 
 def _of_node(node: LateNode, evidence: Evidence, n_meeting: int) -> Finding:

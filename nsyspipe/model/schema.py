@@ -38,11 +38,11 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
     message_bytes           bytes?  whole messages of the collectives that belong to the step; null where one is not known <- NCCL payload
     idle_input_ns           ns?     idle because the host got the next batch, in the data phase or between two steps (see idle_between_steps): |late n (data u
         between)| of gaps [g0, g1) ended by an operation launched at L, with R = min(max(L + latency, g0), g1), late = [g0, R); latency is the rank's shortest
-        time from launch to start, clamped to 20 us. The five causes sum to idle_ns exactly, and are null where it is, or where the clocks of device and host may be apart by a step <- RUNTIME, NVTX_EVENTS
+        time from a kernel's launch to its start (copies are not looked at), clamped to 20 us. The five causes sum to idle_ns exactly, and are null where it is, or where the clocks of device and host may be apart by a step <- RUNTIME, NVTX_EVENTS
     idle_launch_ns          ns?     idle because the launch came late for any other reason: |late \ (data u between)| - idle_blocked; {_CALLS_NULL} <- RUNTIME
     idle_blocked_ns         ns?     idle because the host was blocked in a synchronisation or memory call: |late \ data| during such calls, and
         from the start of a gap at which one was under way for as long as that lasted: without it the launch had come so much earlier; {_CALLS_NULL} <- RUNTIME.nameId, start, end
-    idle_dependency_ns      ns?     g1 - R: launched in time, it waited for an event of another stream, or for the device to start it (with more latency than
+    idle_dependency_ns      ns?     g1 - R: launched by then, it waited for an event of another stream, or for the device to start it (with more latency than
         the 20 us that R is clamped to, too) <- RUNTIME
     idle_unknown_ns         ns?     idle - all of these: no launch recorded
     idle_between_steps_ns   ns?     of idle_input the part in which the host was between two steps: after the end of one step range and before the start of the

@@ -29,7 +29,10 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 _LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
-_INSTALL = "run this in the environment that trains, or in a clone of nsyspipe: pip install '.[train]'"
+_INSTALL = (
+    "run this in the environment that trains, or in a clone of nsyspipe: pip install '.[train]' (5.7 GB with CUDA; where there "
+    "is no GPU first pip install torch --index-url https://download.pytorch.org/whl/cpu, 0.75 GB)"
+)
 _NO_GPU = "capture on a machine with NVIDIA GPUs, or what hosts do: launchers/ddp.sh --cpu"
 _ELSEWHERE = "write reports elsewhere: -o DIR"
 _TOPOLOGY = "on a host of the job: nvidia-smi topo -m > topo.txt, then analyze with --topology topo.txt"

@@ -273,11 +273,11 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield f"{there} there: how much of {its} communication is waiting for the others is not known; {fix}"
     shares = replay.starved_shares
     n_starved, share = np.count_nonzero(shares > LARGEST_STARVED_SHARE), f"{100 * shares.max():.1f} %"
+    rank = replay.captured.windows.ranks[np.argmax(shares)]
     if n_starved > 1 or n_starved == n_ranks:
-        idle = f"GPUs stand idle {share} of a step, in the median, because work was not launched yet"
+        idle = f"GPUs stand idle because work was not launched yet, on rank {rank} for {share} of a step in the median"
         yield f"{idle} (launch- or input-bound), and how that changes is not known"
     if n_starved and not knobs.no_wait:
-        rank = replay.captured.windows.ranks[np.argmax(shares)]
         fix = "its host has to launch sooner first"
         fix = "ask nsyspipe whatif --no-wait, as if no rank were late" if replay.is_answered_balanced else fix
         yield f"the GPU of rank {rank} stands idle for want of launches, {share} of its step in the median, no other as long ({fix})"

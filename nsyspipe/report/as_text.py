@@ -132,6 +132,11 @@ def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int)
     while sum(least[at] + _GAP for at in shown) - _GAP > width and any(columns[at].from_width for at in shown):
         most = max(columns[at].from_width for at in shown)
         shown = [at for at in shown if columns[at].from_width < most]
+    while (
+        sum(least[at] + _GAP for at in shown) - _GAP > width and len(shown) > 1
+    ):  # rather none of a column than a part
+        whole = [at for at in shown[1:] if columns[at].kind in {"number", "word"}] or shown
+        shown.remove(whole[-1])
     names = [at for at in shown if columns[at].kind == "name"]
     spare = width + _GAP - sum((wanted if at in names else least)[at] + _GAP for at in shown)
     narrow = {}
@@ -159,5 +164,5 @@ def _cut(names: Sequence[str], longest: int) -> list[str]:
 
 
 def _cell(cell: blocks.Cell) -> Text:
-    style = VERDICTS.get(cell.text, "") if isinstance(cell, blocks.Word) else ""
+    style = VERDICTS.get(cell.text, "") if isinstance(cell, blocks.Word) and not cell.is_plain else ""
     return Text(printable(blocks.words_of(cell)), style=style)

@@ -95,6 +95,7 @@ class Word:
 
     text: str
     why: str | None = None
+    is_plain: bool = False  # without its colour
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,10 +132,16 @@ def _metrics(difference: RunDifference) -> Table:
         Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
         *([Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
         Field("%", lambda row: f">{_NO_PERCENTAGE}" if row["unit"] != "ratio" and (row["delta_pct"] or 0) >= _NO_PERCENTAGE else percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),
-        Field("verdict", lambda row: Word(row["verdict"]), "word", from_width=_VERDICT),
+        Field("verdict", lambda row: Word(row["verdict"], is_plain=is_outweighed(difference, row)), "word", from_width=_VERDICT),
     ]  # fmt: skip
     note, strong = None if difference.has_capture_without_steps else OF_RANKS, frozenset(range(len(difference.judged)))
     return table_of(METRICS, rows, fields, note, n_shown=n_shown, strong=strong)
+
+
+def is_outweighed(difference: RunDifference, row: Mapping[str, Any]) -> bool:
+    """Tell whether a figure got worse on which no verdict rests, in a difference that is no regression: no alarm."""
+    is_aside = row["metric"] not in difference.judged and difference.verdict != "regression"
+    return is_aside and bool(row["verdict"] == "regression")
 
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:

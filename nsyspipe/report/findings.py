@@ -1,12 +1,14 @@
 """What to change, finding by finding, in words: for the summary, the page and notebooks."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nsyspipe.findings.judge import EXPOSURE, LESSEN_EXPOSURE, is_conditional, is_wait_included
+from nsyspipe.findings.judge import EXPOSURE, LESSEN_EXPOSURE, OF_HOSTS, STRAGGLER, is_conditional, is_wait_included
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.names import few
 from nsyspipe.report import words
@@ -58,6 +60,7 @@ class Finding:
     share_text: str
     expected: tuple[str, str] | None  # share and time by a replay; None where there was none
     is_limit: bool  # they are of no setting: what it could bring at most
+    replayed: tuple[float, float, float] | None  # the step time then, likely, at least, at most
     is_clear: bool  # not where that lies within the replay's error, as far as that is said
     worth: float  # share by a replay, else the bound; of a limit that
     is_conditional: bool  # the bound holds only if something is so that was not recorded
@@ -78,9 +81,21 @@ class Finding:
         return f"{'if so: ' * self.is_conditional}{self.expected[0] if self.is_clear else words.NOT_CLEAR}"
 
     @property
+    def gain(self) -> str:
+        """What a replay gives, with its share of the step."""
+        return f"{self.expected[1]} ({self.expected[0]})" if self.expected else absent
+
+    @property
     def consists_of(self) -> str:
         """What the bound is a sum of, and what it assumes, for the end of a sentence."""
         return f"{self.parts and f' ({self.parts})'}{self.assumed}"
+
+    def is_level(self, other: Finding) -> bool:
+        """Tell whether a replay gives each about what it gives the other: in either's range."""
+        if not (self.replayed and other.replayed) or self.is_limit or other.is_limit:
+            return False
+        (own, *ends), (others, *of_other) = self.replayed, other.replayed
+        return ends[0] <= others <= ends[1] and of_other[0] <= own <= of_other[1]
 
     @property
     def headline(self) -> str:
@@ -107,12 +122,12 @@ def findings_of(run: Run) -> list[Finding]:
         possible, expected = share(saving), share(limit if is_limit else of_condition)
         if expected is not None and abs(expected) < _NOTHING:
             expected = 0.0
-        ends = [evidence.get(f"replay_step_time_{end}_ns") for end in ("low", "high")]
+        times = tuple(evidence.get(f"replay_step_time_{end}ns") for end in ("", "low_", "high_"))
         in_replay = None if expected is None else (percent_text(expected), ms_text(expected * (step_time or 0.0)))
         findings.append(Finding(
             row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]),
             ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible), in_replay, is_limit,
-            None in ends or words.is_clear(summary["step_time_ns"], *ends), min(possible or 0.0, 1.0) if expected is None else expected,
+            None if None in times else times, None in times[1:] or words.is_clear(summary["step_time_ns"], *times[1:]), min(possible or 0.0, 1.0) if expected is None else expected,
             is_conditional(row), is_wait_included(row), words.assumed_text(evidence),
             parts_text(evidence), evidence.get("replay_assumes"), evidence.get("replay_refused") or "", [*evidence_rows(evidence)],
         ))  # fmt: skip
@@ -133,11 +148,11 @@ def _sentence(text: str) -> str:
 
 
 def evidence_rows(evidence: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Return name and value of each figure of a finding's evidence, in words; what is null is left out."""
+    """Return name and value of each figure of a finding's evidence, in words; what is null, or is there by rank too, is left out."""
     for key, value in evidence.items():
         if isinstance(value, dict):
             yield from evidence_rows({f"{key}: {name}": of_name for name, of_name in value.items()})
-        elif value is not None:
+        elif value is not None and f"{key}_by_rank" not in evidence:
             yield _words(key, value)
 
 
@@ -147,7 +162,8 @@ def _words(key: str, value: object) -> tuple[str, str]:
     stem = column.removesuffix("_per_step")
     suffix, write = next((suffix, write) for suffix, write in _UNITS if f"_{stem}".endswith(suffix))
     figure = FIGURES.get(column) or FIGURES.get(stem)
-    label = figure.short if figure else _label(stem.removesuffix(suffix).removeprefix("n_"))
+    bare = stem.removesuffix(suffix).removeprefix("n_")
+    label = figure.short if figure else "bytes of " * (suffix == "_bytes" and bare in _LABELS) + _label(bare)
     label += " per step" * (stem != column and "per step" not in label)
     which = {"rank": f", rank {name}", "part": f", {_label(name)}"}.get(split_by, f", {name}") if name else ""
     if isinstance(value, bool):
@@ -168,7 +184,7 @@ def parts_text(evidence: Mapping[str, Any]) -> str:
     parts, longest = (evidence.get(name, {}) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
     parts = dict(sorted(parts.items(), key=lambda part: -part[1]))
     if "delays" in parts and longest and abs(parts["delays"] / longest - 1) >= words.SEEN:
-        return f"all delays of a step together, each moment once; the longest by rank {evidence['rank']}: {ms_text(longest)}"
+        return f"at most what ranks wait in a step, added up; the longest single wait, for rank {evidence['rank']}, is {ms_text(longest)}"
     whole = sum(parts.values())
     seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else words.SEEN) * whole}
     if "delays" in parts or not (longest or len(seen) > 1):
@@ -197,5 +213,8 @@ def order_notes(findings: Sequence[Finding], of_group: str = "") -> list[str]:
     there = (those for those, name in lasts.items() if any(getattr(one, name) for one in bounds))
     notes = [f"largest first, by {by}", *(f"{those} last{of_group}" for those in there)]
     names = {one.id for one in findings}
+    late = next((at for at, one in enumerate(findings) if one.id == STRAGGLER), 0)
+    is_behind = any(one.id in OF_HOSTS and one.worth < findings[late].worth for one in findings[:late])
+    notes += ["straggler after why its hosts launch late"] * is_behind
     notes += ["comm-bound after what lessens it"] if EXPOSURE in names and names & LESSEN_EXPOSURE else []
     return [*notes, "do not add them up: they overlap"]

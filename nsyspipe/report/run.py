@@ -92,7 +92,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     captured = words.capture_rows(run.header.capture)
     if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
         yield blocks.Facts((", ".join(versions),), "Captured with")
-    of_links = ((words.link_text(run.link), "dim"), (traffic_of(run), ""))
+    of_links = ((words.link_text(run), "dim"), (traffic_of(run), ""))
     yield from (blocks.Sentence(text, style) for text, style in of_links if text)
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):
@@ -234,8 +234,8 @@ def phase_table(phase_summary: pa.Table, step_ns: float | None = None) -> blocks
         Field("phase", of("phase"), "word"),
         Field("host", of("host_ns_per_step", ms_text), hint="the host is in the phase's ranges"),
         barred(rows, "device", itemgetter("device_ns_per_step"), "compute", "operations launched in the phase run"),
-        Field("compute", of("compute_ns_per_step", ms_text)),
-        Field("communication", of("comm_ns_per_step", ms_text)),
+        Field("compute", of("compute_ns_per_step", ms_text), from_width=_FULL_WIDTH),
+        Field("communication", of("comm_ns_per_step", ms_text), from_width=_FULL_WIDTH),
         barred(rows, "exposed\ncomm", itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase beside no compute of any"),
         barred(rows, "idle before", itemgetter("idle_ns_per_step"), "idle", "idle time that an operation of this phase ends"),
     ]  # fmt: skip

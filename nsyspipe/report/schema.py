@@ -24,13 +24,15 @@ def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
         yield Sentence(schema.name, "bold", is_close=not at)
         yield Sentence(schema.doc + (f" Sorted by {', '.join(schema.key)}." if schema.key else ""))
         kinds = (", ".join(filter(None, [_type(one), one.unit])) for one in schema.columns)
-        rows = [[one.name, kind, f"{one.doc} ({one.source})"] for one, kind in zip(schema.columns, kinds, strict=True)]
+        meanings = (one.doc + (f" ({one.source})" if one.source else "") for one in schema.columns)
+        rows = [[one.name, *of_one] for one, *of_one in zip(schema.columns, kinds, meanings, strict=True)]
         yield Table(f"Columns of {schema.name}", columns, rows)
     yield Sentence("A type that ends in ? may be null: not recorded.", "dim", is_close=False)
 
 
 def _type(column: Column) -> str:
-    return f"{column.type}{'?' if column.nullable else ''}"
+    of_values = getattr(column.type, "value_type", column.type)  # a dictionary is a way to write texts
+    return f"{of_values}{'?' if column.nullable else ''}"
 
 
 def schema_markdown(schemas: Sequence[TableSchema]) -> str:

@@ -16,7 +16,7 @@ from nsyspipe.comparison.comparability import OTHER_WORK, SHARED_BATCH, UNKNOWN_
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.comparison.statistics import MEDIAN
-from nsyspipe.model.figures import shown
+from nsyspipe.model.figures import FIGURES, shown
 from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.blocks import Block, Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
@@ -34,6 +34,7 @@ _SHOWN_TROUBLES = 8  # but on pages
 # How wide a terminal has room for the columns of results; of figures each needs so much more.
 _CHANGED, _INTERVAL, _OVER, _STEPS, _RATE, _RANKS, _VERDICT, _TIME = 101, 75, 73, 70, 68, 60, 46, 45
 _FIGURE = 10
+_IN_RESULTS = {"step_time_ns", "throughput_steps_per_s", "speedup"}
 _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
@@ -86,7 +87,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         _run_field(board.table.to_pylist()),
         *([] if has_kinds else [Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)]),
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
-        Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
+        Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=0 if board.sort == "step_time" else _TIME),
         Field("steps/s", of("throughput_steps_per_s", rate_text), hint=_DOCS["throughput_steps_per_s"], unit="steps/s", from_width=0 if board.sort == "throughput" else _RATE),
         Field("speed-up\nof means", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", peer)),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, hint="of the speed-up of means; the verdict rests on that of the change", from_width=_INTERVAL),
@@ -117,7 +118,12 @@ def _of_other_work(board: Scoreboard) -> set[str]:
 def _figures(rows: Sequence[Row], sort: str | None) -> Table:
     if_known = (one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows))
     fields, asked_for = [_run_field(rows, "mean over\nall ranks")], SORTS[sort][0] if sort else None
-    for at, figure in enumerate([*shown("scoreboard"), *if_known], start=2):
+    figures = [*shown("scoreboard"), *if_known]
+    if asked_for in FIGURES and FIGURES[asked_for] not in figures and asked_for not in _IN_RESULTS:
+        figures.insert(0, FIGURES[asked_for])
+    if asked_for == "rank_steps_per_s":
+        fields.append(Field("rank\nsteps/s", of(asked_for, rate_text), hint=_DOCS[asked_for], unit="steps/s"))
+    for at, figure in enumerate(figures, start=2):
         cell = of(figure.column, partial(value_text, figure.unit))
         width = 0 if figure.column == asked_for else _FIGURE * at
         fields.append(Field(figure.heading, cell, hint=figure.meaning, from_width=width))

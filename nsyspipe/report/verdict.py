@@ -116,11 +116,10 @@ def gain_text(findings: Sequence[Finding], *, is_whole: bool = True) -> list[str
         return [] if findings else [f"{nothing}."]
     bounded = [one for one in findings if one.share]
     worth = f"up to {first.saving} ({percent_text(first.share)}) of each step"
-    likely = first.expected and f"{first.expected[1]} ({first.expected[0]})"
-    if likely and first.is_limit:
-        worth += f", {likely} if all of it were hidden (replay)"
-    elif likely and first.worth > 0:
-        worth += f", likely {likely}"
+    if first.expected and first.is_limit:
+        worth += f", {first.gain} if all of it were hidden (replay)"
+    elif first.expected and first.worth > 0:
+        worth += f", likely {first.gain}"
         worth += "" if first.is_clear else f", {NOT_CLEAR}: within the error of the replay"
         worth += f", if {first.replay_assumes}" if first.replay_assumes else ""
     replayed = [one for one in bounded if one.expected and not (one.is_limit or one.is_conditional)]
@@ -129,14 +128,15 @@ def gain_text(findings: Sequence[Finding], *, is_whole: bool = True) -> list[str
     is_largest &= first in clear if replayed else not (first.is_limit or first.refused)
     little = is_little(findings)
     name = "Little to gain" if little else "Largest gain" if is_largest else "To change first"
-    more = []
+    level = [one for one in clear if one is not first and first in clear and first.is_level(one)]
+    more = [f"Level with it: {one.action}: likely {one.gain}." for one in level[:1]]
     if clear and first not in clear:
-        more = [f"Largest clear gain of those replayed: {clear[0].action}: likely {clear[0].likely}."]
+        more = [f"Largest clear gain of those replayed: {clear[0].action}: likely {clear[0].gain}."]
     elif not (clear or little or all(one is first for one in replayed)):
         more = ["None of those replayed is a clear gain."]
     # Of what rests on what was not recorded the first; only what links the GPUs is such.
     for one in [one for one in bounded if one is not first and one.is_conditional and one.share > first.worth][:1]:
-        then = f", then likely {one.expected[0]}" if one.expected else ""
+        then = f", then likely {one.gain}" if one.expected else ""
         more += [
             f"Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}){then}; NCCL_DEBUG=INFO (--nccl-log) tells."
         ]

@@ -17,7 +17,7 @@ from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.units import in_one_unit, ms_text, percent_text, rate_text
-from nsyspipe.report.words import mean_step_ns, same_problems, sources
+from nsyspipe.report.words import mean_step_ns, same_problems
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
@@ -110,9 +110,8 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     yield from (blocks.Sentence(text, "bold") for text in re.split(r"(?<=\.) (?=[A-Z])", headline(found)))
     few = (f"{row['message'].capitalize()}; {row['fix']}." for row in found.problem_rows if row["code"] == _FEW_STEPS)
     yield from (blocks.Sentence(text, "bold") for text in few)
-    ranks = words.of_world(run.header.n_ranks, run.header.world_size, "rank", "s")
-    steps = f"{found.n_steps} step{'s'[: found.n_steps != 1]} in the figures"
-    yield blocks.Facts([found.label, ranks, *run.header.gpu_names, steps, *sources(run)], "Run")
+    (summary,) = run.summary().to_pylist()
+    yield blocks.Facts(words.subject_parts(run, summary), "Run")
     times = {"step time": found.step_time_ns, "if transfers took no time,": found.limit_step_time_ns}
     figures = [f"{name} {ms_text(ns)}" for name, ns in times.items() if ns is not None]
     if found.identity_error_pct is not None:
@@ -121,7 +120,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
         yield blocks.Facts(figures, "Figures")
     if answered := [one for one in found.scenarios if one.refused is None]:
         yield menu(found, answered)
-    if bounds := _bounds(found, run, mean_step_ns(run.summary().to_pylist()[0])):
+    if bounds := _bounds(found, run, mean_step_ns(summary)):
         yield blocks.Heading("What each finding promises at most, and what the replay gives", "dim")
         yield blocks.Sentence("Of the mean step time, as analyze has them; gains above are of the median.", "dim")
         yield blocks.Items(bounds)

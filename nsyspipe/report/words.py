@@ -13,17 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import MUCH_RATIO, divided, fastest_and_slowest, longest_between, uneven_backward
-from nsyspipe.comparison.changes import has_whole_graphs
 from nsyspipe.errors import shortened
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.side_files import RunCapture
 from nsyspipe.report.units import STEP_PARTS, bandwidth_text, delta_text, metric_label, ms_text, percent_text
+from nsyspipe.run.work import has_whole_graphs
 
 if TYPE_CHECKING:
     from nsyspipe.analysis.summary import Evenness, HostFigures
-    from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.run.run import Run
 
 _LINK_LENGTH = 185  # two lines of a terminal, less what breaking between words costs
@@ -98,12 +97,14 @@ def of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
     return f"{n}{missing} {noun}{plural if missing or n != 1 else ''}"
 
 
-def link_text(verdict: LinkVerdict | None) -> str | None:
+def link_text(run: Run) -> str | None:
     """Return what communication crosses, on which edges, and how much of its bandwidth the run reached; in two lines."""
+    verdict = run.link
     if verdict is None or verdict.slowest is None:
         return None
     link = verdict.slowest
-    rest, nominal = f"; {link.edges}", link.nominal_bytes_per_s
+    is_foreign = any(row["code"] == "log-of-other-processes" for row in run.problem_rows)
+    rest, nominal = f"; {link.edges}{', by a log of other processes' * is_foreign}", link.nominal_bytes_per_s
     if verdict.busbw_bytes_per_s is not None:
         about = "about " if verdict.is_estimate else ""
         rest += f"; bus bandwidth {about}{bandwidth_text(verdict.busbw_bytes_per_s)}"
@@ -256,7 +257,7 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
     known = {cause: part for cause, part in parts.items() if part is not None}
     if 0 < len(known) < len(parts):  # the other causes are still told apart
         known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(known.values())
-    call = {"dependency": ", launched in time but started late"}
+    call = {"dependency": ", launched but not started"}
     others = " and others" * (calls.num_rows > 1)
     call |= {"blocked": f", {printable(calls['call'][0].as_py())[:LONGEST_CALL]}{others}"} if calls.num_rows else {}
     causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])

@@ -20,11 +20,13 @@ from nsyspipe.nsys.files import OUTPUTS
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, without_exported, words_of_runs
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError, has_run, run_ids
-from nsyspipe.store.read import AGAIN, content_of, digest_of, nulls_first, small_content, table_of
+from nsyspipe.store.read import AGAIN, content_of, digest_of, nulls_first, parsed_object, small_content, table_of
 
 _TEXTS = (Column("run_id", TEXT, "id", "the run"), Column("digest", TEXT, "text", "of the bytes of its file"))
+WORK = "work"
+_WORK = Column(WORK, TEXT, "text", "`Work`, of the details; null where a former nsyspipe saved it", nullable=True)
 # `RUNS` less what only the run itself is asked for.
-INDEX = TableSchema("index", "One row per run.", RUNS.key, (*_TEXTS, *RUNS.columns[1:-1]))
+INDEX = TableSchema("index", "One row per run.", RUNS.key, (*_TEXTS, *RUNS.columns[1:-1], _WORK))
 
 
 @dataclass(frozen=True)
@@ -124,4 +126,8 @@ def read_index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
 
 def index_row(row: pa.Table, run_id: str, digest: str) -> pa.Table:
     """Return the row of `INDEX` of a run from its row of `runs`, and the digest of the file that has it."""
-    return INDEX.table({one: row[one] for one in row.column_names} | {"run_id": [run_id], "digest": [digest]})
+    work = None
+    with contextlib.suppress(ValueError):  # of damaged details nobody lists more
+        work = parsed_object(row["details"][0].as_py()).get(WORK)
+    texts = {"run_id": run_id, "digest": digest, WORK: work if isinstance(work, str) else None}
+    return INDEX.table({one: row[one] for one in row.column_names} | {name: [text] for name, text in texts.items()})

@@ -21,8 +21,9 @@ from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RU
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, has_reports, reports_near
 from nsyspipe.run.run import Run
+from nsyspipe.run.work import Work
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
-from nsyspipe.store.index import index_row, read_index, read_index_row
+from nsyspipe.store.index import WORK, index_row, read_index, read_index_row
 from nsyspipe.store.layout import INDEX_FILE, RUN_ID, RUNS_FILE, check_run_id, file_name, run_ids, table_of_file
 from nsyspipe.store.read import content_of, digest_of, nulls_first
 from nsyspipe.store.saved_run import Details, SavedRun
@@ -31,6 +32,7 @@ from nsyspipe.version import __version__
 _PLACES = ("rank", "step", "start_ns", "end_ns")  # of a step, these say where it lies; they are no figures
 _ROWS_PER_GROUP = 1_000_000
 _FORMAT = {"compression": "zstd", "compression_level": 1, "write_page_checksum": True}
+_LONG = ("details", WORK)  # texts that a file's footer would have four times, as the least and the greatest
 # What operations and ranges are counted and summed up in: who reads them otherwise gets other figures here.
 _DECIDING = ("steps", "phases", "kernels", "collectives", "timeline")
 _OF_PROCESS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
@@ -57,7 +59,7 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         "first_saving_ns_per_step": first["saving_ns_per_step"],
         "tool_version": __version__,
         "schema_version": SCHEMA_VERSION,
-        "details": json.dumps(details | {"files": dict(sorted(files.items()))}),
+        "details": json.dumps(details | {"files": dict(sorted(files.items())), WORK: Work.of([run]).saved()}),
     }
     return RUNS.from_rows([row])
 
@@ -194,7 +196,9 @@ def _encoded(table: pa.Table) -> pa.Buffer:
     texts = [one.name for one in table.schema if one.type == TEXT or one.name == "run_id"]
     times = [one.name for one in table.schema if one.type == INT and one.name.endswith("_ns")]
     written, encodings = pa.BufferOutputStream(), dict.fromkeys(times, "DELTA_BINARY_PACKED")
-    with pq.ParquetWriter(written, table.schema, use_dictionary=texts, column_encoding=encodings, **_FORMAT) as writer:
+    bounded = [one for one in table.column_names if one not in _LONG]
+    how = {"use_dictionary": texts, "column_encoding": encodings, "write_statistics": bounded, **_FORMAT}
+    with pq.ParquetWriter(written, table.schema, **how) as writer:
         for start, end in pairwise([*_cuts(table), table.num_rows]):
             writer.write_table(table.slice(start, end - start), _ROWS_PER_GROUP)
     return written.getvalue()

@@ -66,8 +66,9 @@ class Opened:
         return box["x"] + x, box["y"] + y
 
     def tooltip(self) -> str:
+        seen = "one => one.checkVisibility({ visibilityProperty: true })"  # that of another chart goes a moment later
+        self.wait(f"[...document.querySelectorAll('.tip')].filter({seen}).length === 1")
         tip = self.page.locator(".tip:visible")
-        tip.wait_for(timeout=2000)
         return tip.inner_text().replace("\u202f", " ")
 
 

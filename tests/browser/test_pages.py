@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from nsyspipe import compare, diff, load, whatif
+from nsyspipe.comparison.difference import Side
 from nsyspipe.report.html.page import run_id_of_page
 from tests.browser.chromium import DESKTOP, PHONE
 from tests.browser.pages import MS, STORES
@@ -39,6 +41,15 @@ PAINTED = """id => {
   for (let at = 3; at < data.length; at += 4) painted += data[at] > 0;
   return painted / (data.length / 4);
 }"""
+# What JupyterLab, nbconvert and VS Code say of tables in outputs.
+NOTEBOOKS = """
+.jp-RenderedHTMLCommon table, .rendered_html table { table-layout: fixed; border-collapse: collapse; margin: 0 auto 1em; font-size: 12px }
+.jp-RenderedHTMLCommon :is(td, th, tr), .rendered_html :is(td, th, tr) { padding: .5em; white-space: normal; max-width: none; vertical-align: middle }
+:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon :is(td, th, tr) { text-align: right }
+.jp-RenderedHTMLCommon tbody tr:nth-child(odd), .rendered_html tbody tr:nth-child(odd) { background: #f5f5f5 }
+.jp-RenderedHTMLCommon { overflow-x: auto; padding-right: 20px }
+table, thead, tr, th, td, tbody { border: none !important; border-spacing: 0 }
+"""
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 OPEN = "(all, open) => all.forEach(one => { one.open = open; })"
 
@@ -58,7 +69,7 @@ def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
             page.locator("details").evaluate_all(OPEN, arg=False)
         opened.draw()
         figures = page.locator("figure[data-chart]").evaluate_all("all => all.map(one => one.id)")
-        assert len(figures) == N_CHARTS if name in STORES else tuple(figures) == PAGES[name]
+        assert len(figures) == N_CHARTS if name in STORES else {*figures} == {*PAGES[name]}
         for figure in figures:
             assert opened.chart("chart.getOption().series.length", figure) > 0
             assert page.evaluate(PAINTED, figure) > (0.001 if name in STORES else 0.01)
@@ -81,7 +92,7 @@ def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
 @pytest.mark.parametrize(("name", "heading", "seen"), [
     ("ddp-4gpu-shm", "Largest gain: unset NCCL_P2P_DISABLE: it forces host memory: up to 68.31 ms (42.8 %) of each step, likely 67.11 ms (42.0 %)",
      ("text=Communication is 72.53", ".tiles", ".finding >> nth=1", "#chart-step-bars .chart-area")),
-    ("faster", "Improvement: median step time 131.00 ms -> 91.00 ms (-30.5 %), 95 % interval", (f"#{WATERFALL} .chart-area",)),
+    ("faster", "Improvement: median step time 131.00 ms \N{RIGHTWARDS ARROW} 91.00 ms (-30.5 %), 95 % interval", (f"#{WATERFALL} .chart-area",)),
     ("board", "bucket25 is the fastest of 3 runs: 1.30x the speed of ddp", (f"#{BOARD} .chart-area",)),
     ("whatif", "Largest single change: ", ()),
     ("doctor", "These ", ()),
@@ -112,6 +123,17 @@ def test_without_scripts_the_words_and_tables_are_there(name, charts, says, writ
     assert page.locator("#table tbody .id").count() == (14 if name == "jobs" else 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "row"), [("faster", "compute"), ("doctor", "steps"), ("board", "bucket25"), ("ddp-4gpu-shm", "backward")]
+)
+def test_an_address_marks_the_row_of_that_name_in_every_page(name, row, written, open_page):
+    opened = open_page(written(name))
+    opened.page.evaluate("row => { window.location.hash = `row=${row}`; }", row)
+    opened.wait("document.querySelectorAll('.is-linked').length > 0")
+    cells = "all => all.map(one => [...one.cells].slice(0, 2).map(cell => cell.textContent.trim()))"
+    assert all(row in first_two for first_two in opened.page.locator(".is-linked").evaluate_all(cells))
+
+
 def test_a_phone_shows_the_gain_and_that_more_columns_follow(written, open_page):
     opened = open_page(written("whatif"), size=PHONE)
     page = opened.page
@@ -136,6 +158,31 @@ def test_a_notebook_s_card_is_as_dark_as_its_notebook(said, is_dark, browser, st
     ground = page.locator(".nsyspipe").evaluate("one => getComputedStyle(one).backgroundColor")
     page.close()
     assert ground == ("rgb(15, 18, 23)" if is_dark else "rgb(255, 255, 255)")
+
+
+def test_a_notebook_s_own_rules_do_not_reach_into_a_card(browser):
+    run = load(SAMPLES.glob("ddp-4gpu-before_[01].sqlite"), jobs=1, skip_first=7)
+    label = "a-rather-long-label_of_a-run"
+    page = browser.new_page()
+    for answer in (run, diff(Side(label, (run,)), run), compare({label: run, "b": run}), whatif(run)):
+        page.set_content(
+            f"<!doctype html><style>{NOTEBOOKS}</style><body class='jp-RenderedHTMLCommon'>{answer._repr_html_()}"
+        )
+        for width, scheme in ((400, "light"), (1280, "dark")):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            cells = page.locator(".bars :is(th, td)").evaluate_all(
+                "all => all.map(one => [one.innerText, one.clientWidth, one.scrollWidth, one.getBoundingClientRect().right])"
+            )
+            assert len(cells) > 3
+            assert [one for one in cells if one[1] < (30 if one[0] else 80) or one[2] > one[1] or one[3] > width] == []
+            grounds = page.locator(".nsyspipe tr").evaluate_all(
+                "all => all.map(one => getComputedStyle(one).backgroundColor)"
+            )
+            assert {*grounds} == {"rgba(0, 0, 0, 0)"}
+            name = page.locator(".figures:has(th:text-is('what to change')) td:first-child")
+            assert all(one["x"] + one["width"] <= width for one in (at.bounding_box() for at in name.all()))
+    page.close()
 
 
 def test_the_paper_of_a_difference_is_light_and_a_few_sheets(written, open_page, screenshot):
@@ -254,6 +301,20 @@ def test_pointing_at_a_part_shows_it_to_the_nanosecond(kept):
         kept.page.wait_for_timeout(100)
         text = kept.tooltip()
         assert [one for one in said if one not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("delta", "said"), [(-20_000, "-0.02 ms"), (60_000, "+0.1 ms"), (49, "+0.00005 ms"), (0, "0 ms")]
+)
+def test_a_change_of_a_part_has_its_sign_however_small(delta, said, kept):
+    text = kept.page.evaluate(
+        """delta => {
+          const [whole, part] = [{ name: "baseline", delta: null, end: 148e6 }, { name: "idle", delta, end: 1e6 }];
+          const option = nsyspipe.builders.waterfall({ bars: [whole, part], from: 0 }, nsyspipe.palette(), { width: 900 });
+          return option.tooltip.formatter([{ dataIndex: 1 }]).innerText;
+        }""", delta,
+    )  # fmt: skip
+    assert f"change{said}" in text
 
 
 def test_both_timelines_have_titles_one_axis_and_one_zoom(kept):

@@ -2,10 +2,13 @@
 
 import csv
 import json
+import re
 
 import pytest
 
 import nsyspipe
+from nsyspipe.comparison.scoreboard import SORTS
+from nsyspipe.model.figures import FIGURES
 from nsyspipe.store.write import save
 from tests.cli.conftest import refused
 
@@ -135,6 +138,15 @@ def test_several_captures_of_a_side_share_a_label(diff):
     assert (row["baseline"], row["n_baseline"], row["n_candidate"]) == (131e6, 24, 12)
     text = diff(*sides).stdout
     assert ("the first of 2 captures" in text, "spread between captures is not" in text) == (True, False)
+
+
+def test_what_a_table_is_sorted_by_is_shown_however_narrow(compare, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    headings = {"throughput": "steps/s", "rank_steps": "rank\nsteps/s", "speedup": "speed-up"}
+    for name, (column, _) in SORTS.items():
+        heading = headings.get(name) or FIGURES[column].heading
+        shown = re.sub(r"Left out[^.]*\.", "", compare("slow", "fast", "--sort", name).stdout)
+        assert all(line in shown for line in heading.split("\n")), name
 
 
 def test_runs_give_a_sentence_and_a_sorted_table_and_those_of_one_label_are_one(compare):

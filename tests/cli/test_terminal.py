@@ -34,7 +34,8 @@ def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(
     text = summary(steady)
     lines = text.splitlines()
     assert (
-        lines[0] == "Largest gain: launch less (torch.compile), or load data faster: up to <0.001 ms (65.0 %) of each"
+        lines[0]
+        == "Largest gain: launch less (torch.compile, CUDA graphs, fused=True): up to <0.001 ms (65.0 %) of each"
     )
     # All-reduce 60 of 1000 ns, 30 of them exposed and 30 under the backward kernel.
     verdict = "Communication is <0.001 ms (6 %) of step time, <0.001 ms (3 %) exposed; backward hides 50 % of it."

@@ -10,13 +10,14 @@ import nsyspipe
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.changes import StepTable
-from nsyspipe.comparison.comparability import Work, check_comparable, check_order
+from nsyspipe.comparison.comparability import check_comparable, check_order
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.surroundings import CHANGES, GRADIENT_COPIES, _is_alike, surroundings
 from nsyspipe.model import schema
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.report.difference import cause_text
 from nsyspipe.report.words import opposed_text
+from nsyspipe.run.work import Work
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import MS, plain_run
 from tests.build.tools import Changed

@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 from datetime import UTC
 from functools import cache
 
@@ -26,6 +27,7 @@ from nsyspipe.cli.app import app
 from nsyspipe.comparison.gate import read_settings
 from nsyspipe.findings.judge import RULES
 from nsyspipe.model.figures import PLACES, shown
+from nsyspipe.reader.fabric import read_nccl_logs
 from tests.conftest import SAMPLES
 
 ROOT = SAMPLES.parent
@@ -37,17 +39,18 @@ RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 OPTIONS = (
     "--body-file --capture-range-end --cap-add --cudabacktrace --delay --duration --email --firstname --force-overwrite "
     "--gpus --group --include-blobs --index-url --ipc --job --lastname --no-deps --no-python --nodes --nproc_per_node "
-    "--gpus-per-node --lr --nthreads --ntasks --password --rm --sample --scheduler-file --tables --type --username --with-threads"
+    "--gpus-per-node --lr --nthreads --ntasks --password --rm --sample --scheduler-file --seed --tables --type --user --username --with-threads"
 )
 PRINTED = (
     "dependency, blocked, input, launch, level with, not told apart, improvement, regression, no change, inconclusive, "
-    "straggler, clock offset, bucket, transfer, payload, replay, not clear, not judged, skipped, cut off, bubble, likely"
+    "straggler, clock offset, bucket, transfer, payload, replay, not clear, not judged, skipped, cut off, bubble, likely, "
+    "largest gain, to change first, little to gain, idle before, exposed transfer, slowed by waiting, by the gradients' copies, unknown"
 )
 
 
 def blocks(path, *languages, is_run=True):
     """Return the texts of a document's fenced blocks in some languages."""
-    found = re.findall(r"(<!-- not run: .+ -->\n+)?```(\w+)\n(.*?)```", path.read_text("utf-8"), flags=re.DOTALL)
+    found = re.findall(r"(<!-- not run: [^\n]+ -->\n+)?```(\w+)\n(.*?)```", path.read_text("utf-8"), flags=re.DOTALL)
     return [text for why, language, text in found if language in languages and is_run == (not why)]
 
 
@@ -62,6 +65,11 @@ QUERIES = blocks(ROOT / "docs" / "dashboards.md", "sql")
 LAUNCHERS = "".join(path.read_text("utf-8") for path in (ROOT / "launchers").glob("*.*"))
 SOURCES = LAUNCHERS + "".join(path.read_text("utf-8") for path in (ROOT / "nsyspipe").rglob("*.py"))
 COMMANDS = vars(typer.main.get_command(app))["commands"]
+
+
+def options_in(text):
+    """Return the long options that stand in a text."""
+    return {option.rstrip("-") for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", text)}
 
 
 def having(*languages):
@@ -104,6 +112,24 @@ def test_a_document_is_short_and_linked(path):
     assert len(path.read_text("utf-8").splitlines()) <= 150
     assert f"(docs/{path.name})" in README.read_text("utf-8")
     assert all(image.stat().st_size <= 300_000 for image in (ROOT / "docs" / "images").iterdir())
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.stem)
+def test_groups_are_installed_by_a_pip_that_knows_them(path):
+    for block in blocks(path, "bash") + blocks(path, "bash", is_run=False):
+        assert "-qU pip && " in block.partition("--group")[0] or "--group" not in block  # that of a new venv is too old
+
+
+def test_a_log_without_its_host_and_addresses_says_the_same(tmp_path):
+    (command,) = (one for one in blocks(ROOT / "docs" / "sharing.md", "bash", is_run=False) if one.startswith("sed "))
+    private = ("Bootstrap: Using eth0:192.0.2.2<0>", "NCCL_DEBUG_FILE set by environment to /home/me/x.log")
+    for real in [*(ROOT / "tests" / "real" / "logs").glob("*.log"), *SAMPLES.glob("*.log")]:
+        log, redacted = tmp_path / "all.log", tmp_path / "redacted.log"
+        log.write_text(real.read_text() + "".join(f"node0:7:7 [0] NCCL INFO {one}\n" for one in private))
+        with redacted.open("w") as file:
+            subprocess.run([*shlex.split(command)[:3], log], stdout=file, check=True)
+        assert not re.search(r"node0|192\.|home", redacted.read_text())
+        assert repr(read_nccl_logs([redacted])) == repr(read_nccl_logs([real])).replace("node0", "host-0")
 
 
 def test_words_that_are_printed_are_explained():
@@ -153,7 +179,9 @@ def test_what_is_not_run_names_what_there_is(path):
             if words and words[0].endswith("nsyspipe"):
                 COMMANDS[words[1]].make_context(words[1], shlex.split(" ".join(words[2:])))
             elif words and words[0].startswith("launchers/"):
-                assert (ROOT / words[0]).exists()
+                own = words[: words.index("--")] if "--" in words else words
+                told = subprocess.run([ROOT / words[0], "--help"], capture_output=True, text=True, check=True).stdout
+                assert set(options_in(" ".join(own))) <= options_in(told), line
     for node in (node for block in blocks(path, "python", is_run=False) for node in ast.walk(ast.parse(block))):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("nsyspipe"):
             module = importlib.import_module(node.module)
@@ -163,10 +191,12 @@ def test_what_is_not_run_names_what_there_is(path):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_options_and_variables_that_are_named_exist(path, tmp_path):
     text = path.read_text("utf-8")
-    code = " ".join(re.findall(r"```.*?```|`[^`\n]+`", text, flags=re.DOTALL))
-    named = {option.rstrip("-") for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", code)}
+    spans = re.findall(r"```.*?```|`[^`\n]+`", text, flags=re.DOTALL)
+    named = options_in(" ".join(spans))
+    commands = {words[1] for span in spans if len(words := span.strip("`").split()) > 1 and words[0] == "nsyspipe"}
+    assert {one for one in commands if one.isalpha()} <= COMMANDS.keys()
     ours = {name for command in COMMANDS.values() for option in command.params for name in option.opts}
-    assert sorted(one for one in named - ours - {*OPTIONS.split()} if one not in LAUNCHERS) == []
+    assert sorted(named - ours - {*OPTIONS.split()} - options_in(LAUNCHERS)) == []
     assert [name for name in re.findall(r"\bNSYSPIPE_\w+", text) if name not in SOURCES] == []
     for block in blocks(path, "toml"):
         (tmp_path / "pyproject.toml").write_text(block, encoding="utf-8")
@@ -218,8 +248,9 @@ def stragglers():
 
 
 def kernels():
-    rows = nsyspipe.load(SAMPLES.glob("ddp-4gpu-after_*.sqlite"), jobs=1).kernels().to_pandas()
-    top = rows.groupby("name")[["n_kernels", "total_ns", "overlapped_ns"]].sum().nlargest(10, "total_ns").reset_index()
+    run = nsyspipe.load(SAMPLES.glob("ddp-4gpu-after_*.sqlite"), jobs=1)
+    columns = ["n_in_summary", "in_summary_ns", "overlapped_in_summary_ns"]
+    top = run.kernels().to_pandas().groupby("name")[columns].sum().nlargest(10, "in_summary_ns").reset_index()
     return [(name, n, total / 1e6, beside / total) for name, n, total, beside in tuples(top)]
 
 

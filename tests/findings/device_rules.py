@@ -68,8 +68,12 @@ INPUT_BOUND = of(
 )  # fmt: skip
 
 PAUSING = {"action": "find what the host does when it launches nothing", "advice": "find what the host does there..."}
-LATE = {"action": "launch less: torch.compile, CUDA graphs, fused=True", "advice": "...torch.compile..."}
-NO_DATA = {"action": "launch less (torch.compile), or load data faster", "advice": "...'data' to tell it apart"}
+LESS = {"action": "launch less (torch.compile, CUDA graphs, fused=True)"}
+LATE, IN_PART = (
+    LESS | {"advice": "...larger batches"},
+    LESS | {"advice": "...; 25 % of it are pauses of 2 ms and more: find what..."},
+)
+NO_DATA = {"advice": "...'data' to tell it apart"}
 # Rank 1, which waits, pauses.
 OTHERS_PAUSE = [
     step(0, idle_launch_ns=100, idle_pause_ns=0),
@@ -87,7 +91,7 @@ LAUNCH_BOUND = of(
     launch_bound,
     case("want of launches", idle(LAUNCH, 250, idle_dependency_ns=30), saving=250),
     *(case(f"pauses of {pause}", idle(LAUNCH, 250, idle_pause_ns=pause), saving=250, **words)
-        for pause, words in ((125, PAUSING), (124, LATE), (None, LATE))),
+        for pause, words in ((125, PAUSING), (63, IN_PART), (62, LATE), (None, LATE))),
     case("pauses of another rank", evidence(OTHERS_PAUSE, phases=DATA), **LATE),
     *threshold("2 % of step time", idle(LAUNCH, 20), idle(LAUNCH, 19)),
     *(case(f"who is waited for, {by_rank}", idle(LAUNCH, *by_rank), saving=900)
@@ -97,8 +101,9 @@ LAUNCH_BOUND = of(
         evidence([step(0, exposed=900, wait=900), step(1, **{LAUNCH: 900})], phases=DATA, n_hosts=2, hosts={0: "a", 1: "b"}),
         title="...on rank 1 of host b, which the others wait for"),
     case("all idle alike", idle(LAUNCH, 300, 290), title="...launched late"),
-    case("no phases", idle(LAUNCH, 250, phases=[]), **NO_DATA),
-    case("no data phase", idle(LAUNCH, 250, phases=[phase("forward")]), **NO_DATA),
+    case("no phases, no pauses", idle(LAUNCH, 250, phases=[]), **LATE),
+    case("no phases", idle(LAUNCH, 250, phases=[], idle_pause_ns=63), **NO_DATA),
+    case("no data phase", idle(LAUNCH, 250, phases=[phase("forward")], idle_pause_ns=125), **NO_DATA),
     *(case(f"idle for {cause}", idle(LAUNCH, 0, **{f"idle_{cause}_ns": 300}))
         for cause in ("input", "blocked", "dependency")),
     case("1.9 % of unknown cause", idle(LAUNCH, 300, idle_unknown_ns=19), FIRES),

@@ -10,7 +10,7 @@ import pytest
 
 from nsyspipe.analysis.summary import summary
 from nsyspipe.analysis.traffic import CommUse, roles
-from nsyspipe.findings.judge import LESSEN_EXPOSURE, is_conditional, is_wait_included, judge
+from nsyspipe.findings.judge import LESSEN_EXPOSURE, OF_HOSTS, is_by_host, is_conditional, is_wait_included, judge
 from nsyspipe.findings.model import Evidence, Finding, NotJudged
 from nsyspipe.model import schema
 from nsyspipe.run.collectives import stragglers_table
@@ -243,14 +243,18 @@ def assert_well_said(rows):
     causes = [ids.index(one) for one in ids if one in LESSEN_EXPOSURE and one not in conditional]
     if "comm-bound" in ids and causes:
         assert ids.index("comm-bound") > max(causes)
+    moved = {"comm-bound"} if causes else set()
+    if "straggler" in ids and OF_HOSTS & {*ids} and is_by_host(rows[late := ids.index("straggler")]):
+        assert OF_HOSTS.isdisjoint(ids[late:])
+        moved.add("straggler")
     with_bound = []
     for is_waiting in (False, True):  # a bound that may be waiting comes behind what is not
         told = [row for row in rows if row["id"] not in conditional and (row["id"] in waiting) == is_waiting]
-        told = [row for row in told if row["id"] != "comm-bound" or not causes]
+        told = [row for row in told if row["id"] not in moved]
         names = ("saving_ns_per_step", "expected_ns_per_step")
         worth = [row[names[row["expected_ns_per_step"] is not None]] for row in told]
         known = [one for one in worth if one is not None]
         assert worth == sorted(known, reverse=True) + [None] * (len(worth) - len(known)), ids
         with_bound += [row["id"] for row in told if row["saving_ns_per_step"] is not None]
-    with_bound = [one for one in [*with_bound, *conditional] if one != "comm-bound"]
+    with_bound = [one for one in [*with_bound, *conditional] if one not in {"comm-bound", "straggler"}]
     assert with_bound == [one for one in ids if one in with_bound], ids

@@ -69,6 +69,16 @@ def test_the_largest_saving_comes_first_and_those_without_a_bound_last(monkeypat
     assert problems == []
 
 
+@pytest.mark.parametrize(
+    ("is_by_host", "order"),
+    [(True, ["sync-bound", "launch-bound", "straggler"]), (False, ["straggler", "sync-bound", "launch-bound"])],
+)
+def test_ranks_that_are_late_for_their_hosts_stand_behind_why_those_launch_late(monkeypatch, is_by_host, order):
+    late = finding(9.0, **({"launched_late_ns_per_step": 5.0} if is_by_host else {}))
+    rules(monkeypatch, straggler=late, launch_bound=finding(2.0), sync_bound=finding(5.0))
+    assert judge(evidence([step()]))[0]["id"].to_pylist() == order
+
+
 @pytest.mark.parametrize(("saving", "severity"), [
     (100.0, "high"), (99.9, "medium"), (30.0, "medium"), (29.9, "low"), (0.0, "low"), (None, "low"),
 ])  # fmt: skip

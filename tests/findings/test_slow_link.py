@@ -1,12 +1,13 @@
 """Rule slow-link: what NCCL's log, the topology or the bandwidth that was reached says of the link, and its line."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.findings.slow_link import LACKING, LinkVerdict, judge_link, slow_link
-from nsyspipe.report.words import link_text
+from nsyspipe.report import words
 from tests.findings.make import FIRES, case, collective, evidence, link, of, step, steps, threshold
 
 SHM = link("shm", "SHM/direct/direct", "NV18", nominal=63e9)
@@ -131,6 +132,10 @@ def verdict(*, nominal=63e9, text="SHM through host memory", n_edges=4, **reache
     return LinkVerdict(True, True, False, text, LACKING, {}, edge, **reached)
 
 
+def link_text(link, codes=()):
+    return words.link_text(SimpleNamespace(link=link, problem_rows=[{"code": code} for code in codes]))
+
+
 PAYLOAD = {"busbw_bytes_per_s": 25e9, "busbw_source": "payload"}
 COPIES = {"busbw_bytes_per_s": 25e9, "busbw_source": "gradient copies"}
 ESTIMATED = "; bus bandwidth about 25.00 GB/s of 63.00 GB/s nominal, by the gradients' copies"
@@ -158,5 +163,7 @@ def test_words_make_room_for_figures_and_nothing_is_said_of_a_link_that_is_not_k
     line = link_text(verdict(text=300 * "x", n_edges=128, **COPIES))
     assert len(line) == 185
     assert line.endswith(f"x...; 2 of 128 edges, rank 3 to 0 first{ESTIMATED}")
+    line = link_text(verdict(**PAYLOAD), ["log-of-other-processes"])
+    assert "; 2 of 4 edges, rank 3 to 0 first, by a log of other processes; bus bandwidth" in line
     assert link_text(None) is None
     assert link_text(LinkVerdict(None, False, False, "", LACKING, {}, **COPIES)) is None

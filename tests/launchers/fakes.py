@@ -198,15 +198,16 @@ class Machine:
 
 def ended(process, timeout=30):
     """Wait for a launcher; one that does not end is killed, and the test fails."""
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
+    with process:  # whose pipes a process that is left may keep open
         try:
-            process.communicate(timeout=20)
+            out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-        raise
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
     return Answer(process.returncode, out, err)
 
 

@@ -238,8 +238,10 @@ def test_ranks_whose_torchrun_was_killed_end(machine):
 
 @pytest.mark.slow
 def test_of_what_is_left_after_a_program_only_nsys_is_ended(machine):
-    shutil.copy("/bin/sleep", machine.root / "bin" / "nsys-copy")
-    machine.put_nsys(f'setsid {machine.root}/bin/nsys-copy 56 & "$@"; cp "$reports/0.sqlite" "$out.nsys-rep"')
+    copy = shutil.copy("/bin/sleep", machine.root / "bin" / "nsys-copy")
+    # The program may end within the time that a busy machine needs to start what nsys leaves.
+    until_there = f"until readlink /proc/*/exe | grep -q {copy}; do sleep 0.02; done 2> /dev/null"
+    machine.put_nsys(f'setsid {copy} 56 & {until_there}; "$@"; cp "$reports/0.sqlite" "$out.nsys-rep"')
     text = """
 import subprocess
 print(subprocess.Popen(["sleep", "57"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True).pid)

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+import yaml
 
 from nsyspipe.nsys.programs import find_nsys
 from tests.build.programs import program, put
@@ -21,13 +22,13 @@ NO_NSYS = pytest.mark.skipif(find_nsys(search_path="/nowhere") is not None, reas
 ODD = ["--dry-run", "-o", "a b", "", "it's", 'say "x"', "$HOME", "*", "--", "new\nline", "ä"]
 
 REFUSED = [
-    *("ddp.sh --bogus", "ddp.sh --bogus=1", "ddp.sh word", "ddp.sh ''", "ddp.sh -n", "ddp.sh --output", "ddp.sh -n 0"),
+    *("ddp.sh --bogus", "ddp.sh --attach-step 50:70", "ddp.sh --times=1", "node.sh --node_ran 1", "sweep.sh --analyse-only", "ddp.sh word", "ddp.sh ''", "ddp.sh -n", "ddp.sh --output", "ddp.sh -n 0"),
     *("ddp.sh -n two", "ddp.sh --ranks '0;1'", "ddp.sh --dry-run --ranks 1", "ddp.sh --timeout 1m", "ddp.sh --linger ''"),
     *("ddp.sh --exit-timeout 0", "ddp.sh --cuda-graph-trace all", "ddp.sh --capture-range all", "ddp.sh -o captures/"),
     *("ddp.sh -o 'dir/a b'", "ddp.sh -o 100%/run", "ddp.sh --cpu=yes", "ddp.sh --trace nvtx,dx12", "baseline.sh -n 2"),
     *("ddp.sh --attach-steps 50", "ddp.sh --attach-steps 0:9", "ddp.sh --attach-steps 9:9", "ddp.sh --attach-steps 1:2 --capture-range none"),
     *("node.sh", "node.sh --nnodes 2", f"{NODE} --node-rank 2", f"{NODE} --node-rank 01", f"{NODE} --rdzv-endpoint node0"),
-    *(f"{NODE} --node-wide --ranks 0", f"{NODE} -n 'a[$(touch owned)]'", f"{NODE} --ranks=8", "ddp.sh -n 2 train.py"),
+    *(f"{NODE} --node-wide --ranks 0", f"{NODE} -n 'a[$(touch owned)]'", f"{NODE} --ranks=8", f"{NODE} --nnodes 3 -n 1 --ranks 0,8", "ddp.sh -n 8 --ranks 0,8", "ddp.sh -n 2 train.py"),
     *("sweep.sh --program x.py", "sweep.sh --force", "sweep.sh --attach-steps 1:2", "sweep.sh --repeat 0", "sweep.sh -n x", "sweep.sh --only nothing", "sweep.sh --analyze-only -o nowhere"),
 ]  # fmt: skip
 PRINTED = [
@@ -95,6 +96,32 @@ def test_the_launchers_take_the_words_that_documents_give_them(machine):
         launcher, *rest = shlex.split(line.removeprefix("launchers/"))
         answer = machine.run(launcher, "--dry-run", *rest)
         assert (answer.status, "error: " in answer.err) == (0, False), line
+
+
+def test_the_example_for_kubernetes_fits_together_and_its_command_is_taken(machine):
+    text = (LAUNCHERS.parent / "docs" / "examples" / "kubernetes.yml").read_text(encoding="utf-8")
+    service, job = yaml.safe_load_all(text)
+    name, spec, pod = job["metadata"]["name"], job["spec"], job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert spec["completionMode"] == "Indexed"
+    assert service["spec"]["selector"] == spec["template"]["metadata"]["labels"]
+    assert service["metadata"]["name"] == pod["subdomain"]
+    assert [one["name"] for one in container["volumeMounts"]] == [one["name"] for one in pod["volumes"]]
+    gpus, nodes = container["resources"]["limits"]["nvidia.com/gpu"], spec["completions"]
+    launcher, *words = [word.replace("$(JOB_COMPLETION_INDEX)", "1") for word in container["command"]]
+    assert launcher.startswith(next(one["mountPath"] for one in container["volumeMounts"] if one["name"] == "nsyspipe"))
+    machine.put_nsys(help_text=NEW_HELP)
+    machine.put_gpus(gpus)
+    answer, command = printed(machine, shlex.join([launcher.rpartition("/")[2], *words]))
+    assert "note: " not in answer.err.replace("note: that is what the launcher runs", "")
+    told = (
+        f"--nnodes={nodes}",
+        "--node_rank=1",
+        f"--nproc_per_node={gpus}",
+        f"--master_addr={name}-0.{pod['subdomain']}",
+    )
+    assert {*told} < {*command}
+    assert spec["parallelism"] == nodes
 
 
 def test_the_printed_command_runs(machine):
@@ -262,12 +289,13 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
     told = run(script, "--help")
     assert told.stderr == ""
     pinned(f"launchers/help/{script.name}.txt", told.stdout)
+    assert max(map(len, told.stdout.splitlines())) <= 120
     if script.suffix == ".sbatch":
+        assert not re.search("^  --(nnodes|node-rank|rdzv-endpoint)", told.stdout, re.MULTILINE)  # it says them itself
         refused = run(script, status=2)
         assert refused.stderr == "error: slurm.sbatch: this is no Slurm job\n  fix: sbatch launchers/slurm.sbatch\n"
         return
     assert run(script, "-h").stdout == run("/bin/sh", script, "-h").stdout == told.stdout
-    assert max(map(len, told.stdout.splitlines())) <= 120
     assert f"  launchers/{script.name}" in told.stdout
     known, of_captures = options_of(script), options_of(LAUNCHERS / "capture.bash")
     if script.name == "try.sh":  # it hands the others on
@@ -289,7 +317,7 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     words = ("--dry-run", "--program", "nowhere.py", "--ranks", "0,31", "--timeout", "1500", "--", "--dry-run")
     told = machine.run("slurm.sbatch", *words)
     assert told.status == 0
-    assert "note: 4 nodes with 8 GPUs each: SLURM_NNODES and SLURM_GPUS_ON_NODE say otherwise\n" in told.err
+    assert "note: assumed, unless you set it: SLURM_GPUS_ON_NODE=8\n" in told.err
     assert "the launcher itself ends it after 1500 s (--timeout)" in told.err
     assert "Slurm's --time" not in told.err
     longer = machine.run("slurm.sbatch", "--dry-run", "--timeout=7200", "--program", "nowhere.py").err
@@ -309,6 +337,8 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
         assert words in told.out
     assert "note: nowhere.py: no such training program\n" in told.err
     assert f"note: captures/slurm-JOB: reports cannot be written below {machine.work}/captures\n" in told.err
+    machine.variables["SLURM_GPUS_ON_NODE"] = "4"
+    assert "assumed" not in machine.run("slurm.sbatch", "--dry-run").err
     assert machine.run("slurm.sbatch", "--", "--dry-run").status == 2
 
 

@@ -7,6 +7,7 @@ import os
 import re
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 
 import nsyspipe
@@ -17,7 +18,7 @@ from nsyspipe.report.html.page import RUN_ID, run_id_of_page
 from nsyspipe.store.index import Unreadable, stored_runs
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE
-from tests.dashboard_store import add_run, add_series, days, file_of, finding_row, run_row
+from tests.dashboard_store import add_run, add_series, days, file_of, finding_row, run_row, work_text
 
 FIGURES = {figure.short: figure for figure in dashboard.FOLLOWED}
 
@@ -51,25 +52,53 @@ def test_a_group_is_the_world_size_and_the_gpu_model(changes, name):
 ])  # fmt: skip
 def test_labels_that_half_of_a_group_share_are_series(pairs, labels):
     rows = [run_row("a", label=label, n_ranks=n, world_size=n) for label, n in pairs]
-    assert [label for _, label in dashboard.series_of(rows)] == labels
+    assert [label for _, label, _ in dashboard.series_of(rows)] == labels
 
 
-def test_runs_that_no_label_joins_are_joined_only_where_their_steps_may_do_the_same_work():
-    def names(*works):
+def test_runs_are_joined_only_where_their_steps_do_the_same_work():
+    def names(*works, labels="abcdef", **changes):
         rows = [
-            run_row("a", label=str(at), step_family=name, compute_share=share) for at, (name, share) in enumerate(works)
+            run_row(f"r{at}", label=label, work=work, **changes)
+            for at, (label, work) in enumerate(zip(labels, works, strict=False))
         ]
-        return [group.removeprefix("4 × H200") for group, _ in dashboard.series_of(rows)]
+        return [(group.removeprefix("4 × H200"), label) for group, label, _ in dashboard.series_of(rows)]
 
-    # Of steps of 100 ms; what computes three times as long as the shortest does other work, and so may what is not known.
-    assert names(("s #", 0.2), ("s #", 0.59), ("s #", 0.3)) == ["", "", ""]
-    short, long = ", compute 20 ms to 30 ms a step", ", compute 60 ms to 70 ms a step"
-    assert names(("s #", 0.7), ("s #", 0.3), ("s #", 0.2), ("s #", 0.6)) == [long, short, short, long]
-    assert names(("s #", None), ("s #", 0.2), ("s #", None))[:2] == [", compute not known", ", compute 20 ms a step"]
-    # Steps of other names are of another program, whatever they compute.
-    assert names(("a #", 0.2), ("b #", 0.2), (None, 0.2), ("b #", 0.9)) == [
-        ", a #", ", b #, compute 20 ms a step", ", no named steps", ", b #, compute 90 ms a step",
-    ]  # fmt: skip
+    short, long = ", compute 20 ms to 30 ms a step", ", compute 60 ms a step"
+    works = [work_text(ns) for ns in (6e7, 3e7, 2e7)]
+    assert [name for name, _ in names(*works)] == [long, short, short]
+    # Whatever steps are called; but not where the kernels are others, or more ranks share a batch.
+    assert {*names(*works[1:], step_family="x #")} == {("", None)}
+    for other in ({"kernel": "conv"}, {"n_sharing": 2}, {"source": "repetition"}):
+        said = [f", compute 20 ms a step, like {label}" for label in "ab"]
+        assert [name for name, _ in names(work_text(2e7), work_text(2e7, **other))] == said
+    assert [name for name, _ in names(work_text(None), works[2], work_text(None))][:2] == [
+        ", compute not known",
+        ", compute 20 ms a step",
+    ]
+    # A label that stands for two programs is two series.
+    assert names(*works, works[2], labels="aabb") == [(f"{long}", "a"), (short, "a"), ("", "b"), ("", "b")]
+    # Runs of a store that lacks it are not ranked.
+    rows = [run_row("a", work=None), run_row("b", work="[]"), run_row("c")]
+    assert dashboard.series_of(rows) == [
+        *[("4 × H200, work not known", "nightly", False)] * 2,
+        ("4 × H200", None, True),
+    ]
+
+
+def test_series_are_those_that_compare_ranks_together(real, store):
+    names = ("ddp-2gpu", "ddp-2gpu-bucket100", "2gpu-tp", "2gpu-gpt-b25")
+    runs = {name: nsyspipe.load(sorted(real.glob(f"{name}_[0-9].sqlite")), run_id=name, jobs=1) for name in names}
+    for run in runs.values():
+        save(run, store)
+    found = stored_runs(store).runs
+    former = found.set_column(found.schema.get_field_index("work"), "work", pa.nulls(found.num_rows, pa.string()))
+    for rows in (found, dashboard._with_works(former, store)):
+        of_series = {}
+        for row, series in zip(rows.to_pylist(), dashboard.series_of(rows.to_pylist()), strict=True):
+            of_series.setdefault(series, []).append(row["run_id"])
+        assert {tuple(sorted(some)) for some in of_series.values()} == {
+            tuple(sorted(kind.labels)) for kind in nsyspipe.compare(runs).kinds
+        }
 
 
 def test_facets_hold_the_values_in_their_own_order():

@@ -31,7 +31,7 @@ def change(tmp_path_factory):
 
 def words(text):
     text = re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.DOTALL)
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).replace("\N{RIGHTWARDS ARROW}", "->").split())
 
 
 def written(folder, text):
@@ -43,6 +43,20 @@ def written(folder, text):
 def table_of(difference, caption):
     tables = (block for block in said.difference_blocks(difference) if isinstance(block, Table))
     return next(table for table in tables if table.caption == caption)
+
+
+def test_what_got_worse_is_no_alarm_where_the_verdict_rests_on_something_else(change, tmp_path):
+    # 30 ms less of compute, and 14 ms more of idle time.
+    slow = plain_run(tmp_path / "slow", [steps(100)] * 2)
+    idle = diff(slow, plain_run(tmp_path / "idle", [[(*one[:3], 20 * MS) for one in steps(70)]] * 2, start=2 * 10**18))
+    worse = diff(idle.candidate.runs[0], slow)
+    told = [
+        {(row[0], row[-1].text, row[-1].is_plain) for row in table_of(one, said.METRICS).rows} for one in (idle, worse)
+    ]
+    assert {("step time", "improvement", False), ("idle", "regression", True)} <= told[0]
+    assert {("step time", "regression", False), ("compute", "regression", False)} <= told[1]
+    page = drawn.difference_page(idle)
+    assert [f'class="word" data-word="{word}"' in page for word in ("improvement", "regression")] == [True, False]
 
 
 def identity_of_page(path, difference):

@@ -109,8 +109,12 @@ def charts(*rows):
     ([*(row(step, 0, 0, wait=wait) for step, wait in enumerate((10, 20, 90))), *(row(step, 0, 1) for step in range(3))],
      [{"wait": {0: 20.0, 1: 0.0}}]),
     ([row(0, 0, 0, transfer=10), row(0, 0, 1, transfer=30), row(1, 0, 0, transfer=50)], [{"transfer": 30.0}]),
-    # Two kinds at one place are two rows.
-    ([row(0, 0, 0), row(1, 0, 0, kind="broadcast")], [{"seq": 0, "collective": "all_reduce"}, {"seq": 0, "collective": "broadcast"}]),
+    # The n-th of its kind is one collective, whatever some steps have before it.
+    ([row(0, 0, 0, length=4), row(0, 1, 0, length=6), row(1, 0, 0, kind="broadcast"), row(1, 1, 0, length=4), row(1, 2, 0, length=6)],
+     [{"seq": 0, "collective": "broadcast", "n_steps": 1, "duration": 10.0}, {"seq": 1, "collective": "all_reduce", "n_steps": 2, "duration": 4.0},
+      {"seq": 2, "collective": "all_reduce", "n_steps": 2, "duration": 6.0}]),
+    # No rank waits longer than the longest of them takes.
+    ([row(0, 0, 0, wait=1, length=2), row(0, 0, 1, wait=8, length=9), row(0, 0, 2, length=2)], [{"duration": 9.0, "longest": [(1, 8.0), (0, 1.0), (2, 0.0)]}]),
     # What is not matched has its duration only; what is outside of the figures does not count.
     ([row(0, 0, 0, wait=None, length=70)], [{"duration": 70.0, "transfer": None, "wait": {0: None}}]),
     ([row(0, 0, 0, in_summary=False)], []),
@@ -133,10 +137,25 @@ def test_of_many_collectives_the_longest_are_kept_in_order_and_of_very_many_rows
     assert found.note == "Medians over 4 of 8 steps of the figures."
 
 
+def test_the_note_says_that_some_steps_have_more():
+    note = "1 of 2 collectives are in some steps only: the n-th of its kind counts as the same in all."
+    rows = [row(0, 0, 0), row(0, 1, 0), row(1, 0, 0)]
+    assert medians(*rows).note == f"Medians over the 2 steps of the figures; {note}"
+    (chart,) = charts(*rows)
+    assert [
+        one[chart.table.columns.index(next(at for at in chart.table.columns if at.heading == "steps"))]
+        for one in chart.table.rows
+    ] == ["2", "1"]
+
+
 def test_the_note_says_how_many_steps_could_be_matched():
     for rows, n, says in [
         ([row(0, 0, 0), row(1, 0, 0), row(2, 0, 0, wait=None)], 3, ": the 2 that could be matched."),
-        ([row(0, 0, 0), row(1, 0, 0), row(1, 1, 0, wait=None)], 2, ": the 2 of which some could be matched."),
+        (
+            [*(row(at, 0, 0) for at in (0, 1)), row(0, 1, 0), row(1, 1, 0, wait=None)],
+            2,
+            ": the 2 of which some could be matched.",
+        ),
         ([row(at, 0, 0, wait=None) for at in (0, 1)], 2, " are not known (see Problems)."),
     ]:
         assert medians(*rows).note == f"Medians over the {n} steps of the figures; transfer and waiting{says}"

@@ -14,6 +14,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
 from nsyspipe.report.findings import evidence_rows, findings_of
+from nsyspipe.report.html import run_page as page_of_run
 from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_of_page
 from nsyspipe.report.html.run_page import by_cause, idle_table, link_table, nccl_rows, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
@@ -61,6 +62,17 @@ def test_the_page_is_complete_small_fetches_nothing_and_says_which_run_it_is_of(
     assert all(f'<script type="application/json" id="data-{source}">' in text for source in sources)
     # Every column's unit and formula.
     assert "start of the step's first compute or comm kernel" in text.replace("&#39;", "'")
+
+
+@pytest.mark.parametrize(
+    ("height", "first", "then"), [(0, ["Time"], "Timeline"), (10_000, ["Time", "Steps"], "Timeline")]
+)
+def test_beside_a_long_list_of_findings_the_steps_have_room(height, first, then, steady_run, monkeypatch):
+    monkeypatch.setattr(page_of_run, "_FINDING_HEIGHT", height)
+    text = run_page(steady_run)
+    beside, _, rest = text.partition('<div class="first">')[2].partition("</section>\n</div></div>")
+    titles = r"<h2[^>]*>([^<]*)</h2>"
+    assert (re.findall(titles, beside)[1:], re.findall(titles, rest)[0]) == (first, then)
 
 
 def test_hostile_names_are_escaped_everywhere(tmp_path):
@@ -123,7 +135,7 @@ def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(ste
     ("exposed_comm_ns_per_step", 1_500_000.0, [("exposed comm per step", "1.500 ms")]),
     ("overlap_ratio", 0.25, [("hidden by compute", "25.0 %")]),
     ("busbw_bytes_per_s", 25e9, [("bus bandwidth", "25.00 GB/s")]),
-    ("grad_copy_bytes_per_step", 2e6, [("gradient copies per step", "2.00 MB")]),
+    ("grad_copy_bytes_per_step", 2e6, [("bytes of gradient copies per step", "2.00 MB")]),
     ("n_arrived_last", 11, [("collectives reached last, in all steps", "11")]), ("link", "SHM", [("link", "SHM")]),
     ("is_estimate", True, [("an estimate", "yes")]), ("ranks", [0, 3], [("ranks", "0, 3")]),
     ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, [("exposed comm per step, backward", "2.000 ms")]),
@@ -133,6 +145,14 @@ def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(ste
 ])  # fmt: skip
 def test_evidence_is_written_in_words_by_its_unit(key, value, rows):
     assert list(evidence_rows({key: value})) == rows
+
+
+@pytest.mark.parametrize("name", ["ddp-2gpu-straggler", "ddp-1gpu"])
+def test_no_two_figures_of_a_finding_have_one_name(name, real):
+    for row in load(real.glob(f"{name}_[0-9].sqlite"), jobs=1).findings().to_pylist():
+        names = [name for name, _ in evidence_rows(json.loads(row["evidence"]))]
+        assert len({*names}) == len(names)
+        assert [one for one in names if any(other.startswith(f"{one}, rank ") for other in names)] == []
 
 
 @pytest.mark.parametrize(("text", "marked"), [
@@ -156,6 +176,7 @@ def told(rows, step_ns):
 
 
 LIMIT, MAY_WAIT = '{"replay_limit_ns_per_step": 40e6}', '{"is_wait_included": true}'
+LEVEL = '{{"replay_step_time_ns": {}, "replay_step_time_low_ns": {}, "replay_step_time_high_ns": {}}}'
 # A range that holds the captured step time.
 UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}'
 
@@ -168,13 +189,18 @@ UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}
     ([("a", None, None, "read with care"), ("b", 1e6, -1e6, "y")], 100e6, "Little to gain: y: up to 1.000 ms (1.0 %) of each step."),
     # What rests on what was not recorded may bring more than what is likely.
     ([("a", 35e6, 27e6, "lower x"), ("b", 30e6, 28e6, "y", '{"is_conditional": true}')], 100e6,
-     ("To change first: lower x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Or perhaps: y: up to 30.00 ms (30.0 %), then likely 28.0 %; "
+     ("To change first: lower x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Or perhaps: y: up to 30.00 ms (30.0 %), then likely 28.00 ms (28.0 %); "
      "NCCL_DEBUG=INFO (--nccl-log) tells.")),
     ([("a", 35e6, 31e6, "lower x"), ("b", 30e6, None, "y", '{"is_conditional": true}')], 100e6,
      "Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 31.00 ms (31.0 %)."),
+    # Each lies in the other's range, or not.
+    ([("a", 35e6, 27e6, "x", LEVEL.format(73e6, 70e6, 76e6)), ("b", 30e6, 25e6, "y", LEVEL.format(75e6, 72e6, 78e6))], 100e6,
+     "Largest gain: x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Level with it: y: likely 25.00 ms (25.0 %)."),
+    ([("a", 35e6, 27e6, "x", LEVEL.format(73e6, 70e6, 76e6)), ("b", 30e6, 25e6, "y", LEVEL.format(75e6, 74e6, 78e6))], 100e6,
+     "Largest gain: x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %)."),
     # A bound that stands in front is not what is expected, nor is a limit.
     ([("a", 35e6, None, "lower x"), ("b", 60e6, 30e6, "y"), ("c", 50e6, 20e6, "z")], 100e6,
-     "To change first: lower x: up to 35.00 ms (35.0 %) of each step. Largest clear gain of those replayed: y: likely 30.0 %."),
+     "To change first: lower x: up to 35.00 ms (35.0 %) of each step. Largest clear gain of those replayed: y: likely 30.00 ms (30.0 %)."),
     ([("a", 35e6, None, "lower x", '{"replay_limit_ns_per_step": 9e6}')], 645e6,
      "To change first: lower x: up to 35.00 ms (5.4 %) of each step, 9.000 ms (1.4 %) if all of it were hidden (replay)."),
     ([("a", 35e6, None, "x"), ("b", 20e6, 3e6, "y", UNCLEAR)], 645e6,

@@ -5,10 +5,10 @@ import json
 import pytest
 
 import nsyspipe
-from nsyspipe.comparison.changes import has_whole_graphs
 from nsyspipe.report.export import document, dumps
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.verdict import verdict
+from nsyspipe.run.work import has_whole_graphs
 from tests.build.tools import STEADY, codes, figures, nullable, one_report, problem_of, run_of, shift
 from tests.build.trace import KERNEL, RUNTIME, TraceBuilder, steady_rank
 

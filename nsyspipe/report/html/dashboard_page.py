@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import pyarrow as pa
 
-from nsyspipe.comparison.comparability import FAR_APART
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.errors import DatasetError, OptionError, OutputError
-from nsyspipe.model.figures import FIGURES, Figure, shown
+from nsyspipe.model.figures import Figure, shown
+from nsyspipe.model.names import grouped
 from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
-from nsyspipe.report.units import STEP_PARTS, ms_text, value_text
-from nsyspipe.store.index import StoredRuns, Unreadable, stored_runs
+from nsyspipe.report.units import ms_text, value_text
+from nsyspipe.run.work import Work, parted
+from nsyspipe.store.index import WORK, StoredRuns, Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import open_saved
 
@@ -33,11 +36,14 @@ _LINKS = {
     None: NOT_RECORDED, "unknown": NOT_RECORDED,
 }  # fmt: skip
 FOLLOWED = shown("dashboard")
+_Series: TypeAlias = tuple[str, str | None, bool]
 _MOST_US = 253_402_300_799_999_999  # the end of the year 9999
 # The meta element by which a dashboard is known for one, whatever its runs: it may be replaced by a newer one.
 STORE, DASHBOARD = "nsyspipe-store", "dashboard"
 
 _PARTS = ("board", "levels", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
+_ENDS = 8
+_MOST_READ = 200  # runs whose work a former nsyspipe did not keep: it takes long to read them
 _ROWS = 100  # as many as the table shows first: others are made when they come into view
 
 
@@ -55,41 +61,38 @@ def group_name(run: Mapping[str, Any]) -> str:
     return f"{n_ranks}{of_world} \N{MULTIPLICATION SIGN} {_gpu_name(run)}{unknown}"
 
 
-def series_of(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str | None]]:
-    """Return the series of each run, which one line joins: its group, and a label.
+def series_of(runs: Sequence[Mapping[str, Any]]) -> list[_Series]:
+    """Return the series of each run, which one line joins: its group, a label, and whether its runs can be ranked.
 
-    In a group where most runs share their label with another, a label is a series (a nightly job). Where most labels are
-    there once (a commit's id, the variants of a study), all runs whose steps may do the same work are: the label is None,
-    and the group says which work, if there are several (see `_works`).
+    Only runs that `compare` ranks together can: of one group, whose steps do the same work. In a group where most runs share
+    their label with another, a label is a series (a nightly job). Where most labels are there once (a commit's id, the
+    variants of a study), all of the same work are: the label is None. The group says which work, if there are several.
     """
-    pairs = [(group_name(run), run["label"]) for run in runs]
-    n_alike, n_runs = Counter(pairs), Counter(group for group, _ in pairs)
-    n_sharing = Counter(group for group, label in pairs if n_alike[group, label] > 1)
-    series: list[tuple[str, str | None]] = [*pairs]
-    for group in (group for group in n_runs if 2 * n_sharing[group] < n_runs[group]):
-        places = [at for at, (name, _) in enumerate(pairs) if name == group]
-        for at, work in zip(places, _works([runs[at] for at in places]), strict=True):
-            series[at] = (f"{group}{work}", None)
+    series: list[_Series] = [(f"{group_name(run)}, work not known", run["label"], False) for run in runs]
+    works = {at: work for at, run in enumerate(runs) if (work := Work.parsed(run[WORK]))}
+    compute = {at: work.busy_ns or math.inf for at, work in works.items()}
+    for group, places in grouped((group_name(runs[at]), at) for at in works).items():
+        n_alike = Counter(runs[at]["label"] for at in places)
+        is_by_label = 2 * sum(n for n in n_alike.values() if n > 1) >= len(places)
+        places.sort(key=lambda at: (compute[at], runs[at]["run_id"]))
+        kinds = parted(places, lambda at, kind: not any(works[at].is_unlike(works[one]) for one in _ends(kind)))
+        n_kinds = Counter(label for kind in kinds for label in {runs[at]["label"] for at in kind})
+        spans = [(compute[kind[0]], compute[kind[-1]]) for kind in kinds]
+        for kind, (least, most) in zip(kinds, spans, strict=True):
+            words = " to ".join(dict.fromkeys(ms_text(ns, 2) for ns in (least, most) if ns < math.inf))
+            name, first = f"{group}, compute {f'{words} a step' if words else 'not known'}", runs[min(kind)]
+            if sum(low <= most and least <= high for low, high in spans) > 1:
+                name += f", like {cut(first['label' if n_kinds[first['label']] == 1 else 'run_id'], 40)}"
+            for at in kind:
+                label = runs[at]["label"] if is_by_label else None
+                is_one = (n_kinds[label] if is_by_label else len(kinds)) == 1
+                series[at] = (group if is_one else name, label, True)
     return series
 
 
-def _works(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what parts the work of the steps of runs: their name, or compute as far apart as `compare` ranks none together."""
-    time, share = FOLLOWED[0], FIGURES[f"{STEP_PARTS[0].name}_share"]
-    computes = [(value_of(run, time) or 0.0) * (value_of(run, share) or 0.0) for run in runs]
-    works = [(run["step_family"] or "", compute) for run, compute in zip(runs, computes, strict=True)]
-    kinds: list[tuple[str, list[float]]] = []
-    for family, compute in sorted({*works}):  # 0 where it is not known
-        if not kinds or kinds[-1][0] != family or compute >= FAR_APART * kinds[-1][1][0]:
-            kinds.append((family, []))
-        kinds[-1][1].append(compute)
-    n_kinds, words = Counter(family for family, _ in kinds), {}
-    for family, some in kinds:
-        name = f", {cut(family, 40) or 'no named steps'}" if len(n_kinds) > 1 else ""
-        ends = " to ".join(dict.fromkeys(ms_text(compute, 2) for compute in (some[0], some[-1])))
-        spread = f", compute {f'{ends} a step' if some[0] else 'not known'}" if n_kinds[family] > 1 else ""
-        words.update({(family, compute): f"{name}{spread}" for compute in some})
-    return [words[work] for work in works]
+def _ends(kind: Sequence[int]) -> set[int]:
+    """Return the runs of a kind that one is held against: of many, those of least and of most compute."""
+    return {*kind[:_ENDS], *kind[-_ENDS:]}
 
 
 def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -195,7 +198,7 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
     rows = [run["row"] for run in runs]
     by_run = series_of(rows)
     series = sorted(set(by_run), key=lambda line: (line[0], line[1] or ""))
-    n_runs = Counter(group for group, _ in by_run)
+    n_runs = Counter(group for group, _, _ in by_run)
     groups = sorted(n_runs, key=lambda group: (-n_runs[group], group))
     values = {figure.column: [value_of(row, figure) for row in rows] for figure in FOLLOWED}
     hints = {hint: at for at, hint in enumerate(dict.fromkeys(run["hint"] for run in runs))}
@@ -203,7 +206,7 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
         "min_steps": MIN_STEPS,
         "figures": [{"name": one.column, "title": one.label, "kind": one.unit} for one in FOLLOWED],
         "groups": groups,
-        "series": [{"group": groups.index(group), "label": label} for group, label in series],
+        "series": [{"group": groups.index(line[0]), "label": line[1], "is_known": line[2]} for line in series],
         "facets": [{name: facet[name] for name in ("name", "codes")} for facet in choices],
         "runs": {
             "id": [row["run_id"] for row in rows],
@@ -241,12 +244,22 @@ def store_page(
 ) -> tuple[str, int, list[Unreadable]]:  # fmt: skip
     """Return the page of a store, of how many runs it is, and what of them cannot be read; their own pages are written before."""
     found, failed = stored_runs(store, on_progress=stage("reading runs")), []
+    found = replace(found, runs=_with_works(found.runs, store))
     run_ids = found.runs["run_id"].to_pylist()
     if pages is not None:
         failed = write_pages(store, run_ids, pages, force=force, on_progress=stage("writing pages"))
     links = page_links(store, run_ids, Path() if target is None else target.parent, pages)
     text = dashboard_page(found, title=store.resolve().name or "runs", pages=links, problems=failed)
     return text, len(run_ids), [*found.unreadable, *failed]
+
+
+def _with_works(runs: pa.Table, store: Path) -> pa.Table:
+    """Return rows of `INDEX` with the work of the latest runs that a former nsyspipe saved without it."""
+    works, run_ids = runs[WORK].to_pylist(), runs["run_id"].to_pylist()
+    for at in [at for at, work in enumerate(works) if work is None][-_MOST_READ:]:
+        with contextlib.suppress(DatasetError, OptionError):
+            works[at] = Work.of([open_saved(store, run_ids[at])]).saved()
+    return runs.set_column(runs.schema.get_field_index(WORK), WORK, pa.array(works, pa.string()))
 
 
 def write_pages(

@@ -234,11 +234,11 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     for (*cells, _), row in zip(table.rows, rows, strict=True):
         settles = report.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
         why = "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
-        verdicts.append([*cells, Word(row["verdict"], why)])
+        verdicts.append([*cells, Word(row["verdict"], why, report.is_outweighed(difference, row))])
     read = (
         "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey band: less than "
-        "the smallest change that counts; an arrow: further than the scale. Red: regression, whatever became of the step time; "
-        "violet: improvement. Bold: what the verdict rests on."
+        "the smallest change that counts; an arrow: further than the scale. Red: regression, grey where the verdict does not rest on "
+        "it and is none; violet: improvement. Bold: what the verdict rests on."
     )
     common = mostly and f"Inconclusive without a reason: {mostly.replace(':', ',')}."
     note = " ".join(filter(None, [table.note, read, common]))

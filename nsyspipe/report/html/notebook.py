@@ -19,7 +19,7 @@ from nsyspipe.report.findings import Finding, findings_of
 from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
 from nsyspipe.report.units import STEP_PARTS, absent, in_one_unit, ms_text, percent_text
 from nsyspipe.report.verdict import verdict
-from nsyspipe.report.words import NOT_CLEAR, mean_step_ns, subject_parts
+from nsyspipe.report.words import NOT_CLEAR, mean_step_ns, rank_step_ns, subject_parts
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 _MOST_RANKS, _MOST_ROWS, _MOST_LINES = 8, 12, 3
@@ -132,7 +132,12 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     drawn = [(row, row["length_ns"]) for row in of_run.rank_rows(run) if row["rank"] in ranks]
     parts = [[ns and (row[f"{one.name}_share"] or 0) * ns for one in STEP_PARTS] for row, ns in drawn]
     yield from _drawn((f"rank {row['rank']}", ns, own) for (row, ns), own in zip(drawn, parts, strict=True))
-    yield of_run.rank_table(run, _MOST_RANKS)
+    table = of_run.rank_table(run, _MOST_RANKS)
+    whole, mean = ("capture" if run.is_capture else "mean step"), ms_text(rank_step_ns(run))
+    shares = f"Shares are of the {whole}, {mean}."
+    if run.header.n_ranks > 1:
+        shares = f"Shares are of each rank's own {whole}; those of step time in the verdict are of the mean over ranks, {mean}."
+    yield replace(table, note=" ".join(filter(None, [shares, table.note])))
     findings = findings_of(run)
     # One that rests on what was not recorded stands last, and may bring most.
     shown = [one for at, one in enumerate(findings) if at < _MOST_LINES or (one.is_conditional and one.share)]
@@ -140,14 +145,15 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     step_ns = mean_step_ns(run.summary().to_pylist()[0])
     rest = [one.id for one in findings if one not in shown]
     for one in of_run.change_blocks(shown, extent, step_ns):
-        if isinstance(one, Table):
-            yield replace(one, note=_findings_note(shown, rest, ms_text(step_ns)))
+        if isinstance(one, Table):  # what to change first: on a narrow page the last columns have to be scrolled to
+            columns, rows = [*one.columns[-1:], *one.columns[:-1]], [[*row[-1:], *row[:-1]] for row in one.rows]
+            yield replace(one, columns=columns, rows=rows, note=_findings_note(shown, rest, ms_text(step_ns)))
     yield from _problems(run.problem_rows)
 
 
 def _findings_note(shown: Sequence[Finding], rest: Sequence[str], step_time: str) -> str:
     """Return what the columns of findings are, and the words in them; the rest is in their table."""
-    notes = [f"Shares are of the mean step time, {step_time}"] * (step_time != absent)
+    notes = [f"Up to: share of {step_time}, the mean step time on each step's slowest rank"] * (step_time != absent)
     if any(one.expected for one in shown):
         words = {word: text for word, text in _LIKELY.items() if any(one.likely.startswith(word) for one in shown)}
         notes += ["; ".join(["Likely: what a replay of the steps gives", *map(": ".join, words.items())])]

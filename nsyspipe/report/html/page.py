@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -129,8 +129,8 @@ def _environment() -> Environment:
 
 
 def _told(text: str) -> str:
-    """Return a text fit to be shown, wherever it comes from; no line breaks between a number and its unit."""
-    return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", cut(text, _MOST_SHOWN))
+    """Return a text fit to be shown, wherever it comes from; no line breaks inside an arrow, or between a number and its unit."""
+    return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", cut(text, _MOST_SHOWN)).replace(" -> ", " \N{RIGHTWARDS ARROW} ")
 
 
 def _name(text: str, unbroken: int = _UNBROKEN) -> Markup:
@@ -154,6 +154,15 @@ def _code(text: str, unbroken: int = _UNBROKEN, longest: int = _LONG_CODE) -> Ma
     return marked + _name(rest, unbroken)
 
 
+class Choice(NamedTuple):
+    """One step that a chart can show: what stands above it then, and the same figures as a table."""
+
+    step: int
+    words: str
+    texts: Sequence[str]
+    table: Table
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
     """What a page draws, by its name in `data`, the builder of that name in the scripts, and the same as a table."""
@@ -167,7 +176,7 @@ class Chart:
     caption: str = ""
     legend: Sequence[tuple[str, str]] = ()  # category of the palette, and words
     has_zoom: bool = False
-    choices: Sequence[tuple[int, str]] = ()  # steps that it can show, and words; the first is drawn
+    choices: Sequence[Choice] = ()  # the first is drawn
     n_more: int = 0  # ranks that it shows when asked to
 
 
@@ -187,7 +196,7 @@ def blocks_page(
 ) -> str:  # fmt: skip
     """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
 
-    The first `n_beside` sections stand beside each other where there is room; `short` is what links call a section whose
+    Of the first `n_beside` sections the others stand beside the first where there is room; `short` is what links call a section whose
     name is long. The template draws each by its name.
     """
     parts: list[tuple[str, list[tuple[str, Any]]]] = [("", [])]

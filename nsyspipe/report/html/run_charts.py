@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.report.blocks import Field, of, table_of
 from nsyspipe.report.html.page import Chart
@@ -35,14 +35,15 @@ _SUMMED = (
 )  # fmt: skip
 # Columns from which on a chart zooms; ranks that have a column of their own; sizes of messages to draw speeds over.
 _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
+BAR_HEIGHT = 46  # of a rank, px
 MOST_COLUMNS = 400  # more are narrower than a pixel or two
 _DOTS = 16  # of the ranks of a step
 # Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
 MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
 THIN = (("waiting", "waiting"), ("transfer", "transfer"))  # in the legend of the bar below that of a rank
-_KIND = ["seq", "collective"]
-_MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
-_OF_MEDIANS = (*_KIND, "step", "rank", "start_ns", "end_ns", "wait_ns", "is_matched", *_MEASURED[1:])
+_CALL, _NTH, _LENGTH = ["step", "collective", "seq"], ["nth", "collective"], "length_ns"
+_MEASURED = ("transfer_ns", "message_bytes", "busbw_bytes_per_s")
+_OF_MEDIANS = (*_CALL, "rank", "start_ns", "end_ns", "wait_ns", *_MEASURED)
 
 
 def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[str, str]]:
@@ -103,7 +104,7 @@ def rank_chart(
     data = {"n_steps": n_steps, "whole": whole, "ranks": drawn}
     thin = [pair for pair, time in zip(THIN, times[2:], strict=True) if has_comm and any(row[time] for row in drawn)]
     colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
-    height, table = 36 + 46 * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
+    height, table = 36 + BAR_HEIGHT * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
     return Chart("step-bars", "Time", label, height, data, table, caption, colours)
 
 
@@ -170,8 +171,9 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
     fields = [
         Field("place", of("seq")),
         Field("collective", of("collective"), "text"),
-        Field("duration", of("duration", ms_text)),
-        Field("transfer", of("transfer", ms_text)),
+        *([Field("steps", of("n_steps"), hint="of the figures that have it")] if len({row["n_steps"] for row in rows}) > 1 else []),
+        Field("longest duration", of("duration", ms_text), hint="median of the rank that it takes longest, its wait included"),
+        Field("transfer", of("transfer", ms_text), hint="median over ranks and steps"),
         Field("longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)),
         Field("waiting rank", lambda row: str(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent),
         *(
@@ -179,9 +181,9 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
             for rank in ranks
         ),
         *(messages if any(row["bytes"] for row in rows) else []),
-    ]
+    ]  # fmt: skip
     label, section = f"Collectives in the order of {whole}", "Collectives"
-    drawn = ("seq", "collective", "transfer", "duration", "longest", "n_waits")
+    drawn = ("seq", "collective", "n_steps", "transfer", "duration", "longest", "n_waits")
     data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn} | {"whole": whole}
     colours = [("transfer", "transfer")] * any(row["transfer"] for row in rows)
     colours += [("waiting", "longest wait of a rank")] * any(row["longest"][0][1] for row in rows if row["longest"])
@@ -210,9 +212,9 @@ def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float |
 class Medians(NamedTuple):
     """One row per collective of a step that is drawn, in order."""
 
-    # ``seq``, ``collective``, ``duration`` (ns, median over ranks and steps), ``transfer`` (the same; None unless
-    # matched), ``wait`` (by rank, median over steps), ``longest`` (rank and wait of some of these, the longest first),
-    # ``n_waits`` (how many are known), ``bytes``, ``busbw``
+    # ``seq``, ``collective``, ``n_steps`` (that have it), ``duration`` (ns, median over steps of the rank where it is
+    # longest), ``transfer`` (median over ranks and steps; None unless matched), ``wait`` (by rank, median over steps),
+    # ``longest`` (rank and wait of some of these, the longest first), ``n_waits`` (how many are known), ``bytes``, ``busbw``
     rows: list[dict[str, Any]]
     ranks: list[int]
     note: str  # what the figures are medians over, what is left out, and what could not be matched
@@ -227,13 +229,15 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
         n_used = max(n_steps * _MOST_ROWS // n_rows, 1)
         used = [steps[at * n_steps // n_used] for at in range(n_used)]
         in_summary = pc.and_(in_summary, pc.is_in(collectives["step"], pa.array(used, pa.int64())))
-    rows, n_all = _rows(collectives.select(_OF_MEDIANS).filter(in_summary)) if n_rows else ([], 0)
+    rows, n_all, n_of_some = _rows(collectives.select(_OF_MEDIANS).filter(in_summary)) if n_rows else ([], 0, 0)
     table = collectives.select(["step", "rank", "is_matched"]).filter(in_summary)
     note = f"Medians over {f'{n_used} of' if n_used < n_steps else 'the'} {n_steps} steps of the figures"
     if n_used == n_steps <= 1:
         note = "The one step of the figures" if whole == "a step" else "All that was captured"
     if len(rows) < n_all:
         note += f"; the {len(rows)} longest of {n_all} collectives"
+    if n_of_some:
+        note += f"; {n_of_some} of {n_all} collectives are in some steps only: the n-th of its kind counts as the same in all"
     # Transfer and waits rest on the steps in which any operation is matched.
     masks = (table["is_matched"], pc.invert(table["is_matched"]))
     matched, unmatched = (set(table["step"].filter(mask).unique().to_pylist()) for mask in masks)
@@ -244,25 +248,38 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
     return Medians(rows, sorted(table["rank"].unique().to_pylist()), f"{note}.")
 
 
-def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:
-    """Return one row per (place in the step, collective), which may differ by step, and how many there are with those left out."""
-    durations = pc.subtract(table["end_ns"], table["start_ns"])
-    table = table.select([*_KIND, "rank", "wait_ns", *_MEASURED[1:]]).append_column(_MEASURED[0], durations)
-    kinds = table.group_by(_KIND, use_threads=False).aggregate([(_MEASURED[0], "mean")])
-    longest_first = [(f"{_MEASURED[0]}_mean", "descending"), *((name, "ascending") for name in _KIND)]
-    longest = kinds.sort_by(longest_first).slice(0, MOST_COLLECTIVES)
-    table = table.join(longest.select(_KIND), _KIND, join_type="left semi")
-    waits: dict[tuple[int, str], dict[int, float | None]] = {}
-    for seq, kind, rank, wait in _medians(table, [*_KIND, "rank"], ["wait_ns"]):
-        waits.setdefault((seq, kind), {})[rank] = wait
+def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
+    """Return one row per collective, in order; how many there are with those left out, and how many only some steps have.
+
+    The n-th of its kind is one collective in all steps that have it, whatever else is in some of them.
+    """
+    calls = table.group_by(_CALL, use_threads=False).aggregate([]).sort_by([(name, "ascending") for name in _CALL])
+    kind = calls["collective"].combine_chunks().dictionary_encode()
+    nth = places_in_runs(calls["step"].to_numpy() * len(kind.dictionary) + kind.indices.to_numpy())
+    table = table.join(calls.append_column("nth", pa.array(nth)), _CALL)
+    table = table.append_column(_LENGTH, pc.subtract(table["end_ns"], table["start_ns"]))
+    means = [("seq", "mean"), (_LENGTH, "mean"), ("step", "count_distinct")]
+    kinds = table.group_by(_NTH, use_threads=False).aggregate(means)
+    kinds = kinds.sort_by([(name, "ascending") for name in ("seq_mean", *_NTH)])
+    kinds = kinds.append_column("place", pa.array(range(kinds.num_rows)))
+    of_kinds = kinds.rename_columns({"step_count_distinct": "n_steps"}).to_pylist()
+    longest = kinds.sort_by([(f"{_LENGTH}_mean", "descending"), ("place", "ascending")]).slice(0, MOST_COLLECTIVES)
+    table = table.join(longest.select([*_NTH, "place"]), _NTH, join_type="inner")
+    waits: dict[int, dict[int, float | None]] = {}
+    lengths: dict[int, float] = {}
+    for place, rank, wait, length in _medians(table, ["place", "rank"], ["wait_ns", _LENGTH]):
+        waits.setdefault(place, {})[rank] = wait
+        lengths[place] = max(lengths.get(place, 0.0), length)
     rows = []
-    for seq, kind, *medians in _medians(table, _KIND, _MEASURED):
-        named = dict(zip(("duration", "transfer", "bytes", "busbw"), medians, strict=True))
-        known = [(rank, ns) for rank, ns in waits[seq, kind].items() if ns is not None]
-        longest = heapq.nsmallest(_SHOWN_WAITS, known, key=lambda pair: (-pair[1], pair[0]))
-        of_ranks = {"wait": waits[seq, kind], "longest": longest, "n_waits": len(known)}
-        rows.append({"collective": kind, "seq": seq, **of_ranks, **named})
-    return rows, kinds.num_rows
+    for place, transfer, n_bytes, busbw in _medians(table, ["place"], _MEASURED):
+        known = [(rank, ns) for rank, ns in waits[place].items() if ns is not None]
+        longest_waits = heapq.nsmallest(_SHOWN_WAITS, known, key=lambda pair: (-pair[1], pair[0]))
+        rows.append({
+            "seq": place, **{name: of_kinds[place][name] for name in ("collective", "n_steps")}, "duration": lengths[place],
+            "wait": waits[place], "longest": longest_waits, "n_waits": len(known), "transfer": transfer, "bytes": n_bytes, "busbw": busbw,
+        })  # fmt: skip
+    n_steps = pc.count_distinct(calls["step"]).as_py()
+    return rows, len(of_kinds), sum(one["n_steps"] < n_steps for one in of_kinds)
 
 
 def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:

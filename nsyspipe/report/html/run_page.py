@@ -23,7 +23,7 @@ from nsyspipe.report.blocks import Block, Facts, Field, Heading, Sentence, Table
 from nsyspipe.report.costs import cost_tables
 from nsyspipe.report.findings import Finding, findings_of, of_capture, order_notes
 from nsyspipe.report.html import run_charts as charts
-from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page
+from nsyspipe.report.html.page import RUN_ID, Chart, Choice, blocks_page
 from nsyspipe.report.html.timeline import IS_PAINTED, MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
 from nsyspipe.report.run import LOOP, SHARES, host_blocks, key_figures, left_out_note, rank_rows, traffic_of
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
@@ -35,6 +35,7 @@ _SCRIPTS = ("step_bars", "timeline_layout", "timeline_draw", "timeline", "step_c
 # Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
 _SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 12, 8, 15, 8
 _LISTED = 64  # ranks of a table, and hosts
+_FINDING_HEIGHT, _STEPS_HEIGHT = 160, 480  # px, about; the latter of steps, and of what is above the bars of ranks
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
 _WHOSE_BOUNDS = " Step time is the slowest rank's in each step; a bound is of the rank that decides, the figures above are means over ranks."
@@ -42,7 +43,7 @@ _IDLE_MEANINGS = {
     "input": "the host was in the data phase, or between two steps",
     "launch": "the host launched late, and was neither in the data phase nor blocked",
     "blocked": "the host was blocked in a synchronisation or memory call",
-    "dependency": "launched in time: waited for another stream, or for the device to start it",
+    "dependency": "had been launched, and waited for another stream, or for the device to start it",
     "unknown": "no launch was recorded",
 }
 _ALIKE = ("comm_id", "transport", "path", "kind", "nominal_bytes_per_s", "nominal_source")
@@ -71,9 +72,15 @@ class Details(NamedTuple):
 def run_page(run: Run, top: int | None = None) -> str:
     """Return the page of a run as one HTML file, with so many of the costliest: complete, offline, the same bytes for the same run."""
     title, identity = f"{run.header.label}: nsyspipe", (RUN_ID, run.header.run_id)
-    n_beside = 0 if run.host_steps().num_rows else 2  # what to change, and beside it where time goes
+    # What to change, and beside it where time goes; beside a long list steps have room, too.
+    n_beside = 0 if run.host_steps().num_rows else 3 if _has_long_list(run) else 2
     costs = {name: replace(one, is_close=True) for name, one in cost_tables(run, top or _SHOWN_COSTS).items()}
     return blocks_page(_blocks(run, costs), title, identity, scripts=_SCRIPTS, n_beside=n_beside)
+
+
+def _has_long_list(run: Run) -> bool:
+    bars = len(run.telling_ranks(_SHOWN_RANKS)) * charts.BAR_HEIGHT
+    return not run.is_capture and len(findings_of(run)) * _FINDING_HEIGHT > bars + _STEPS_HEIGHT
 
 
 def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Findings | Details]:
@@ -140,7 +147,7 @@ def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     captured, shares = run.header.captured_at_utc, words.shares_text(run)
     when = captured and f"captured {captured[:10]} {captured[11:16]} UTC"
     yield Facts([*filter(None, [*words.subject_parts(run, summary), *words.hosts_text(run), when, shares])], "Run")
-    why = [words.link_text(run.link), traffic_of(run)]
+    why = [words.link_text(run), traffic_of(run)]
     if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
         why.append(words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)))
     yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in why if text)
@@ -198,20 +205,12 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
         yield bars
     else:
         yield Sentence("No step has a window on every rank, so there is nothing to split.")
+    steps = [*_steps(run, len(rows), least, has_comm=has_comm)]
+    is_early = _has_long_list(run)
+    yield from steps if is_early else ()
     yield Heading("Timeline")
     yield from _timeline(run, run.telling_ranks(_TIMELINE_RANKS), listed)
-    yield Heading("Steps")
-    steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, len(rows))
-    if columns := charts.step_chart(steps, has_comm=has_comm):
-        all_ranks = " on its slowest rank; dots are the ranks, the line their median" if len(rows) > 1 else ""
-        one = "the slowest of some consecutive steps" if columns.caption else "a step"
-        shaded = " Shaded: not in the figures." if any(row["mark"] for row in steps) else ""
-        shaded += " Dashed: not recorded." if unseen else ""
-        yield Sentence(f"Each column is {one}{all_ranks}.{shaded}{least}")
-        yield columns
-    else:
-        rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."
-        yield Sentence(f"There are no steps{rest}")
+    yield from () if is_early else steps
     yield Heading("Collectives")
     if has_comm:
         measured = "how long each takes"
@@ -229,6 +228,21 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
         yield Sentence(none if is_known else "Not known: what was not recorded is under Problems.")
 
 
+def _steps(run: Run, n_ranks: int, least: str, *, has_comm: bool) -> Iterator[Block | Chart]:
+    yield Heading("Steps")
+    steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, n_ranks)
+    if columns := charts.step_chart(steps, has_comm=has_comm):
+        all_ranks = " on its slowest rank; dots are the ranks, the line their median" if n_ranks > 1 else ""
+        one = "the slowest of some consecutive steps" if columns.caption else "a step"
+        shaded = " Shaded: not in the figures." if any(row["mark"] for row in steps) else ""
+        shaded += " Dashed: not recorded." if least else ""
+        yield Sentence(f"Each column is {one}{all_ranks}.{shaded}{least}")
+        yield columns
+    else:
+        rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."
+        yield Sentence(f"There are no steps{rest}")
+
+
 def _clock_text(run: Run) -> str:
     """Return how well the ranks' clocks agree; nothing of one rank."""
     errors, codes = run.ranks["clock_error_ns"].to_pylist(), [row["code"] for row in run.problem_rows]
@@ -243,37 +257,44 @@ def _clock_text(run: Run) -> str:
 
 
 def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Block | Chart]:
-    data = timeline_data(run.timeline(), run.steps(), first, run.ranks["rank"].to_pylist())
+    bars = run.timeline()
+    data = timeline_data(bars, run.steps(), first, run.ranks["rank"].to_pylist())
     if data is None:
         yield Sentence("There is no timeline: the run was saved without one, or no step has a window on every rank.")
         return
-    which = "" if run.is_capture else f"Step {data['step']}: the one whose step time is closest to the median. "
-    yield Sentence(f"{which}Times count from the first rank's start{_clock_text(run)}.")
+    yield Sentence(f"Times count from the first rank's start{_clock_text(run)}.")
     others = _other_steps(run, data, first)
-    for _, step in (steps := [("closest to the median", data), *others]):
-        step["collectives"] = charts.collective_facts(run.collectives(), step["step"])
-    data["others"] = [step for _, step in others]
-    choices = [(step["step"], f"{step['step']}, {what}") for what, step in steps] if others else []
-    if data["stretch"]:
-        length = ms_text(data["stretch"]["end"] - data["stretch"]["start"])
-        where = f"rank {data['stretch']['rank']}" + ("" if run.is_capture else f" in step {data['step']}")
-        yield Sentence(f"Dashed: where the slowest rank is longest without compute: {length} on {where}.")
-    drawn = run.timeline().filter(pc.field("lane") == "phase")["name"].to_pylist()
-    ran = run.phases().filter((pc.field("step") == data["step"]) & (pc.field("device_ns") > 0))["phase"].to_pylist()
-    if outside := [phase for phase in LOOP if phase in ran and phase not in drawn]:
-        yield Sentence(
-            f"No bar for {few(outside, len(LOOP))}: the device ran this step's own outside of it; times of it below are of the step beside it."
-        )
+    data["others"] = [step for _, step, _ in others]
+    choices = [
+        _choice(run, "closest to the median", data, bars, listed),
+        *(_choice(run, *one, first) for one in others),
+    ]
     n_kept, n_ranks = len(data["ranks"]), run.ranks.num_rows
     left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
-    label = "Timeline of the capture" if run.is_capture else f"Timeline of step {data['step']}"
-    table = timeline_table(run.timeline(), run.steps(), listed, is_capture=run.is_capture)
-    colours = lane_legend([rank for _, step in steps for rank in step["ranks"]])
-    chart = Chart("timeline", "Timeline", label, 120, data, table, IS_PAINTED + left_out, colours, has_zoom=True)
+    label = "Timeline of the capture" if run.is_capture else "Timeline of the step"
+    colours = lane_legend([rank for step in (data, *data["others"]) for rank in step["ranks"]])
+    chart = Chart("timeline", "Timeline", label, 120, data, None, IS_PAINTED + left_out, colours, has_zoom=True)
     yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])
 
 
-def _other_steps(run: Run, data: Mapping[str, Any], first: list[int]) -> list[tuple[str, dict[str, Any]]]:
+def _choice(run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: Sequence[int]) -> Choice:
+    """Return what is to be said of one step, of its bars, and put its collectives to what is drawn of it."""
+    step = data["step"]
+    data["collectives"] = charts.collective_facts(run.collectives(), step)
+    texts = [] if run.is_capture else [f"Step {step}: {what} of those in the figures."]
+    if stretch := data["stretch"]:
+        length = ms_text(stretch["end"] - stretch["start"])
+        texts.append(f"Dashed: where the slowest rank is longest without compute: {length} on rank {stretch['rank']}.")
+    drawn = bars.filter(pc.field("lane") == "phase")["name"].to_pylist()
+    ran = run.phases().filter((pc.field("step") == step) & (pc.field("device_ns") > 0))["phase"].to_pylist()
+    if outside := [phase for phase in LOOP if phase in ran and phase not in drawn]:
+        texts.append(
+            f"No bar for {few(outside, len(LOOP))}: the device ran this step's own outside of it; times of it below are of the step beside it."
+        )
+    return Choice(step, what, texts, timeline_table(bars, run.steps(), listed, is_capture=run.is_capture))
+
+
+def _other_steps(run: Run, data: Mapping[str, Any], first: list[int]) -> list[tuple[str, dict[str, Any], pa.Table]]:
     """Return the slowest and the fastest step of the figures as `timeline_data`, as far as there is room and they were saved."""
     room, steps = MOST_BARS - n_bars(data), []
     times = {row["step"]: row["wall_ns"] for row in charts.step_rows(run.breakdown(), [], 0)}
@@ -289,7 +310,7 @@ def _other_steps(run: Run, data: Mapping[str, Any], first: list[int]) -> list[tu
             return []
         step = timeline_data(bars, run.steps(), first, [])
         if step is not None and (room := room - n_bars(step)) >= 0:
-            steps.append((what, step))
+            steps.append((what, step, bars))
     return steps
 
 
@@ -309,7 +330,7 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
         barred(rows, "late", per_step("lateness_ns"), "accent", "the longest that all others waited for one rank, of each step, for the rank that made it"),
         Field("wait caused", lambda row: ms_text(per_step("wait_caused_ns")(row)), hint="how much later it came than the last other, summed over collectives"),
         barred(rows, "waits itself", per_step("wait_ns"), "waiting", "for other ranks, inside communication, each moment once"),
-        Field("arrived last", lambda row: f"{round(row['n_arrived_last'] / n_steps, 2):g}", hint="collectives in which it arrived last, alone"),
+        Field("arrived last,\ncollectives per step", lambda row: f"{round(row['n_arrived_last'] / n_steps, 2):g}", hint="collectives in which it arrived last, alone"),
     ]  # fmt: skip
     note = (
         "Means per step. Late: of each step the longest that all others waited for one rank, counted for that rank only: one that "

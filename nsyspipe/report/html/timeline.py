@@ -14,7 +14,7 @@ from nsyspipe.report.units import absent, in_one_unit, ms_text
 
 _LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")  # of a rank, from top to bottom
 _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be communication
-MOST_BARS = 24_000  # more take longer to draw than to understand, and each costs some 25 bytes
+MOST_BARS = 22_400  # more take longer to draw than to understand, and each costs some 25 bytes
 IS_PAINTED = (
     "Fainter is less busy; where colours share a pixel, each shows as often as its share. Operations too close together to "
     "tell apart are one bar, whose tooltip says how many, and how long it is busy, exposed and waiting, to the nanosecond."

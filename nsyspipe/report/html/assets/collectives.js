@@ -3,6 +3,7 @@
  */
 nsyspipe.builders.collectives = (data, palette, { figure }) => {
   const isZoomed = figure.hasAttribute("data-zoom");
+  const mostSteps = Math.max(...data.n_steps);
   const longest = data.longest.map(([[, ns] = [0, 0]]) => ns);
 
   const series = (name, values) => ({
@@ -20,11 +21,12 @@ nsyspipe.builders.collectives = (data, palette, { figure }) => {
   /** Ranks by how long they wait; the one that nobody waits for last. */
   const tip = (at) => {
     const waits = data.longest[at];
-    const rows = [nsyspipe.timeRow("duration", data.duration[at]), nsyspipe.timeRow("transfer", data.transfer[at], palette.transfer)];
+    const rows = [nsyspipe.timeRow("longest duration", data.duration[at]), nsyspipe.timeRow("transfer", data.transfer[at], palette.transfer)];
     for (const [rank, ns] of waits) rows.push(nsyspipe.timeRow(`rank ${rank} waits`, ns, palette.waiting));
     const more = data.n_waits[at] - waits.length;
     if (more) rows.push({ label: "shorter waits", value: `${more} ranks` });
     if (!waits.length) rows.push({ label: "wait", value: "not known" });
+    if (data.n_steps[at] < mostSteps) rows.push({ label: "steps that have it", value: `${data.n_steps[at]}` });
     return nsyspipe.tooltip({ title: `${data.collective[at]}, place ${data.seq[at]}`, rows });
   };
 

@@ -64,9 +64,9 @@ nsyspipe.board = (() => {
     return earlier.at(-1) ?? null;
   };
 
-  /** The runs of a series that have steps enough to be ranked. */
+  /** The runs of a series that have steps enough to be ranked; none where it is not known whether they do the same work. */
   const ranked = (of) => current().series.get(of)
-    .filter((run) => value("step_time_ns", run) !== null && data.runs.n_steps[run] >= data.min_steps);
+    .filter((run) => data.series[of].is_known && value("step_time_ns", run) !== null && data.runs.n_steps[run] >= data.min_steps);
 
   /** The one of these with the shortest step, but one of them; the first of equal ones. None where there is no choice. */
   const best = (of, but = null) => {

@@ -5,12 +5,13 @@ nsyspipe.builders.waterfall = (() => {
   const NARROW = 520;
   const HEIGHT = 18;
 
-  /** A difference with its sign, in as many digits as the longest bar has; less than what is shown has none. */
+  /** A difference with its sign, in as many digits as the longest bar has; one that would have none then has its first. */
   const signed = (ns, bars) => {
+    if (!ns) return "0 ms";
+    const size = Math.abs(ns) / 1e6;
     const digits = (nsyspipe.significant(Math.max(...bars.map((bar) => bar.end)) / 1e6).split(".")[1] ?? "").length;
-    const text = (Math.abs(ns) / 1e6).toFixed(digits);
-    if (!ns || Number(text)) return ns ? `${ns > 0 ? "+" : "-"}${text} ms` : "0 ms";
-    return `<${(10 ** -digits).toFixed(digits)} ms`;
+    const text = Number(size.toFixed(digits)) ? size.toFixed(digits) : size.toFixed(-Math.floor(Math.log10(size)));
+    return `${ns > 0 ? "+" : "-"}${text} ms`;
   };
 
   const isWhole = (bar) => bar.delta === null;

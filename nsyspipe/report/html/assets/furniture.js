@@ -1,6 +1,6 @@
 /**
  * What the address names behind "#", as `step=14&rank=2`: whoever draws it is told, and rows of tables whose first column
- * has that heading are marked. Sections have no "=" in theirs.
+ * has that heading are marked; `row=step time` marks what is called so in the first two columns of any. Sections have no "=".
  */
 nsyspipe.link = (() => {
   const listeners = new Map();
@@ -8,10 +8,12 @@ nsyspipe.link = (() => {
 
   const mark = (params) => {
     document.querySelectorAll(".is-linked").forEach((row) => row.classList.remove("is-linked"));
+    const any = params.get("row");
     for (const table of document.querySelectorAll("main table")) {
       const wanted = params.get(table.tHead?.rows[0].cells[0].textContent.trim());
-      for (const row of wanted === null ? [] : table.tBodies[0].rows) {
-        row.classList.toggle("is-linked", row.cells[0].textContent.trim() === wanted);
+      for (const row of (wanted ?? any) === null ? [] : table.tBodies[0].rows) {
+        const [first, second] = [...row.cells].map((cell) => cell.textContent.trim());
+        row.classList.toggle("is-linked", wanted === null ? [first, second].includes(any) : first === wanted);
       }
     }
   };

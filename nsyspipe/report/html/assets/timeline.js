@@ -14,6 +14,7 @@ nsyspipe.builders.timeline = (() => {
     const [start, end, , , at, index] = value;
     const { rank } = rows[at];
     const bars = rank.lanes[seriesName];
+    if (!bars) return ""; // a lane's ground, which has nothing to say
     // Columns that would say nothing were left out: every bar is one operation, busy all the time.
     const [busy, n, seq] = [bars.busy?.[index] ?? end - start, bars.n?.[index] ?? 1, bars.seq?.[index] ?? -1];
     const name = data.names[bars.name[index]];
@@ -88,7 +89,7 @@ nsyspipe.builders.timeline = (() => {
   };
 })();
 
-/** Which step is drawn. */
+/** Which step is drawn, and told of. */
 (() => {
   const choice = document.getElementById("timeline-step");
   const figure = document.getElementById("chart-timeline");
@@ -96,6 +97,7 @@ nsyspipe.builders.timeline = (() => {
   const show = (step) => {
     choice.value = step;
     figure.dataset.step = step;
+    for (const one of document.querySelectorAll("[data-of-step]")) one.hidden = one.dataset.ofStep !== step;
     nsyspipe.lifecycle.draw(figure);
     nsyspipe.lifecycle.redraw(figure);
   };

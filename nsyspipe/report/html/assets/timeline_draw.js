@@ -178,10 +178,11 @@ nsyspipe.timeline.series = (() => {
         const [whole, exposed, wait] = [lane, "exposed", "wait"].map((one) => filled(bars[one], from, perPixel, Math.ceil(width)));
         const rest = (part) => whole.map((full, at) => full - part[at]);
         const box = { x, y: y + api.value(2), height: api.value(3) };
-        if (lane !== "comm") return { type: "group", children: strips(box, whole, [[lanes[lane], whole]]) };
+        const group = { type: "group", $mergeChildren: false }; // a lane that is empty here keeps nothing of before
+        if (lane !== "comm") return { ...group, children: strips(box, whole, [[lanes[lane], whole]]) };
         const upper = bars.comm.wait ? { ...box, height: upperOf(box.height) } : box;
         const lower = { ...box, y: box.y + upper.height, height: box.height - upper.height };
-        return { type: "group", children: [
+        return { ...group, children: [
           ...strips(upper, whole, [[palette.exposed, exposed], [palette.hidden, rest(exposed)]]),
           ...(lower.height ? strips(lower, whole, [[palette.transfer, rest(wait)], [palette.waiting, wait]]) : []),
         ] };
