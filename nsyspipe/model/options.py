@@ -89,6 +89,22 @@ def parse_ranks(text: str, option: str = "--ranks", given: str | None = None) ->
     return frozenset(found)
 
 
+def asked_ranks(asked: object) -> frozenset[int]:
+    """Read what `parse_ranks` does, a number, or several of either; these are looked at one by one, however many there may be."""
+    fix, needed, found = "ranks='0-7,63'", "a rank, or several,", set[int]()
+    if isinstance(asked, str):
+        return parse_ranks(asked)
+    for part in [asked] if isinstance(asked, Integral) else several("ranks", asked, needed, fix):
+        if isinstance(part, bool) or not isinstance(part, Integral | str):
+            raise OptionError.of_kind("ranks", asked, needed, fix)
+        if isinstance(part, Integral) and not 0 <= int(part) < MOST_RANKS:
+            raise OptionError(f"ranks={short_repr(asked)}", f"no job has a rank {short_repr(part)}", fix=fix)
+        found |= parse_ranks(part, given=f"ranks={short_repr(asked)}") if isinstance(part, str) else {int(part)}
+    if not found:
+        raise OptionError(f"ranks={short_repr(asked)}", "names no rank", fix=fix)
+    return frozenset(found)
+
+
 def check_whole(name: str, value: object, fix: str, least: int = 1) -> None:
     """Refuse (OptionError) what is given to a parameter of Python in place of a whole number from 1, or None."""
     if value is not None and (type(value) is bool or not isinstance(value, Integral)):

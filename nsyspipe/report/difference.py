@@ -442,8 +442,7 @@ def identity_of(difference: RunDifference) -> str:
 def difference_formats(difference: RunDifference) -> dict[str, Format]:
     """Return how a difference is written in each format, and how a file of it says which runs it is of."""
     return formats_of(
-        "diff", identity_of(difference),
-        document=partial(difference_document, difference),
+        "diff", identity_of(difference), document=partial(difference_document, difference),
         identity_in=lambda document: json.dumps([list(map(str, document[side]["captures"])) for side in SIDES]),
         blocks=partial(difference_blocks, difference),
         usage="nsyspipe diff BASELINE CANDIDATE", meta=DIFF_RUNS,

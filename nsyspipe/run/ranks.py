@@ -4,16 +4,15 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
 
-from nsyspipe.errors import OptionError, RankConflictError, short_repr
+from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
 from nsyspipe.model.names import decoded, few, grouped, ranges
-from nsyspipe.model.options import MOST_RANKS, parse_ranks, several
+from nsyspipe.model.options import asked_ranks
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog
 from nsyspipe.nsys import find_reports as files
@@ -398,7 +397,8 @@ def choose_ranks(
 
     That is told by the rank map, else by names that end in numbers, else by the RANK captured, for which reports are opened.
     """
-    text, wanted_ranks = _asked_ranks(asked)
+    wanted_ranks = asked_ranks(asked)
+    text = asked if isinstance(asked, str) and len(asked) < _LONG else shown_ranks(wanted_ranks).replace(", ", ",")
     given_map = parse_rank_map(rank_map)
     if (of_reports := _ranks_of(paths, given_map)) is None:
         problem = "chooses among reports of which neither all names (REPORT_0.sqlite) nor a captured RANK tell the rank"
@@ -417,23 +417,6 @@ def choose_ranks(
         raise OptionError(f"--ranks {text}", problem, fix=f"--ranks {shown_ranks(ranks)}, or leave it out")
     own_map = given_map and {name: rank for name, rank in given_map.items() if rank in ranks}
     return ChosenRanks(text, tuple(itertools.compress(paths, chosen)), ranks, there, own_map)
-
-
-def _asked_ranks(asked: object) -> tuple[str, frozenset[int]]:
-    """Return ranks as they are told, and each; numbers are looked at one by one, however many there may be."""
-    fix, needed, found = "ranks='0-7,63'", "a rank, or several,", set[int]()
-    is_one = isinstance(asked, str | Integral)
-    for part in [asked] if is_one else several("ranks", asked, needed, fix):
-        if type(part) is bool or not isinstance(part, Integral | str):
-            raise OptionError.of_kind("ranks", asked, needed, fix)
-        if isinstance(part, Integral) and not 0 <= int(part) < MOST_RANKS:
-            raise OptionError(f"ranks={short_repr(asked)}", f"no job has a rank {short_repr(part)}", fix=fix)
-        given = None if is_one else f"ranks={short_repr(asked)}"
-        found |= parse_ranks(part, given=given) if isinstance(part, str) else {int(part)}
-    if not found:
-        raise OptionError(f"ranks={short_repr(asked)}", "names no rank", fix=fix)
-    is_short = isinstance(asked, str) and len(asked) < _LONG
-    return str(asked) if is_short else shown_ranks(found).replace(", ", ","), frozenset(found)
 
 
 def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list[set[int]] | None:
