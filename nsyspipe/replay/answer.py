@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from nsyspipe.findings.judge import EXPOSURE, in_order, is_conditional, severity
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
 from nsyspipe.model.problems import MORE_STEPS
+from nsyspipe.model.table import table
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, assumptions, opened_replay, why_refused
 from nsyspipe.run.reports import ReportRun
@@ -54,44 +55,34 @@ HERE, UNKNOWN, ELSEWHERE = "here", "unknown", "elsewhere"
 _SLOW_LINK, _OF_LINKS = "slow-link", {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
 
 
+SCENARIOS = table("""
+    scenarios by id: One row per combination of changes that `whatif` answers or refuses, in the order of the answer.
+
+    id                        text           stable: bucket-25, link-nvlink4; custom for a user's own combination
+    label                     text           the same in words
+    step_time_ns              float:ns?      predicted step time; null where the question is refused
+    low_ns                    float:ns?      least that it may be; null likewise
+    high_ns                   float:ns?      most that it may be; null likewise
+    throughput_steps_per_s    1/s?           1e9 / step_time_ns
+    gain_pct                  float:%?        100 x (captured - predicted) / captured step time, which are medians over steps: positive is faster
+    mean_gain_ns              float:ns?      the mean over steps of captured less predicted: the expected_ns_per_step of a finding that advises this very change
+    assumptions               text           what the answer rests on
+    refused                   text?          why there is no answer, in the words of whatif's arguments; null if there is one
+    finding                   text?          id of the run's finding that advises such a change; null where there is none, and for several changes
+    finding_saving_ns         float:ns?      what that finding says could be gained at most, per step; null where it has no bound
+    is_advised                flag           whether it is the very change whose replay that finding tells of; not of a finding that is conditional, nor of a limit
+    link_place                text?          of a link: here where the run or its machine is known to have it, unknown where only its GPUs could, else elsewhere, in
+        another machine; null of all other changes
+""")
+
+
 @dataclass(frozen=True)
 class Scenario:
-    """What one combination of changes would bring.
+    """What one combination of changes would bring: a row of `SCENARIOS`.
 
-    Attributes
-    ----------
-    id
-        Stable: ``bucket-25``, ``link-nvlink4``; ``custom`` for a user's own combination.
-    label
-        The same in words.
-    knobs
-        What is changed, by the names of `whatif`'s arguments; a bandwidth is ``bandwidth_bytes_per_s`` or
-        ``bandwidth_factor``, a number however it was given, and ``role`` whose it is.
-    step_time_ns
-        Predicted step time; None where the question is refused.
-    low_ns, high_ns
-        Least and most that it may be; None likewise.
-    throughput_steps_per_s
-        1e9 / step_time_ns.
-    gain_pct
-        100 x (captured - predicted) / captured step time, which are medians over steps: positive is faster.
-    mean_gain_ns
-        The mean over steps of captured less predicted: the ``expected_ns_per_step`` of a finding that advises this very change.
-    assumptions
-        What the answer rests on, a sentence each.
-    refused
-        Why there is no answer, in the words of `whatif`'s arguments; None if there is one.
-    refused_in_options
-        The same in the words of the command's options.
-    finding
-        Id of the run's finding that advises such a change; None where there is none, and for several changes.
-    finding_saving_ns
-        What that finding says could be gained at most, ns per step; None where it has no bound.
-    is_advised
-        Whether it is the very change whose replay that finding tells of; not of a finding that is conditional, nor of a limit.
-    link_place
-        Of a link ``here`` where the run or its machine is known to have it, ``unknown`` where only its GPUs could, else
-        ``elsewhere``: in another machine. None of all other changes.
+    Besides `knobs` is what is changed, by the names of `whatif`'s arguments; a bandwidth is ``bandwidth_bytes_per_s`` or
+    ``bandwidth_factor``, a number however it was given, and ``role`` whose it is. `refused_in_options` is `refused` in the
+    words of the command's options.
     """
 
     id: str
@@ -163,11 +154,8 @@ class WhatIf(ShownInNotebooks):
         return f"<WhatIf of {self.label!r}: {self.verdict}>"
 
     def table(self) -> pa.Table:
-        """Return a row per scenario, in their order: the fields of `Scenario` less ``knobs``, assumptions as text."""
-        types: dict[Any, pa.DataType] = {float | None: pa.float64(), bool: pa.bool_()}
-        shown = [one for one in fields(Scenario) if one.name not in ("knobs", "refused_in_options")]
-        rows = [vars(one) | {"assumptions": "; ".join(one.assumptions)} for one in self.scenarios]
-        return pa.Table.from_pylist(rows, pa.schema((one.name, types.get(one.type, pa.string())) for one in shown))
+        """`SCENARIOS`: one row per scenario, in their order; assumptions as one text."""
+        return SCENARIOS.from_rows([vars(one) | {"assumptions": "; ".join(one.assumptions)} for one in self.scenarios])
 
 
 def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> WhatIf:  # noqa: ANN401 - of `knobs_of`
@@ -280,7 +268,12 @@ class AnsweredRun(ReportRun):
     """A run whose findings come with what a replay of their advice brings."""
 
     def _make(self, name: str) -> pa.Table:
-        return with_expected_savings(self, self.judged_findings()) if name == "findings" else super()._make(name)
+        if name != "findings":
+            return super()._make(name)
+        made = with_expected_savings(self, self.judged_findings())
+        if self._stale():  # it may lack what is likely: problems that were told before are told anew
+            self._made.pop("problems", None)
+        return made
 
 
 def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:

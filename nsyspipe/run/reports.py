@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -21,11 +22,13 @@ from nsyspipe.findings.judge import judge
 from nsyspipe.findings.model import Evidence
 from nsyspipe.findings.slow_link import LinkVerdict, judge_link
 from nsyspipe.model import schema
+from nsyspipe.model.names import few
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
+from nsyspipe.reader.report import FileState
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
 from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.assemble import RunTables, merge, problems_table
@@ -34,6 +37,8 @@ from nsyspipe.run.gather import Gathered, ReportDigest, gather
 from nsyspipe.run.ranks import ChosenRanks, run_sizes
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.run.traffic import traffic_table
+
+_SHOWN = 4
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -168,10 +173,16 @@ class ReportRun(Run):
             "traffic": lambda: traffic_table(merged.across, merged.steps, is_capture=is_capture),
             "links": lambda: schema.LINKS.empty() if self._linked[0] is None else self._linked[0],
             "findings": self.judged_findings,
-            "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1]]),
+            "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1], *self._stale()]),
             "timeline": self._timeline,
         }
         return makers[name]() if name in makers else getattr(merged, name)
+
+    def _stale(self) -> list[Problem]:
+        """Return that reports are no longer as they were when they were read; nothing where all are."""
+        digests = self._gathered.digests
+        changed = [source_of(Path(one.path)).name for one in digests if not _is_as_read(one.path, one.facts.file_state)]
+        return [problem("reports-changed", reports=few(changed, _SHOWN))] if changed else []
 
     @cached_property
     def header(self) -> RunHeader:
@@ -232,6 +243,15 @@ class ReportRun(Run):
         if "_tables" not in self.__dict__:
             return f"<Run of {len(self.paths)} report{'s'[: len(self.paths) != 1]}, not read yet>"
         return super().__repr__()
+
+
+def _is_as_read(path: str, state: FileState | None) -> bool:
+    """Tell whether a file has the size and time that it had; of what nobody looked at then nothing is said."""
+    try:
+        now = os.stat(path)  # noqa: PTH116 - of thousands, on network file systems
+    except OSError:
+        return False
+    return state is None or (now.st_size, now.st_mtime_ns) == state[1:3]
 
 
 def _distinct(values: Iterable[str | None]) -> list[str]:

@@ -100,7 +100,7 @@ def test_bounds_order_and_all_else_stay_and_no_bound_cuts_what_is_expected(loade
 )  # fmt: skip
 def test_a_run_that_is_not_replayed_says_why_and_has_its_findings(tmp_path, monkeypatch, n_steps, most, words):
     run = nsyspipe.load(SINGLE.changed(n_steps=n_steps).write(tmp_path / "run"), jobs=1)
-    run.steps()
+    assert "reports-changed" not in run.problems["code"].to_pylist()
     if most:
         monkeypatch.setattr(expected, "_MOST_OPERATIONS", most)
         monkeypatch.setattr(expected, "opened_replay", None)
@@ -113,6 +113,9 @@ def test_a_run_that_is_not_replayed_says_why_and_has_its_findings(tmp_path, monk
         assert row["expected_ns_per_step"] is None
         assert words in row["evidence"]["replay_refused"]
         assert "replay_step_time_ns" not in row["evidence"]
+    gone = [row["message"].partition(";")[0] for row in run.problem_rows if row["code"] == "reports-changed"]
+    is_gone = "no such file" in words
+    assert gone == ["changed or removed since they were read: ddp_0.sqlite, ddp_1.sqlite"] * is_gone
 
 
 def test_an_executor_that_was_shut_down_is_done_without(tmp_path):

@@ -17,7 +17,7 @@ from nsyspipe.reader.report import open_report
 from nsyspipe.run.doctor import examine
 from nsyspipe.run.operations import run_operations
 from nsyspipe.run.workers import SerialExecutor, jobs_for
-from tests.build.tools import bare, blank, codes, edit, one_report, rows, run_of
+from tests.build.tools import bare, blank, codes, edit, one_report, problem_of, rows, run_of
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, RUNTIME, TraceBuilder, steady_rank
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -278,6 +278,8 @@ def test_a_report_that_has_changed_is_an_error_that_names_it(steady, change):
     for steps in (None, (1, 1)):
         with pytest.raises(DamagedReportError, match=r"steady_1\.sqlite: has changed"):
             read(run, steps)
+    row = problem_of(run, "reports-changed")
+    assert row["message"].startswith("changed or removed since they were read: steady_1.sqlite; ")
 
 
 def test_steps_that_no_rank_has_are_refused_at_once_with_those_there_are(plain, tmp_path):
