@@ -83,13 +83,22 @@ def _directories(runs: Sequence[Run]) -> list[list[str]]:
 
 @dataclass(frozen=True, repr=False)
 class Gate(ShownInNotebooks):
-    """Whether a difference passes, with the rows of `METRIC_ROWS`: those judged, those that failed, those nobody can be sure of.
+    """Whether a difference passes. Only one that passed is true.
 
-    `verdict` says it in a sentence, with the metrics and from where on a change of them counts. Only one that passed is true.
+    `verdict` says it in a sentence, with the metrics and from where on a change of them counts.
+
+    Attributes
+    ----------
+    fail_on
+        ``regression`` or ``any-change``.
+    outcome
+        ``passed``, ``failed`` or ``undecided``.
+    judged, failed, undecided
+        Rows of `METRIC_ROWS`: those judged, those that failed, those that nobody can be sure of.
     """
 
-    fail_on: str  # ``regression`` or ``any-change``
-    outcome: str  # ``passed``, ``failed`` or ``undecided``
+    fail_on: str
+    outcome: str
     judged: tuple[Mapping[str, Any], ...]
     failed: tuple[Mapping[str, Any], ...]
     undecided: tuple[Mapping[str, Any], ...]
@@ -137,17 +146,30 @@ class RunDifference(ShownInNotebooks):
     """What changed from a baseline to a candidate, as tables.
 
     Every difference is candidate - baseline: swapping the sides negates each exactly, and a run differs from itself by
-    exactly 0.
+    exactly 0. `verdict` is a word, `headline` a sentence.
+
+    Attributes
+    ----------
+    baseline, candidate
+        The two sides.
+    rules
+        What counts, and how sure the intervals are.
+    judged
+        The metrics that the verdict and the gate rest on.
+    fail_on
+        What its gate fails on; None: nothing was asked.
+    settings
+        Who set all that, of a command; nothing: a caller from Python.
     """
 
     _TABLES = ("metrics", "step_time_parts", "idle_causes", "kernels", "changes", "comparability", "problems")
 
     baseline: Side
     candidate: Side
-    rules: Rules = field(default_factory=Rules)  # what counts, and how sure the intervals are
-    judged: tuple[str, ...] = ("step_time",)  # the metrics that the verdict and the gate rest on
-    fail_on: str | None = None  # what its gate fails on; None: nothing was asked
-    settings: GateSettings = NOTHING_SET  # who set all that, of a command; nothing: a caller from Python
+    rules: Rules = field(default_factory=Rules)
+    judged: tuple[str, ...] = ("step_time",)
+    fail_on: str | None = None
+    settings: GateSettings = NOTHING_SET
 
     @cached_property
     def gate(self) -> Gate | None:

@@ -110,14 +110,26 @@ def _founding(run: Side) -> tuple[bool, float, list[str]]:
 
 @dataclass(frozen=True)
 class Scoreboard(ShownInNotebooks):
-    """Runs side by side, as tables."""
+    """Runs side by side, as tables.
+
+    Attributes
+    ----------
+    sides
+        The runs in the order given, each one or several captures; the first is the reference.
+    rules
+        What counts as a change, and how sure the intervals are.
+    sort
+        What the table is sorted by, a name of `SORTS`; None keeps the order given.
+    settings
+        Who set the rules, of a command; nothing: a caller from Python.
+    """
 
     _TABLES = ("table", "checks", "problems")
 
-    sides: tuple[Side, ...]  # the runs in the order given, each one or several captures; the first is the reference
+    sides: tuple[Side, ...]
     rules: Rules
-    sort: str | None = None  # what the table is sorted by, a name of `SORTS`; None keeps the order given
-    settings: GateSettings = NOTHING_SET  # who set the rules, of a command; nothing: a caller from Python
+    sort: str | None = None
+    settings: GateSettings = NOTHING_SET
 
     @property
     def reference(self) -> str:
@@ -302,4 +314,4 @@ class Scoreboard(ShownInNotebooks):
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<Scoreboard of {len(self.sides)} run{'s'[: len(self.sides) != 1]} against {self.reference!r}>"
+        return f"<Scoreboard of {len(self.sides)} run{'s'[: len(self.sides) != 1]} against {self.reference!r}: {self.headline}>"

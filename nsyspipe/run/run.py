@@ -33,6 +33,11 @@ AskedRanks: TypeAlias = Iterable[int] | int | None  # likewise
 _SHOWN, _LONG = 8, 100  # ranges of ranks in a message, and its letters
 # What the steps of a run come from: ranges, what launches repeat, without device activity its hosts; or there are none.
 RANGES, REPETITION, HOST, CAPTURE = "ranges", "repetition", "host", "capture"
+# What commands and pages ask of runs and answers, which completion in Python does not offer.
+_PLUMBING = {
+    "chosen", "chosen_ranks", "executor", "files", "finding_rows", "given_label", "given_run_id", "jobs", "judged_findings",
+    "judged_rows", "nccl_logs", "on_progress", "problem_rows", "rank_map", "reading", "settings", "telling_ranks",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,9 @@ class ShownInNotebooks:
 
     _TABLES: ClassVar[tuple[str, ...]] = ()
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - _PLUMBING)
+
     def _named_table(self, name: str) -> pa.Table:
         if name not in self._TABLES:
             subject, problem = f"table {short_repr(name)}", "there is no such table"
@@ -91,11 +99,16 @@ class ShownInNotebooks:
         return frame
 
     @property
-    def verdict(self) -> str:
-        """What the figures come down to, in words: the headline of the page. Of a difference it is one word."""
+    def headline(self) -> str:
+        """What the figures come down to, in words: what the page begins with."""
         from nsyspipe.report.html.notebook import headline  # noqa: PLC0415 - words are made there, and for few
 
         return headline(self)
+
+    @property
+    def verdict(self) -> str:
+        """The `headline`; of a difference one word."""
+        return self.headline
 
     def _repr_html_(self) -> str:
         from nsyspipe.report.html.notebook import notebook_html  # noqa: PLC0415
@@ -361,7 +374,8 @@ class Run(ShownInNotebooks, ABC):
             return f"<Run that cannot be read: {str(error).splitlines()[0]}>"
         steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} in the figures"
         steps = "a capture without steps" if self.is_capture else steps
-        return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}>"
+        told = f": {self.headline}" if "findings" in self._made else ""  # what it rests on may take long
+        return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}{told}>"
 
     def table(self, name: str) -> pa.Table:
         """Return one of the tables by its name, as the method of that name does if there is one.

@@ -233,7 +233,8 @@ def test_a_metric_goes_by_its_name_or_its_column_and_an_unknown_one_lists_those_
         check_sort("label", "--sort")
     assert caught.value.lines()[0] == "--sort 'label': there is no such metric"
     assert caught.value.found.startswith("step_time, throughput, ")
-    assert repr(compare([Side("a", (runs["slow"],))])) == "<Scoreboard of 1 run against 'a'>"
+    board = compare([Side("a", (runs["slow"],))])
+    assert repr(board) == f"<Scoreboard of 1 run against 'a': {board.headline}>"
 
 
 @pytest.mark.parametrize(("name", "expected"), [("step_time", "bcad"), ("overlap_ratio", "abcd")])

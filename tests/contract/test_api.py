@@ -7,6 +7,7 @@ import string
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ import nsyspipe
 from nsyspipe.errors import OptionError, OutputError, ReportNotFoundError
 from nsyspipe.model import schema
 from nsyspipe.model.problems import CATALOGUE, SEVERITIES
+from nsyspipe.replay.answer import SCENARIOS, Scenario
 from tests.build.trace import steady_rank
 
 TABLES = schema.RUN_TABLES | {"breakdown": schema.STEPS}
@@ -79,8 +81,37 @@ def test_a_run_reads_nothing_until_it_is_asked(steady):
     assert repr(run) == "<Run of 2 reports, not read yet>"
     _ = run.steps()
     assert repr(run) == "<Run 'steady': 2 ranks, 4 steps, 2 in the figures>"
+    _ = run.findings()
+    assert repr(run) == f"<Run 'steady': 2 ranks, 4 steps, 2 in the figures: {run.verdict}>"
     with pytest.raises(AttributeError):
         run.skip_first = 3
+
+
+def test_answers_say_in_a_sentence_what_they_come_to_and_offer_what_is_documented(steady_run):
+    change, board = nsyspipe.diff(steady_run, steady_run, fail_on="regression"), nsyspipe.compare([steady_run])
+    answer = nsyspipe.whatif(steady_run)
+    assert change.verdict == "inconclusive"
+    assert change.headline.startswith("Inconclusive")
+    for one in (steady_run, board, answer, change.gate):
+        assert one.headline == one.verdict
+    for one in (steady_run, change, board, answer, change.gate):
+        own = {field.name for field in fields(one)}
+        for name in (name for name in dir(one) if not name.startswith("_")):
+            docs = [getattr(vars(kind).get(name), "__doc__", "") for kind in type(one).mro()]
+            is_of_class = name in (type(one).__doc__ or "") or isinstance(one, nsyspipe.Run)
+            assert is_of_class if name in own else any(docs)
+    offered = {*dir(steady_run), *dir(change), *dir(board), *dir(answer)}
+    inner = {"chosen", "executor", "given_label", "judged_findings", "problem_rows", "rank_map", "reading"}
+    assert offered.isdisjoint(inner)
+    assert {"problems", "steps", "verdict", "gate", "table", "scenarios"} <= offered
+
+
+def test_the_table_of_a_whatif_says_its_units_and_what_they_mean(steady_run):
+    found = nsyspipe.whatif(steady_run).table()
+    assert found.schema.equals(SCENARIOS.arrow, check_metadata=True)
+    assert found.schema.field("low_ns").metadata[b"unit"] == b"ns"
+    assert found["id"].to_pylist() == [one.id for one in nsyspipe.whatif(steady_run).scenarios]
+    assert {*found.column_names} == {one.name for one in fields(Scenario)} - {"knobs", "refused_in_options"}
 
 
 api: Any = nsyspipe  # as whoever has no type checker calls it

@@ -207,7 +207,8 @@ def test_a_file_of_another_run_is_replaced_by_force_only(steady_run, tmp_path):
 def test_a_saved_run_reads_like_the_run(steady_run, tmp_path):
     export.parquet(steady_run, tmp_path / "runs", events=True)
     back = nsyspipe.load(tmp_path / "runs")
-    assert repr(back) == repr(steady_run) == "<Run 'steady': 2 ranks, 4 steps, 2 in the figures>"
+    assert repr(back) == "<Run 'steady': 2 ranks, 4 steps, 2 in the figures>"
+    assert repr(steady_run).startswith(repr(back)[:-1])
     assert back.inputs == (tmp_path / "runs",)
     for ours, theirs in zip(steady_run.operations((1, 2)), back.operations((1, 2)), strict=True):
         assert ours[0] == theirs[0]
