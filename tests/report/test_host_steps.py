@@ -144,7 +144,7 @@ def test_time_between_steps_is_probably_the_loaders():
 
 # --- why the devices idle, in one line ---------------------------------------------------------------
 CAUSES = ("input", "launch", "blocked", "dependency", "unknown")
-LATE = ", launched in time but started late"
+LATE = ", launched but not started"
 CALLS = ["cudaMalloc", "cudaFree"]
 
 
