@@ -61,7 +61,7 @@ def test_a_database_that_nsys_did_not_write_is_refused_with_what_it_holds(tmp_pa
 FIXES = {
     "train.py": "pass the reports of a capture", "mine.capture.json": "pass the .sqlite reports beside it",
     "mine.sqlite": "nsys export --type=sqlite",
-    "a.nsys-rep": "nsyspipe convert {} where nsys is, which needs no GPU: ",
+    "a.nsys-rep": "put nsys's bin/ on PATH, or install Nsight Systems (developer.nvidia.com/nsight-systems); or nsyspipe convert {} ",
 }  # fmt: skip
 
 
