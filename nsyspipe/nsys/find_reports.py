@@ -278,7 +278,7 @@ def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]
         problem = (
             "an nsys report that was not exported to SQLite, and no nsys was found, on PATH or in the usual places"
         )
-        fix = f"put nsys's bin/ on PATH, or {GET_NSYS}; or nsyspipe convert {_word(str(source))} where nsys is"
+        fix = f"put nsys's bin/ on PATH, or {GET_NSYS}; or nsyspipe convert {_word(str(source))} where nsys is, without a GPU too"
         raise NotAReportError(decoded(str(source)), problem, fix=fix)
     named = " ".join(words_of_runs(one.with_suffix(EXPORT_SUFFIX) for one in sources))
     problem = "an nsys report, and there is no nsys on this machine to export it"
