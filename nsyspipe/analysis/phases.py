@@ -126,7 +126,6 @@ def between_steps(
 
 
 def _longest_of_each(intervals: IntervalSet, parts: IntervalSet) -> IntervalSet:
-    """Return of each interval the longest of its parts, of equal ones the first."""
     owner = np.searchsorted(intervals.starts, parts.starts, side="right") - 1
     order = np.lexsort((parts.starts, parts.starts - parts.ends, owner))
     return parts[order[np.flatnonzero(np.diff(owner[order], prepend=-1))]]

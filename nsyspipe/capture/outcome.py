@@ -106,7 +106,6 @@ def cut_short(said: Program | None) -> str | None:
 
 
 def _loop(said: Program) -> str:
-    """Return what came of a program's loops, over all its epochs."""
     n = f"{said.n_steps} step{'s' * (said.n_steps != 1)}"
     if said.epoch_steps:
         n += " in one epoch" if said.epoch_steps >= said.n_steps else f" in epochs of {said.epoch_steps}"

@@ -229,7 +229,6 @@ def _replacing(run: Run, store: Path) -> str:
 
 
 def _with_formats(outputs: Kind) -> Kind:
-    """Declare an option for each format that runs alone are written in."""
     for name in FORMATS:
         if name not in {"json", "markdown", "html"}:
             outputs.__annotations__[name] = "str | None"

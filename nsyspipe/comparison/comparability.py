@@ -142,7 +142,6 @@ def _same_capture(sides: Sides) -> Iterator[Check]:
 
 
 def _repeated_capture(sides: Sides) -> Iterator[Check]:
-    """Warn of captures that a side has twice: they say nothing of the spread between captures."""
     pairs = (combinations(side.runs, 2) for side in sides)
     words = [", ".join(now.header.run_id for before, now in own if _is_same(before, now)) for own in pairs]
     if any(words):
@@ -179,7 +178,6 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 
 
 def _other_work(sides: Sides) -> Iterator[Check]:
-    """Tell of steps that do other work, or of one side that nobody can tell it of."""
     works = [side.work for side in sides]
     if any(work.busy_ns is None for work in works):
         if all(map(n_steps, _runs(sides))):

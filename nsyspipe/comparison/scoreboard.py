@@ -212,7 +212,6 @@ class Scoreboard(ShownInNotebooks):
 
     @cached_property
     def _checked(self) -> Callable[[str, str], list[Check]]:
-        """What speaks against comparing two runs, by their labels: each pair is checked once."""
         sides = {side.label: side for side in self.sides}
 
         def checked(one: str, other: str) -> list[Check]:
@@ -267,7 +266,6 @@ class Scoreboard(ShownInNotebooks):
         return columns
 
     def _judged(self, reference: str, run: str) -> Judgement | str:
-        """Judge a run's step time against another's; in words why that cannot be done."""
         before, after = self._step_times[reference], self._step_times[run]
         if isinstance(before, str) or isinstance(after, str):
             lacking = [label for label in (reference, run) if isinstance(self._step_times[label], str)]

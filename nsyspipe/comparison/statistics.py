@@ -96,7 +96,6 @@ class Interval:
         return r, weights / weights.sum()
 
     def _variances(self, times: int) -> tuple[Float64, Float64]:
-        """Return the variance of the difference for each correlation, and its sum of squares over freedom."""
         one, other = (side.variances(self._likely[0], self.longer, times) for side in self.sides)
         return one[0] + other[0], one[1] + other[1]
 
@@ -293,7 +292,6 @@ class Judgement:
 
     @property
     def _is_opposed(self) -> bool:
-        """Whether mean and median differ in sign, and one of them by as much as counts."""
         delta, other = self.difference.delta, self.difference.other_delta
         if delta is None or other is None:
             return False

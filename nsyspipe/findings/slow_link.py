@@ -204,7 +204,6 @@ def _total(column: pa.ChunkedArray) -> int | None:
 
 
 def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
-    """Return the bus bandwidth that the run reached, and where its bytes come from."""
     measured = evidence.summary["busbw_bytes_per_s"]
     if measured is not None:
         return float(measured), "payload"

@@ -222,7 +222,6 @@ def without_words(text: str, words: Sequence[str]) -> str:
 
 
 def _next(word: str, owner: _Owner, mask: Mask) -> tuple[str, _Owner]:
-    """Return a word as it may be written down, and whose value the next one may be."""
     if word in ("", "-", "--", _MORE):
         return word, _Owner() if word == "--" else owner
     if owner.takes_next:
@@ -354,7 +353,6 @@ def _n_digits(value: str) -> int:
 
 
 def _is_clean(name: str) -> bool:
-    """Tell whether a name is one that people give to options: words and short numbers."""
     return len(name) <= _LONGEST_RUN * 4 and _CLEAN.fullmatch(name) is not None
 
 
@@ -363,7 +361,6 @@ def _parts(name: str) -> set[str]:
 
 
 def _hints_at_secret(name: str) -> bool:
-    """Tell whether a name may be a secret's, an identity's or an address's."""
     parts = _parts(name)
     if "pin" in parts and parts & {"memory", "mem"}:
         return False

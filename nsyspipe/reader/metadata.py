@@ -3,8 +3,6 @@
 Reports embed the whole environment of the profiled program, secrets included: only the variables named here are read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -201,7 +199,6 @@ def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: 
 
 
 def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
-    """Tell whether the export surely holds all memsets that nsys recorded, if any."""
     is_limited = bool(facts.exported_tables) and versions.MEMSET not in facts.exported_tables
     return facts.tells_export and not is_limited and (facts.is_lazy or report.has(versions.MEMSET))
 

@@ -61,7 +61,6 @@ def _valid(report: Report, found: pa.Table) -> tuple[pa.Table, int]:
 
 
 def _only_process(report: Report) -> int:
-    """Return the process whose threads called CUDA or NVTX, if there is just one; else 0."""
     of_one = "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
     threads = (report.number(one, of_one) for one in (versions.RUNTIME, versions.NVTX) if report.has(one, "globalTid"))
     return next((process_of(thread) for thread in threads if thread is not None), 0)
@@ -255,7 +254,6 @@ def _ranges(report: Report, strings: Strings, wanted: Wanted, launches: pa.Table
 
 
 def _in_whole_steps(span: tuple[int, int], starts: Int64, ends: Int64) -> tuple[int, int]:
-    """Widen a host time to all of the step ranges that it touches."""
     touched = (ends >= span[0]) & (starts <= span[1])
     first, last = starts[touched].min(initial=span[0]), ends[touched].max(initial=span[1])
     return int(first), int(last)

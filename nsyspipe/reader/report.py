@@ -303,7 +303,6 @@ def main_thread_of(global_pid: int) -> int:
 
 @contextlib.contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """Turn the engine's errors into ours, each naming the file."""
     try:
         yield
     except _ENGINE_ERRORS as error:

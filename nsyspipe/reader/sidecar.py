@@ -69,7 +69,6 @@ _OF_SIDECAR = {
 
 
 def _checked(found: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, Any]:
-    """Return those of some fields that are there, each checked."""
     return {name: _check(name, found[name], field) for name, field in wanted.items() if found.get(name) is not None}
 
 
@@ -259,7 +258,6 @@ def _unused(path: Path, reason: str) -> Problem:
 
 
 def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
-    """Return the sidecars of a directory whose name fits that of a report, sorted."""
     names: list[str] = []
     # Whoever reads the reports will say what is wrong.
     with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:

@@ -177,7 +177,6 @@ class _RankTracks:
             self.writer.write_slices(replace(track, name=name, place=track.place + at), table.take(pa.array(rows)))
 
     def _write_ranges(self, group: int, ranges: pa.Table) -> None:
-        """Write the ranges of the host, and from where to where the device ran what was launched in phases."""
         names, notes = pc.coalesce(ranges["phase"], _step_names(ranges)), ranges.select(_RANGE_NOTES)
         starts, ends = _times(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
@@ -280,7 +279,6 @@ def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
 
 
 def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
-    """Yield each stream in order of (device, stream): its name, and the rows of its tracks in order of (start, end, id)."""
     names = ("device_id", "stream_id", "correlation_id")
     devices, streams, ids = (pc.fill_null(events[name], _NOT_KNOWN).to_numpy() for name in names)
     starts, ends = _times(events, "start_ns", "end_ns")

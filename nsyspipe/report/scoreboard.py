@@ -106,7 +106,6 @@ def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
 
 
 def _run_field(rows: Sequence[Row], heading: str = "run") -> Field:
-    """Return the column of labels, which only long ones need room in which they break."""
     return Field(heading, of("label"), "name" if any(len(row["label"]) > _SHORT for row in rows) else "word")
 
 
@@ -221,7 +220,6 @@ def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
 
 
 def _why(row: Row) -> str:
-    """Return why a run is not decided, and about how many more steps or captures would settle that where it is known."""
     hint = settling_text(row["peer_settle_steps"], row["peer_settle_captures"], [row["n_summary_steps"]])
     return "; ".join(filter(None, [row["peer_why"], hint]))
 
@@ -349,7 +347,6 @@ def scoreboard_page(board: Scoreboard) -> str:
 
 
 def _chart(board: Scoreboard) -> Chart:
-    """Return the chart, from top to bottom: runs, and above each kind of several a heading."""
     drawn: list[Row] = []
     kinds = rows_by_kind(board)
     for kind, rows, kind_text in kinds:

@@ -92,7 +92,6 @@ def _change(found: WhatIf, one: Scenario) -> str:
 
 
 def _less_or_more(found: WhatIf, one: Scenario) -> str:
-    """Return by how much the step time changes, without a sign: that of a gain is another one."""
     gain = one.gain_pct or 0.0
     time = ms_text(abs(gain) / 100 * (found.step_time_ns or 0.0))
     return f"{time} ({abs(gain):.1f} %) {'more' if gain < 0 else 'less'}"
@@ -167,7 +166,6 @@ def _page(found: WhatIf, run: Run) -> str:
 
 
 def _is_captured(one: Scenario) -> bool:
-    """Tell whether a change is none, since the run has it already."""
     is_same = one.mean_gain_ns is not None and abs(one.mean_gain_ns) < _SAME_NS
     return is_same and not {"link", "bucket_mb", "bandwidth_factor"}.isdisjoint(one.knobs)
 

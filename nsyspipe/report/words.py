@@ -210,7 +210,6 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
 
 
 def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
-    """Return ``step 3``, or ``steps 3, 5-7``."""
     return f"{noun}{'s'[: len(numbers) != 1]} {few(ranges(numbers), most)}"
 
 
@@ -296,7 +295,6 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
 
 
 def _slowest(fast: HostFigures, slow: HostFigures) -> str:
-    """Name the slowest process, unless it may only be the one that waits."""
     more = (slow.median_ns or 0) - (fast.median_ns or 0)
     share = f" ({percent_text(more / fast.median_ns)})" if fast.median_ns else ""
     longer = f"its median step takes {host_ms(more)}{share} longer than that of {_name(fast)}"

@@ -135,7 +135,6 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
 def _unmatched(
     reading: Reading, codes: Int64, families: Sequence[tuple[str, int]], operations: Operations
 ) -> Iterator[Problem]:
-    """State the phases whose pattern was asked for, and is that of no range; and a pattern that is that of no kernel."""
     if reading.comm_kernel is not None and operations.names and not operations.has_named_comm:
         alike = sorted({kernel_label(name) for name in operations.names.values() if LIKE_COMMUNICATION.search(name)})
         shown = ", ".join(map(repr, alike[:_NAMED_FAMILIES])) or "none"
@@ -244,7 +243,6 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
 
 
 def _redo(digest_all: _DigestAll, digests: list[ReportDigest], family: str | None) -> list[ReportDigest]:
-    """Digest again the reports whose windows, or whose hosts' steps, rest on another family."""
     wrong = [at for at, used in enumerate(_used(digests)) if used and digests[at].family != family]
     again = dict(zip(wrong, digest_all([(digests[at].path, family) for at in wrong]), strict=True))
     return [again.get(at, digest) for at, digest in enumerate(digests)]

@@ -62,7 +62,6 @@ def report_operations(task: ReportTask) -> list[OfRank]:
 
 
 def _members(rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: str | None) -> Members:
-    """Return the rank's step ranges, and the rows of those that were read this time."""
     rows = np.empty(0, np.int64)
     if family in families.names and rank.starts.size and ranges.num_rows:
         code = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()]

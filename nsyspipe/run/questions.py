@@ -110,7 +110,6 @@ class Examined:
 
 
 def _steps(report: Examined) -> Answer:
-    """Tell which ranges the analysis takes for the steps of this report, and what others there are."""
     digest, step, family = report.digest, report.reading.step, report.family
     others = [(repr(_short(text)), n) for text, n in report.families if text != family][:_SHOWN_FAMILIES]
     with_members = (*(one for one in digest.processes if one.windows.num_rows), *digest.hosts)
@@ -250,7 +249,6 @@ def _pids(reports: Sequence[Examined]) -> list[int]:
 
 
 def _of_a_rank_alone(reports: Sequence[Examined]) -> Answer | None:
-    """Return the answer where one rank alone is there of a job that is known to have had more; else None."""
     is_alone = len(_pids(reports)) == 1 and any(report.is_several for report in reports)
     return _lack("ranks-missing", "the other ranks' reports are missing") if is_alone else None
 

@@ -252,7 +252,6 @@ def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
 
 
 def _label(names: Sequence[str]) -> str:
-    """Return what the reports' names have in common, without rank numbers."""
     stems = [Path(name).stem for name in names]
     if len(stems) > 1:
         stems = [re.sub(r"(?i)[._-]*(?:rank)?[._-]*\d+$", "", stem) for stem in stems]

@@ -95,7 +95,6 @@ class Workers(ThreadPoolExecutor):
             process.kill()
 
     def _begin(self) -> None:
-        """Start the process of this thread, which lives as long as it does."""
         self._together.wait()
         flags = [flag for name, flag in _FLAGS.items() if getattr(sys.flags, name)]
         with self._lock:
@@ -176,7 +175,6 @@ def serve(parent: int) -> None:
 
 
 def _outcome(request: bytes) -> bytes:
-    """Make one call, and return the error that it raised, or None, and what it returned."""
     try:
         function, args, kwargs = pickle.loads(request)  # noqa: S301 - from our parent
         return pickle.dumps((None, function(*args, **kwargs)), protocol=5)
@@ -286,7 +284,6 @@ def size_of(path: Path) -> int:
 
 
 def _free_memory() -> int:
-    """Return the memory in bytes that new processes may take; 0 when the system does not say."""
     limits = []
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -123,7 +123,6 @@ def _parsed(runs: pa.Buffer, path: Path) -> pa.Table | None:
 
 
 def _listed(runs: pa.Table | None) -> dict[str, str] | None:
-    """Return the digests that a run's own row names; None if there are none."""
     if runs is None or not runs.num_rows:
         return None
     with contextlib.suppress(ValueError):  # of which who asks for the details is told

@@ -161,7 +161,6 @@ def parse_details(text: str) -> Details:
 
 
 def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever stands there
-    """Return a value as a declared type, named as annotations name it."""
     needed = kind.removesuffix(" | None")
     if found is None and needed != kind:
         return None

@@ -1,7 +1,5 @@
 """The page of a store: whether runs get better or worse, since which one, and by which runs and figures that is told."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
