@@ -35,7 +35,6 @@ settings.load_profile("fewer")
 
 
 def examples(number):
-    """Return the settings of a property: tried on so many examples in CI, at a desk on a quarter, others each time."""
     number = number if "CI" in os.environ else max(10, number // 4)
     return settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -155,7 +154,6 @@ def captures(real):
 
 @pytest.fixture
 def runs(captures):
-    """Return a function that loads a capture, once for all tests."""
     return captures.run
 
 
@@ -200,7 +198,6 @@ def steady_run(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def without_gpu(tmp_path_factory):
-    """Return a run in which nothing ran on a GPU."""
     path = tmp_path_factory.mktemp("empty") / "empty_0.sqlite"
     return nsyspipe.load(TraceBuilder().range(0, 10, "step 1").write(path), jobs=1)
 
@@ -213,7 +210,6 @@ def board_runs(tmp_path_factory):
 
 @pytest.fixture
 def steady(tmp_path):
-    """Return the folder of a built run: two ranks, four equal steps."""
     for rank in range(2):
         steady_rank(rank).write(tmp_path / f"steady_{rank}.sqlite")
     return tmp_path

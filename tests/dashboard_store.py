@@ -30,7 +30,6 @@ def run_row(run_id: str, **changes: Any) -> dict[str, Any]:
 
 
 def work_text(busy_ns: float | None = 2e7, kernel: str = "gemm", n_sharing: int = 1, source: str = "ranges") -> str:
-    """Return what is kept of the work of a run whose steps run a kernel ten times."""
     return json.dumps([busy_ns, {kernel: 2e7}, {kernel: 10}, {str(n_sharing): [n_sharing, True]}, source])
 
 
@@ -59,12 +58,10 @@ def write(store: Path, table: str, run_id: str, rows: list[dict[str, Any]]) -> P
 
 
 def file_of(store: Path, table: str, run_id: str) -> Path:
-    """Return the file of one table of a run."""
     return store / published(file_name(table), run_id)
 
 
 def days(n: float) -> datetime:
-    """Return a time this many days after the first."""
     return START + timedelta(days=n)
 
 

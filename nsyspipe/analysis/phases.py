@@ -173,7 +173,6 @@ def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> ND
 
 
 def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
-    """Tell which ranges contain one of another phase: it starts no earlier and ends no later."""
     contains = np.zeros(code.size, np.bool_)
     for phase in np.unique(code):
         own, other = code == phase, code != phase

@@ -201,7 +201,6 @@ def finish(
 def _describe(
     job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], started_at: float, ended_by: str | None
 ) -> list[str]:
-    """Write topology and sidecar, and return what to say of them."""
     key, place = hash_key(), sidecar.Place(str(job.name), job.node_rank, job.n_nodes)
     around = sidecar.gather_surroundings(sidecar.program_directory(job.command))
     if around.topology is not None:

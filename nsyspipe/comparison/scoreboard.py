@@ -102,7 +102,6 @@ class Kind:
 
 
 def _founding(run: Side) -> tuple[bool, float, list[str]]:
-    """Return what kinds are found in the order of: what is not known comes last."""
     compute = run.work.busy_ns
     is_unknown = not all(capture.header.gpu_names for capture in run.runs)
     return is_unknown, math.inf if compute is None else compute, sorted(capture.header.run_id for capture in run.runs)
@@ -280,7 +279,6 @@ class Scoreboard(ShownInNotebooks):
         return run == other or (is_same and not self.rules.is_forced)
 
     def _figures(self, side: Side) -> dict[str, Any]:
-        """Return a run's own figures: of several captures the mean, null where one of them has none."""
         header, tables = side.runs[0].header, self._tables[side.label]
         summaries: list[Mapping[str, Any]] = [run.summary().to_pylist()[0] for run in side.runs]
         # Of rates it is the mean of their times that the speed-up compares.

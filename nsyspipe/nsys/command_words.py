@@ -269,7 +269,6 @@ def _word(word: str, owner: _Owner, mask: Mask) -> str:
 
 
 def _nested(value: str, owner: _Owner, mask: Mask) -> str:
-    """Return the value of an option, which may be NAME=VALUE itself."""
     name, equals, inner = value.partition("=")
     if equals and inner.strip("=") and not owner.is_secret and _is_clean(name):
         return f"{name}={_value(inner, _Owner(name, _hints_at_secret(name)), mask)}"
@@ -301,7 +300,6 @@ def _allowed(value: str, owner: _Owner) -> str | None:
 
 
 def _file_name(value: str) -> str | None:
-    """Return the name of a Python or settings file, without its directory; None for anything else."""
     mark, path = (value[:1], value[1:]) if value.startswith("@") else ("", value)
     if _NO_PATH.search(path):
         return None
@@ -310,7 +308,6 @@ def _file_name(value: str) -> str | None:
 
 
 def _is_plain(stem: str) -> bool:
-    """Tell whether a name looks as if somebody had chosen it, rather than a machine."""
     runs, token = _RUN.findall(stem), _TOKEN.fullmatch(stem)
     if token is not None and not _OF_WORDS.fullmatch(token[1]):
         return False

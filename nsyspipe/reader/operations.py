@@ -67,7 +67,6 @@ def _only_process(report: Report) -> int:
 
 
 def _with(rows: pa.Table, **columns: object) -> pa.Table:
-    """Return a table with some columns more, or other ones; a number or None stands in every row."""
     n_rows = rows.num_rows
     for name, values in columns.items():
         column = repeated(values, n_rows) if values is None or isinstance(values, int) else values
@@ -76,7 +75,6 @@ def _with(rows: pa.Table, **columns: object) -> pa.Table:
 
 
 def _read_kernels(report: Report, *, has_shapes: bool, where: str | None = None) -> tuple[pa.Table, int]:
-    """Read the kernels' columns; shapes of all of them, or of a sample if there are many, null for the others."""
     columns = _COLUMNS | _STREAM | {name: name for name in _NAMES if report.has(versions.KERNEL, name)}
     has_shapes = has_shapes and report.has(versions.KERNEL, *SHAPE_COLUMNS)
     is_large = report.has(versions.KERNEL) and (report.number(versions.KERNEL, "max(rowid)") or 0) > _MOST_SHAPES
@@ -124,7 +122,6 @@ def _with_sample(report: Report, found: pa.Table) -> pa.Table:
 
 
 def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, int]:
-    """Read the CUDA graphs that were captured as a whole, each as one compute kernel, and count what was dropped."""
     rows, n_dropped = _valid(report, _read(report, versions.GRAPH, _COLUMNS | _STREAM, where=where))
     rows = _with(rows, name_id=canonical.GRAPH_NAME_ID, grid=None, block=None, is_comm=False)
     return canonical.KERNELS.table(rows), n_dropped

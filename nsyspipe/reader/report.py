@@ -322,7 +322,6 @@ def _translated(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _still_there(path: Path) -> Iterator[None]:
-    """Say that a report which was there a moment ago has gone, or cannot be opened any more."""
     try:
         with readable(path):
             yield

@@ -171,7 +171,6 @@ class _RankTracks:
             yield n_written
 
     def _write_lanes(self, track: Track, table: pa.Table, lanes: Iterable[Int64]) -> None:
-        """Write a track for each lane: the first has its own name, further ones a number behind it."""
         for at, rows in enumerate(lanes):
             name = f"{track.name} ({at + 1})" if at else track.name
             self.writer.write_slices(replace(track, name=name, place=track.place + at), table.take(pa.array(rows)))
@@ -267,7 +266,6 @@ def _with_last_rank(collectives: pa.Table) -> pa.Table:
 
 
 def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
-    """Return one rank's operations as slices; communication tells of its collective, and is linked to the other ranks."""
     ids = _flow_ids(collectives)
     found = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, pc.if_else(collectives["is_matched"], ids, None))
     found = found.take(pc.index_in(_flow_ids(events), value_set=ids, skip_nulls=True))

@@ -110,7 +110,6 @@ def _run_field(rows: Sequence[Row], heading: str = "run") -> Field:
 
 
 def _of_other_work(board: Scoreboard) -> set[str]:
-    """Return the runs whose steps do other work than those of the first, unless all are judged by force."""
     checks = () if board.rules.is_forced else board.checks.to_pylist()
     return {row["label"] for row in checks if row["blocks"] and row["check"] in {OTHER_WORK, SHARED_BATCH}}
 

@@ -1,19 +1,15 @@
 """The verdict of a run: the sentences that stand before all else, and what to change first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nsyspipe.analysis.traffic import bubble_ns_per_step
 from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.report.findings import Finding, findings_of, is_little
 from nsyspipe.report.units import ms_text, percent_text
 from nsyspipe.report.words import NOT_CLEAR, rank_step_ns, uneven_text
-
-if TYPE_CHECKING:
-    from nsyspipe.run.run import Run
+from nsyspipe.run.run import Run
 
 _percent = partial(percent_text, digits=0)
 # From this share of communication on waiting is worth a word, and what other compute hides; of step time copies.

@@ -153,7 +153,6 @@ def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:
 
 
 def _page(found: WhatIf, run: Run) -> str:
-    """Return the page, whose menu has each gain and its range drawn beside zero, the largest gain as long as there is room."""
     step = found.step_time_ns
     rows = [one for one in found.scenarios if one.refused is None]
     # how much less, at most, by the estimate, at least

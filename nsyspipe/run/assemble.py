@@ -145,7 +145,6 @@ def merge(
 
 
 def _without_merged(digest: ReportDigest) -> ReportDigest:
-    """Return a digest without what is in the tables of the run, most of what it holds."""
     own = (replace(one, windows=one.windows.select(_KEPT), **_MERGED) for one in digest.processes)
     return replace(digest, processes=tuple(own))
 
@@ -256,7 +255,6 @@ def _idle_calls(ranks: Ranks, steps: pa.Table, selection: Selection) -> pa.Table
 
 
 def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hidden: bool) -> Iterator[Problem]:
-    """Place the reports' own problems; `is_hidden`: in the figures' steps communication may have run that was not seen."""
     numbers: dict[int, dict[int, int]] = {}
     for rank in ranks:
         numbers.setdefault(rank.argument, {})[rank.process.process_id] = rank.number
@@ -309,7 +307,6 @@ def _lacks_comm(ranks: Ranks, size: int | None) -> bool:
 
 
 def _of_messages(across: comm.CrossRank, digests: Sequence[ReportDigest]) -> Iterator[Problem]:
-    """State that bandwidths are null for want of message sizes, and why the report has none that lacks most."""
     own = np.flatnonzero(across.rows.in_step)
     n_absent = int(np.count_nonzero(comm.message_sizes(across, own)[0] == comm.ABSENT))
     if len(across.placed) < 2 or not n_absent:  # noqa: PLR2004 - one rank sends nothing

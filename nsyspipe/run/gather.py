@@ -223,7 +223,6 @@ def _chosen(digests: Sequence[ReportDigest]) -> str | None:
 
 
 def _why_none(digests: Sequence[ReportDigest]) -> str:
-    """Say why no family is of steps: none qualifies, or one named like a step is there just once on every rank."""
     own = [digest for digest in digests if digest.processes]
     for name, _ in own[0].families[:_LARGEST_FAMILIES]:
         n_ranges = [dict(digest.families[:_LARGEST_FAMILIES]).get(name) for digest in own]
@@ -330,7 +329,6 @@ def _placed(digests: Sequence[ReportDigest], processes: Sequence[Sequence[P]]) -
 
 
 def _used(digests: Sequence[ReportDigest]) -> list[bool]:
-    """Flag the reports that hold ranks; in a run without device activity, those that may hold hosts' steps."""
     has_ranks = any(digest.processes for digest in digests)
     return [bool(digest.processes if has_ranks else digest.hosts) for digest in digests]
 

@@ -121,7 +121,6 @@ def _in_order(tasks: Sequence[ReportTask], jobs: int | None, executor: Executor 
 def _running(
     tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None
 ) -> Iterator[tuple[Executor, int]]:
-    """Yield an executor, and how many tasks to have submitted: one is waited for while the others run."""
     if executor is not None and _takes_work(executor):
         yield executor, (jobs or 4) + 1
         return

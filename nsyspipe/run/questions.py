@@ -259,7 +259,6 @@ def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
 
 
 def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
-    """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
     ranks = ranks_or_hosts([report.digest for report in reports])
     if beside.rank_map is not None:
         return Answer(YES, text=f"{shown_ranks(ranks_by_map(ranks, beside.rank_map))} from --rank-map")
@@ -308,7 +307,6 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
 
 
 def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
-    """Tell what is known of the slowest link; between GPUs that reach each other that takes both files."""
     sizes = {world_size([report.digest]) for report in reports}
     known = sizes - {None}
     # A report alone that communicates may be one of many, unless it says how many there are.

@@ -77,7 +77,6 @@ class ReportRun(Run):
 
     @cached_property
     def _beside(self) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
-        """The log and the topology, given or named by a sidecar, and what is wrong with the latter."""
         log, topology = self._fabric
         sidecars = self._gathered.sidecars.sidecars
         of_log, of_topology, problems = read_beside(sidecars, wants_log=log is None, wants_topology=topology is None)

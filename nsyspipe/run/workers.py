@@ -136,7 +136,6 @@ class Workers(ThreadPoolExecutor):
         return value
 
     def _given_up(self, error: InputError) -> InputError:
-        """Refuse all calls that are left, and those to come; return the first error of all processes."""
         with self._lock:
             self._error = self._error or error
             return self._error

@@ -67,7 +67,6 @@ class SavedRun(Run):
 
     @cached_property
     def _details(self) -> Details:
-        """What no column holds, as objects again."""
         try:
             return parse_details(self._row["details"])
         except ValueError as error:

@@ -133,7 +133,6 @@ NOTHING = (None, None, None)
 
 
 def sized(*sizes):
-    """Return what kernels have of calls of communicator A without a number."""
     return [NOTHING if size is None else (A, None, size) for size in sizes]
 
 

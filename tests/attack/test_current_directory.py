@@ -55,7 +55,6 @@ class Trap:
 
 @pytest.fixture
 def trap(steady, tmp_path_factory):
-    """Two reports, beside them all that Python could import by mistake."""
     return Trap(steady, tmp_path_factory.mktemp("mark") / "mark")
 
 

@@ -29,8 +29,6 @@ READERS = [lambda path: read_capture(str(path), None), read_counts, look_at]
 
 @pytest.fixture
 def report(tmp_path):
-    """Return a function that makes a report and edits it in SQL."""
-
     def made(*edits, is_tampered=False):
         path = steady_rank(0, version="3.25.0 2026.2.1 mfu").write(tmp_path / "r.sqlite", lazy=False)
         return edit(path, *["PRAGMA writable_schema = ON"] * is_tampered, *edits)
@@ -46,8 +44,6 @@ def assert_refused(path, kind=InputError, match=None):
 
 @pytest.fixture
 def endless(report):
-    """Return a function that makes a report with a view that never ends in place of a table."""
-
     def made(table):
         names = [row[1] for row in query(report(), f"PRAGMA table_info({table})")]
         shown = FOREVER.format(columns=", ".join(f'n AS "{name}"' for name in names))

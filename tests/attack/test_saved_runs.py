@@ -26,7 +26,6 @@ SEEDS = range(28)
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    """Return a store of a run that does not say which files are its own, and of another run."""
     folder = tmp_path_factory.mktemp("good")
     store = unlisted(stored(folder / "store", old_run(folder), events=True))
     shutil.copytree(stored(folder / "alone", other_run(folder)), store, dirs_exist_ok=True)
@@ -196,7 +195,6 @@ def long_text(table):
 
 
 def one_text_many_times(table):
-    """Return a hundred thousand times a text of ten thousand letters, as a dictionary stores it."""
     n_rows = 100_000
     columns = {one.name: pa.nulls(n_rows, one.type) for one in table.schema if one.name != "name"}
     codes = pa.DictionaryArray.from_arrays(pa.array([0] * n_rows, pa.int32()), pa.array(["y" * 10_000]))
@@ -282,7 +280,6 @@ def _taken(table, rows):
 
 
 def _one_changed(chosen, column, value):
-    """Return a column with one value replaced, and sometimes all of them."""
     values = column.to_pylist()
     if values:
         values[chosen.randrange(len(values))] = value

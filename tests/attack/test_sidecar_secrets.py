@@ -345,7 +345,6 @@ SECRET = "hunter-2-Pa55phrase"
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """Return the folder of a run of two ranks full of secrets, and those that must show nowhere."""
     folder = tmp_path_factory.mktemp("planted")
     secrets = {}
     for rank in range(2):
@@ -354,7 +353,6 @@ def planted(tmp_path_factory):
 
 
 def said(done):
-    """Return both streams of a run that answered."""
     assert done.returncode == 0, done.stderr
     return (done.stdout + done.stderr).encode("utf-8", "surrogateescape")
 

@@ -56,8 +56,6 @@ _SUMS = {"int": 'sum("{}" & 16777215)', "sql": "sum(({}) & 16777215)", "text": _
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Return a function that generates reports."""
-
     def write(n_kernels, n_ranks):
         folder = tmp_path_factory.mktemp("bench")
         n_steps = max(n_kernels // 1000, 4)
@@ -73,8 +71,6 @@ def reports(request, written):
 
 @pytest.fixture
 def shown(capsys):
-    """Return a function that prints lines whatever pytest captures."""
-
     def show(*lines):
         with capsys.disabled():
             print("", *lines, sep="\n")

@@ -60,13 +60,11 @@ def open_page(browser):
 
 @pytest.fixture(scope="module")
 def keep_page(browser):
-    """Return a function that opens a page for all tests of a file, which leave it as they found it."""
     yield from _opening(browser)
 
 
 @pytest.fixture
 def screenshot():
-    """Return a function that keeps a screenshot under NSYSPIPE_SCREENSHOTS, if that is set: it is for people."""
     folder = os.environ.get("NSYSPIPE_SCREENSHOTS")
 
     def keep(page, name, **options):

@@ -70,7 +70,6 @@ def hostile_diff(folder, real):
 
 
 def host(folder, _):
-    """Compare with a run that has host steps only: neither waterfall nor its timeline."""
     return diff(plain_run(folder / "device", [steps(90)]), host_run(folder))
 
 
@@ -96,7 +95,6 @@ def jobs(store):
 
 
 def study(store):
-    """Write four variants, each with a label of its own, one without a time of capture."""
     for at, (label, ms) in enumerate((("base", 100), ("bucket25", 80), ("bucket100", 90))):
         add_run(store, label, label=label, captured_at_utc=days(at / 24), step_time_ns=ms * 1e6)
     add_run(store, "undated", label="undated", captured_at_utc=None, step_time_ns=95e6)
@@ -122,7 +120,6 @@ def many():
 
 
 def real_run(real, name):
-    """Open a real run with what lies beside it: NCCL's log and the topology of its machine."""
     log, topology = sorted(LOGS.glob(f"{name}.nccl.log")), LOGS / f"topo-{name.split('-')[1]}.txt"
     return load(sorted(real.glob(f"{name}_[0-9].sqlite")), nccl_log=log, topology=topology)
 

@@ -148,7 +148,6 @@ SHOWN = """([lane, line, ...colours]) => {
 
 
 def shown(ground, colours, pixels, pixel_ns):
-    """Return the ns of each colour: that on whose way from the ground a pixel lies nearest, as far as it lies on it."""
     over, ways = np.reshape(pixels, (-1, 4))[:, :3] - ground, np.subtract(colours, ground)
     strength = over @ ways.T / (ways**2).sum(axis=1)
     off = np.linalg.norm(over[:, None] - strength[:, :, None] * ways, axis=2)
@@ -349,7 +348,6 @@ MOST_BYTES, MOST_MS = 2_000_000, 15_000
 
 @pytest.fixture(scope="module", params=[(8, 20_000, 20), (64, 3_000, 100), (2, 12_000, 400)])
 def large(request, tmp_path_factory):
-    """Return the page of a run with as many bars, ranks or steps as a page ever draws."""
     n_ranks, n_kernels, n_steps = request.param
     folder = tmp_path_factory.mktemp("large")
     reports = [generate(folder / f"r_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks) for rank in range(n_ranks)]

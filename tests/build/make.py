@@ -84,7 +84,6 @@ def ranges(*rows: tuple[int, int, int, str | None], libraries: tuple[int, ...] =
 
 
 def texts_of(table):
-    """Return the dictionary of the ranges' texts, to which families and phase codes belong."""
     return table["text"].combine_chunks().dictionary
 
 
@@ -116,7 +115,6 @@ def listed(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> dict[str, Any]:
-    """Return the first columns of a table of rows."""
     return {"process_id": [PROCESS] * len(rows)} | {name: [row[at] for row in rows] for at, name in enumerate(names)}
 
 

@@ -65,7 +65,6 @@ def trace_bytes(ops, *, ranks=None, steps=(), collectives=(), ranges=(), family=
 
 
 def a_run(header, ranks, operations, family=None, steps=None, collectives=None):
-    """Return what a trace needs of a run."""
     steps, collectives = steps or schema.STEPS.empty(), collectives or schema.COLLECTIVES.empty()
     return SimpleNamespace(
         header=header, ranks=ranks, step_family=family, is_capture=family is None, steps=lambda: steps, collectives=lambda: collectives,

@@ -43,7 +43,6 @@ class PayloadLayout:
     type: int = 1
 
     def rows(self, domain: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return the rows of NVTX_PAYLOAD_SCHEMAS and NVTX_PAYLOAD_SCHEMA_ENTRIES."""
         key = {"domainId": domain, "schemaId": self.schema}
         size = self.size if self.is_stated else None
         schema = {"type": self.type, "numEntries": len(self.entries), "payloadSize": size}

@@ -40,12 +40,10 @@ def write_run(folder, ranks, **options):
 
 
 def plain_run(folder, ranks, **options):
-    """Write a run and open it."""
     return nsyspipe.load(write_run(folder, ranks, **options), jobs=1)
 
 
 def host_run(folder):
-    """Write a run of host steps only, and open it."""
     builder = TraceBuilder(pid=1).env(RANK=0, WORLD_SIZE=1).session(10**18)
     for step in range(4):
         builder.range(1000 * step, 1000 * step + 900, f"step {step}")

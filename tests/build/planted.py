@@ -56,7 +56,6 @@ def forms(secret: str) -> list[bytes]:
 
 
 def found_in(data: bytes, secrets: dict[str, str]) -> list[str]:
-    """Return the places whose secret is among some bytes, in any encoding and case."""
     data = data.lower()
     return [place for place, secret in secrets.items() if any(form in data for form in forms(secret.lower()))]
 

@@ -29,7 +29,6 @@ _VM = 1 << 48
 
 @functools.cache
 def schemas() -> dict[str, dict[str, dict[str, str]]]:
-    """Column definitions by version and table, taken from real exports."""
     return json.loads(_SCHEMAS.read_text())
 
 

@@ -23,7 +23,6 @@ def tool(tmp_path):
 
 @pytest.fixture
 def variables(tmp_path, tool):
-    """Return an environment with a fake nsys and a cache of its own."""
     tool()
     path = f"{tmp_path / 'tool'}{os.pathsep}{os.environ['PATH']}"
     return {"PATH": path, "NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
@@ -36,7 +35,6 @@ def run(variables):
 
 @pytest.fixture
 def reports(tmp_path):
-    """Return the folder of a run of three reports whose names sort by number only."""
     folder = tmp_path / "reports"
     for rank in (0, 2, 10):
         fake_report(folder / f"run_{rank}.nsys-rep", rank)

@@ -15,7 +15,6 @@ from tests.cli.conftest import refused
 
 @pytest.fixture
 def diff(call, beside):
-    """Return a function that runs the command beside the runs, where nothing sets thresholds."""
     return lambda *arguments: call("diff", "-j", "1", *arguments)
 
 

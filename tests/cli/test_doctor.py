@@ -34,7 +34,6 @@ def doctor(*arguments, columns=100):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Return a folder of fake programs, and variables that put them before all others."""
     folder = tmp_path / "programs"
     folder.mkdir()
     program(folder, "nsys", printing(version=VERSION, profile=HELP))

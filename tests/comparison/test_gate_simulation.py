@@ -48,7 +48,6 @@ def process(name, rng, trials, n):
 
 
 def judged(one, other, effect):
-    """Return of one trial whether a change is found, none is called so, the gate passes, the truth is covered."""
     result = difference_of_centres([one], [other])
     found = Judgement(result, least=0.02 * result.baseline)
     is_covered = result.low <= effect <= result.high

@@ -18,7 +18,6 @@ def idle(cause, *by_rank, calls=None, phases=DATA, **more):
 
 
 def per_step(**causes):
-    """Return the evidence of causes of idle time."""
     figures = {f"{name}_per_step": causes.get(name, 0) for name in IDLE_CAUSES}
     return {"idle_ns_per_step": sum(figures.values())} | figures
 

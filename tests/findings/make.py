@@ -47,7 +47,6 @@ def step(rank=0, number=1, *, wall=WALL, exposed=0, hidden=0, wait=0, **figures)
 
 
 def steps(n_ranks, *numbers, **figures):
-    """Return equal steps of several ranks."""
     return [step(rank, number, **figures) for rank in range(n_ranks) for number in numbers or (1,)]
 
 
@@ -68,7 +67,6 @@ def collective(number, starts, end, *, kind="all_reduce", datatype="f32", seq=0,
 
 
 def unmatched(rows):
-    """Return collectives of which nothing across ranks is known."""
     names = ("n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant")
     return [row | dict.fromkeys(names) | {"is_matched": False} for row in rows]
 
@@ -215,7 +213,6 @@ def fired(rule, given):
 
 
 def findings(run):
-    """Return the findings by id, in their order, each with its evidence read."""
     return {row["id"]: row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()}
 
 

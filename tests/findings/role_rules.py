@@ -39,7 +39,6 @@ ANOTHER = {role: using(role, kind) for role, kind in KINDS.items()}
 
 
 def silent(*roles):
-    """Return cases of runs of other roles only, of which a rule says nothing."""
     return [case(f"no {'or '.join(roles)}, but {role}", given) for role, given in ANOTHER.items() if role not in roles]
 
 
@@ -199,7 +198,6 @@ NO_SYNC = of(
 
 
 def across(hosts, own=100, *, role="data", kind="all_reduce"):
-    """Return ranks on these hosts that all-reduce gradients together."""
     met = collective(1, [0] * len(hosts), own, kind=kind)
     costs = [(own, 0)] * len(hosts)
     named = {rank: host for rank, host in enumerate(hosts) if host}

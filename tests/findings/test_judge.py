@@ -20,7 +20,6 @@ COPIES |= {"grad_copy_bytes": 16_000_000, "n_grad_copies": 8}
 
 
 def rules(monkeypatch, **answers):
-    """Let these be what the rules of these names answer."""
     made = {}
     for name, answer in answers.items():
         made[rule := lambda _, answer=answer: answer] = ()

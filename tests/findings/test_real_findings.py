@@ -36,7 +36,6 @@ ON_CAPTURES = [
 
 
 def left_open(run):
-    """Return the rules that could not be judged."""
     rows = [row for row in run.problems.to_pylist() if row["code"] == "not-judged"]
     names = [row["message"].removeprefix("not judged: ").partition(" (")[0] for row in rows]
     return {name for one in names for name in one.split(", ")}

@@ -51,7 +51,6 @@ def some(names):
 
 @pytest.fixture(scope="module")
 def reports(real, tmp_path_factory):
-    """Return one folder with all reports, and nothing else, so that no log is found beside them."""
     folder = tmp_path_factory.mktemp("reports")
     for report in SAMPLES.glob("*.sqlite"):
         shutil.copy(report, folder)
@@ -95,7 +94,6 @@ def written(called, tmp_path):
 
 @pytest.fixture
 def digested(pinned):
-    """Return a function that compares digests by part with the committed ones, or commits them."""
     return lambda name, parts: pinned(
         f"digests/{name}.json", json.dumps({part: digest(content) for part, content in parts.items()}, indent=1) + "\n"
     )
@@ -107,7 +105,6 @@ def digest(content):
 
 
 def parts_of(document):
-    """Return the parts of a JSON document by their name."""
     return {key: json.dumps(value, sort_keys=True) for key, value in json.loads(document).items()}
 
 

@@ -37,7 +37,6 @@ class Run:
 
 
 def moved(rank: Rank, by: int) -> Rank:
-    """Return the rank as a clock that is ahead by so much would have it."""
     return replace(
         rank,
         steps=tuple((number, start + by, end + by) for number, start, end in rank.steps),
@@ -49,12 +48,10 @@ def moved(rank: Rank, by: int) -> Rank:
 
 
 def communicates(run: Run) -> bool:
-    """Tell whether a kernel is known to communicate: else nothing is known of the communication of several ranks."""
     return len(run.ranks) == 1 or any(kernel.collective for rank in run.ranks for kernel in rank.kernels)
 
 
 def is_part_known(run: Run) -> bool:
-    """Tell whether the step ranges of a rank leave communication out."""
     launched = [[k for k in rank.kernels if k.launch is not None] for rank in run.ranks]
     return any(
         leaves_comm_out(
@@ -175,7 +172,6 @@ def clocks(run: Run) -> list[tuple[int, int | None]]:
 
 
 def to_aligned(run: Run) -> list[int]:
-    """Return what turns each rank's own times into aligned time."""
     shifts, offsets = session_shifts(run), clocks(run)
     return [shifts[rank.report] - offsets[rank.report][0] for rank in run.ranks]
 

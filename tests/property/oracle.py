@@ -71,7 +71,6 @@ def kernels(process: Process) -> list[Op]:
 
 
 def users(process: Process) -> list[Range]:
-    """Return the ranges of no library."""
     own = [r for r in process.ranges if not (r.domain or "").startswith(LIBRARY_DOMAINS)]
     return [r for r in own if not r.text.startswith("MPI_")]
 
@@ -123,8 +122,6 @@ def qualifies(process: Process, family: str) -> bool:
 
 
 def is_inside(processes: list[Process], family: str, other: str) -> bool:
-    """Tell whether every range of a family lies in one of another's, on every rank, and not the other way round too."""
-
     def lie_in(inner: str, outer: str) -> bool:
         pairs = ((m, members_on(p, outer)) for p in processes for m in members_on(p, inner))
         return all(any(o.start <= m.start and m.end <= o.end for o in around) for m, around in pairs)
@@ -234,7 +231,6 @@ PARTS = (
 
 
 def lacks_comm(processes: list[Process]) -> bool:
-    """Tell whether several ranks ran and nothing is known to communicate."""
     return len(processes) > 1 and not any(op.category == "comm" for p in processes for op in p.ops)
 
 
@@ -251,7 +247,6 @@ def leaves_comm_out(spans, launches, of_comm) -> bool:
 
 
 def is_part_known(processes: list[Process], family: str | None) -> bool:
-    """Tell whether the step ranges of a rank leave communication out."""
     launched = [([op for op in kernels(p) if op.launch is not None], p) for p in processes if family]
     return any(
         leaves_comm_out(

@@ -102,7 +102,6 @@ def _longest_free(gap: range, spans: list[tuple[int, int]]) -> tuple[int, int] |
 
 
 def _can_block(process: oracle.Process) -> bool:
-    """Tell whether any call of the API was recorded."""
     return bool(process.calls) or any(op.launch is not None for op in process.ops)
 
 

@@ -39,7 +39,6 @@ def ops(draw, launches):
 
 @st.composite
 def bursts(draw, at):
-    """Draw DtoD copies launched one after the other, as DDP copies a bucket's gradients."""
     launch, start = draw(at), draw(TIMES)
     found = []
     for _ in range(draw(st.integers(7, 9))):
@@ -169,7 +168,6 @@ PROCESSES = st.one_of(processes(), workloads())
 
 
 def write(found, folder: Path) -> None:
-    """Write one report per process."""
     for rank, process in enumerate(found):
         build(process, pid=1000 + rank).write(folder / f"r_{rank}.sqlite")
 

@@ -279,7 +279,6 @@ def phase_ranges(ranges, found, rank):
 
 
 def collectives(found, rank):
-    """Return the waits, and an unmatched collective."""
     fixed = {"step": STEP, "rank": rank, "comm_id": "0", "in_summary": True}
     names = ("start_ns", "end_ns", "wait_ns", "collective", "seq", "is_matched")
     rows = [*((*astuple(one), True) for one in found), (7, 29, None, "other", 99, False)]

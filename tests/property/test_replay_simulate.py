@@ -91,7 +91,6 @@ def one_by_one(program, slowing):
 
 
 def work_until_join(program, at, rank):
-    """Return a rank's work from a marker to the next where it waits for a collective, or to the end."""
     waits = (program.kind[at:] == JOIN) & program.passes[at:, rank]
     to = at + int(np.argmax(waits)) if waits.any() else -1
     return program.places[0, to, rank] - program.places[0, at, rank]

@@ -34,7 +34,6 @@ def test_swapping_the_sides_mirrors_everything_exactly(one, other):
 
 
 def words(result, **renamed):
-    """Say of each side why it decides nothing."""
     clauses = (clause.partition(": ") for clause in result.undecided.split("; "))
     return {(renamed.get(side, side), why) for sides, _, why in clauses for side in sides.split(" and ")}
 

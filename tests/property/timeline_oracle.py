@@ -60,7 +60,6 @@ def clipped(start: int, end: int, window: tuple[int, int]) -> list[int]:
 
 
 def join(bars: list[Bar], most: int) -> list[Bar]:
-    """Join the two neighbours with the smallest gap, the earliest of such, as long as there are too many."""
     bars = list(bars)
     while len(bars) > most:
         gaps = [(bars[i + 1].start - max(one.end for one in bars[: i + 1]), i) for i in range(len(bars) - 1)]

@@ -27,7 +27,6 @@ def implicit(name, kind, **more):
 
 
 def read(layout):
-    """Return a test's layout as nsyspipe understands its description."""
     schema, entries = layout.rows(1)
     rows = {row["idx"]: {key: value or 0 for key, value in row.items()} for row in entries}
     fields = place_entries(rows, pack=schema["alignTo"] or 0, enums={})

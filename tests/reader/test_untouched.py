@@ -22,7 +22,6 @@ WAL_FORMAT = b"\x02\x02"
 
 
 def snapshot(folder):
-    """Return bytes and times of each file, and the folder's own: a side file that came and went shows there."""
     files = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
     return files, folder.stat().st_mtime_ns
 

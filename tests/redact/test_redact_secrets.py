@@ -34,7 +34,6 @@ def original(tmp_path_factory):
 
 @pytest.fixture
 def planted(original, tmp_path):
-    """Return a report full of secrets, and the secrets by place."""
     path, secrets = original
     return Path(shutil.copy(path, tmp_path)), secrets
 

@@ -29,7 +29,6 @@ HOSTILE = "</style><script>alert(1)</script>\n\n<img src=x onerror=alert(2)>"
 
 
 def texts(page):
-    """Return what a reader sees, without tags and styles."""
     text = re.sub(r"<[^>]+>", " ", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
     return html.unescape(text).replace("\N{NO-BREAK SPACE}", " ")
 

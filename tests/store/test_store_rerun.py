@@ -34,7 +34,6 @@ def of_run(found, run_id):
 
 
 def files(store):
-    """Return every published file as one that was not written again: its number and time of change."""
     return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in store.glob("[!.]*/**/*.parquet")}
 
 

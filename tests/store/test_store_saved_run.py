@@ -40,7 +40,6 @@ def check_same(run, saved):
 
 
 def check_saves(run, store):
-    """Check that a run comes back as it is, its operations too."""
     save(run, store, events=True)
     saved = nsyspipe.load(store)
     check_same(run, saved)
@@ -119,7 +118,6 @@ def test_built_runs_come_back_as_they_are(tmp_path, build):
 # --- which run -----------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def saved(runs, tmp_path_factory):
-    """Return a folder of stores to copy: with two runs, and with each alone."""
     folder = tmp_path_factory.mktemp("saved")
     for run, name in zip(runs[::2], ("one", "other"), strict=True):
         save(run, folder / "both", events=True)

@@ -46,7 +46,6 @@ _ROWS = 100  # as many as the table shows first: others are made when they come 
 
 
 def _gpu_name(run: Mapping[str, Any]) -> str:
-    """Return the GPU models of a run, without the vendor that all of them share."""
     names = [name.removeprefix("NVIDIA ") for name in run["gpu_names"].split(", ") if name]
     return ", ".join(names) or "GPU not recorded"
 
@@ -192,7 +191,6 @@ def _cell(row: Mapping[str, Any], figure: Figure) -> tuple[str, bool]:
 
 
 def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the scripts draw and filter: one array per property, one entry per run."""
     rows = [run["row"] for run in runs]
     by_run = series_of(rows)
     series = sorted(set(by_run), key=lambda line: (line[0], line[1] or ""))
@@ -290,7 +288,6 @@ def write_pages(
 
 
 def _is_fresh(path: Path, store: Path, run_id: str) -> bool:
-    """Tell whether a page of the run is there and not older than what was saved of it."""
     if path.is_symlink() or run_id_of_page(path) != run_id:
         return False
     try:
