@@ -219,8 +219,7 @@ def read_beside(
     problems: list[Problem] = []
     unusable: dict[Path, InputError] = {}
     logs = [path for one in sidecars if wants_log for path in _inside(one, one.log_names, problems)]
-    known = read_nccl_logs(logs, unusable)
-    log, topology = known if len(unusable) < len(logs) else None, None
+    log, topology = read_nccl_logs(logs, unusable) if len(unusable) < len(logs) else None, None
     for one in sidecars if wants_topology else ():
         for path in _inside(one, filter(None, [one.topology_name]), problems):
             try:

@@ -103,8 +103,7 @@ class RankTimeline:
     def copies_until(self) -> Int64:
         """Where the copies in a row end that each operation is one of: its own place if it is none."""
         is_copy = self.is_copy | np.array(["copy" in name.lower() for name in self.names], np.bool_)[self.name]
-        ends = np.where(is_copy, is_copy.size, np.arange(is_copy.size))
-        return np.minimum.accumulate(ends[::-1])[::-1]
+        return np.minimum.accumulate(np.where(is_copy, is_copy.size, np.arange(is_copy.size))[::-1])[::-1]
 
 
 def summary_windows(run: Run) -> Windows | None:

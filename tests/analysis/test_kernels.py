@@ -211,8 +211,7 @@ def test_each_of_the_three_neighbours_on_either_side_tells_places_apart(offset):
     same, moved = ([*one[0], "kernel", *one[1]] for one in (place, other))
 
     def run(*surroundings):
-        kernels = [FREE] * 3 + [COVERED] * 3
-        pairs = zip(surroundings, kernels, strict=True)
+        pairs = zip(surroundings, [FREE] * 3 + [COVERED] * 3, strict=True)
         return [one if one != "kernel" else kernel for places, kernel in pairs for one in places]
 
     def of_name_1(kernels):

@@ -130,8 +130,7 @@ def tree_that_meets_itself(path, table, depth):
     size = int.from_bytes(data[16:18], "big")
     n_pages = len(data) // size
     leaf = bytes(data[(root - 1) * size : root * size])
-    pages = [root, *(n_pages + 1 + level for level in range(depth))]
-    for page, below in itertools.pairwise(pages):
+    for page, below in itertools.pairwise([root, *(n_pages + 1 + level for level in range(depth))]):
         n_cells = (size - 12) // 8
         cells = [size - 6 * (cell + 1) for cell in range(n_cells)]
         made = bytearray(size)

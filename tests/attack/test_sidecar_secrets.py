@@ -397,8 +397,7 @@ def test_no_secret_is_in_what_analyze_writes(planted, tmp_path):
 def test_an_error_about_a_text_among_numbers_does_not_quote_it(tmp_path, command):
     path = steady_rank(0).domain("NCCL", 1).write(tmp_path / "a.sqlite")
     edit(path, *(f"UPDATE {name} = '{SECRET}' WHERE rowid = 1" for name in ("StringIds SET id", f"{KERNEL} SET start")))
-    more = [tmp_path / "copy.sqlite"] if command == "redact" else []
-    done = nsyspipe_here(command, path, *more)
+    done = nsyspipe_here(command, path, *[tmp_path / "copy.sqlite"] if command == "redact" else [])
     assert "Traceback" not in done.stderr
     assert found_in((done.stdout + done.stderr).encode(), {"it": SECRET}) == []
 

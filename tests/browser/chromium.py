@@ -65,8 +65,7 @@ class Opened:
     def tooltip(self) -> str:
         seen = "one => one.checkVisibility({ visibilityProperty: true })"  # that of another chart goes a moment later
         self.wait(f"[...document.querySelectorAll('.tip')].filter({seen}).length === 1")
-        tip = self.page.locator(".tip:visible")
-        return tip.inner_text().replace("\u202f", " ")
+        return self.page.locator(".tip:visible").inner_text().replace("\u202f", " ")
 
 
 def watch(opened: Opened) -> Opened:

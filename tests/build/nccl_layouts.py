@@ -62,8 +62,7 @@ def blob(layout: PayloadLayout, fields: dict[str, int]) -> bytes:
     """Return what nsys stores: its header, which does not name the domain, then the payload."""
     payload = layout.pack(fields)
     low, high = layout.schema % 2**32, layout.schema >> 32
-    header = struct.pack("<QIIQQ", 1, low, high, len(payload), 32 + len(payload))
-    return header + payload
+    return struct.pack("<QIIQQ", 1, low, high, len(payload), 32 + len(payload)) + payload
 
 
 COMM, BYTES, RANKS, RANK = "NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Rank"

@@ -91,8 +91,7 @@ def test_a_hang_ends_with_the_timeout_and_a_report_that_is_gone_fails(run, repor
 def test_names_that_look_like_options_come_out_as_paths(run, tmp_path):
     folder = tmp_path / "odd"
     fake_report(folder / "-q ä_0.nsys-rep")
-    done = run("convert", ".", cwd=folder)
-    assert done.stdout == "./-q ä_0.sqlite\n"
+    assert run("convert", ".", cwd=folder).stdout == "./-q ä_0.sqlite\n"
     assert run("analyze", "./-q ä_0.sqlite", "-q", cwd=folder).returncode == 0
 
 

@@ -185,8 +185,7 @@ class Machine:
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                is_ours = mark in (folder / "environ").read_bytes()
-                if is_ours and (words := (folder / "cmdline").read_bytes()):
+                if mark in (folder / "environ").read_bytes() and (words := (folder / "cmdline").read_bytes()):
                     found[int(folder.name)] = words.replace(b"\0", b" ").decode("utf-8", "replace")
             except OSError:
                 continue

@@ -170,8 +170,7 @@ def windows(process: Process, family: str | None) -> list[tuple[int, int, int, b
     result = []
     for at, (index, start) in enumerate(begun):
         if at + 1 < len(begun):
-            complete = at > 0 or index == 0
-            result.append((index, start, begun[at + 1][1], complete))
+            result.append((index, start, begun[at + 1][1], at > 0 or index == 0))
         else:
             result.append((index, start, max(op.end for op in belongs(process, members[index])), False))
     return result

@@ -247,8 +247,7 @@ def _collective(draw, kernels, step, place, stream, *, is_even):
         # Launched in the step, between two steps, or by nobody knows whom.
         strange = [] if is_even else [STEP * step + 96, None]
         launch = draw(st.sampled_from([STEP * step + 1 + place] * 20 + strange))
-        lost = not is_even and draw(rarely(25))
-        found.append(None if lost else Kernel(start, end, launch, stream=stream))
+        found.append(None if not is_even and draw(rarely(25)) else Kernel(start, end, launch, stream=stream))
     return found
 
 

@@ -117,8 +117,7 @@ def test_it_is_what_moving_rank_by_rank_gives(program, slowdown, delay):
 def test_settings_side_by_side_do_not_touch_each_other(program):
     settings = [Setting(NOTHING, Slowing(c, 100 * c), program.transfer_ns * f) for c in (0.0, 0.5) for f in (1.0, 2.0)]
     together = simulate(program, settings)
-    alone = np.concatenate([simulate(program, [one]) for one in settings])
-    assert together == pytest.approx(alone, abs=1e-6)
+    assert together == pytest.approx(np.concatenate([simulate(program, [one]) for one in settings]), abs=1e-6)
 
 
 @given(programs())
