@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from nsyspipe.report.blocks import Block, Facts, Field, Notes, Sentence, Table, 
 from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format
 from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, value_text
-from nsyspipe.report.words import same_problems, subject_parts, uneven_notes
+from nsyspipe.report.words import same_problems, settling_text, subject_parts, uneven_notes
 from nsyspipe.version import __version__
 
 # How wide a terminal has room for what figures, kernels and changes can do without; both sides go last.
@@ -295,16 +295,6 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     is_close = what == "settle" and row["ci_low"] is not None and "interval" in (row["why"] or "")
     hint = settling_text(row[f"{what}_steps"], row[f"{what}_captures"], counts, aim)
     return hint or "too close to what counts for more steps to settle it" * is_close
-
-
-def settling_text(steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it") -> str:
-    """Return that so many steps or captures would do, the cheaper one first, beside the steps that both sides have now; nothing of neither."""
-    n, now = max(counts), f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
-    unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
-    ways = [f"about {-(-steps // unit) * unit} steps per capture ({now})"] if steps else []
-    ways += [f"about {captures} captures of each{' like these' if steps else ''}"] if captures else []
-    is_shorter = steps and captures and captures * n < steps
-    return f"{' or '.join(ways[::-1] if is_shorter else ways)} would {aim}" if ways else ""
 
 
 def notes(difference: RunDifference) -> list[str]:

@@ -1,13 +1,11 @@
 """A run as a Perfetto trace: a process track per rank on one clock, with steps, what is derived of them, and streams."""
 
-from __future__ import annotations
-
 import functools
 import io
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +16,15 @@ from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.analysis.kernels import GRAPH
 from nsyspipe.model.names import ranges
+from nsyspipe.model.options import OnProgress
 from nsyspipe.model.schema import STEPS
 from nsyspipe.model.table import Int64
+from nsyspipe.report.export import Steps
 from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
 from nsyspipe.report.run import left_out_note
 from nsyspipe.report.units import bytes_text
+from nsyspipe.run.run import Run, RunHeader
 from nsyspipe.version import __version__
-
-if TYPE_CHECKING:
-    from nsyspipe.model.options import OnProgress
-    from nsyspipe.report.export import Steps
-    from nsyspipe.run.run import Run, RunHeader
 
 # What is told of each slice.
 _STEP_NOTES = [name for name in STEPS.names if name not in {"rank", "start_ns", "end_ns"}]

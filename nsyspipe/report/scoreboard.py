@@ -21,12 +21,11 @@ from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.blocks import Block, Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
 from nsyspipe.report.costs import csv_cell, csv_text
-from nsyspipe.report.difference import settling_text
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format, head_of
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.units import STEP_PARTS, absent, ms_text, percent_text, rate_text, signed, value_text, with_share
-from nsyspipe.report.words import of_world, same_problems, sources, uneven_notes
+from nsyspipe.report.words import of_world, same_problems, settling_text, sources, uneven_notes
 from nsyspipe.version import __version__
 
 Row = dict[str, Any]

@@ -56,7 +56,8 @@ def verdict(run: Run) -> str:
         bubble = (bubble_ns_per_step(run.traffic(), run.header.n_ranks) or 0.0) / wall if wall else 0.0
         lines = [" ".join(_with_comm(summary, of_what, severities.keys(), bubble, amount))]
         late = (one for one in found if one.id == "straggler" and one is not first_bounded(found))
-        lines += [f"{one.headline}: up to {one.saving} of a step{one.consists_of}." for one in late]
+        parts_of = ((one, f"{one.parts and f' ({one.parts})'}{one.assumed}") for one in late)
+        lines += [f"{one.headline}: up to {one.saving} of a step{parts}." for one, parts in parts_of]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if (n_ranks := run.header.n_ranks) and n_ranks < (world_size := run.header.world_size or 0):

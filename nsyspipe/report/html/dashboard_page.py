@@ -72,7 +72,10 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[_Series]:
         n_alike = Counter(runs[at]["label"] for at in places)
         is_by_label = 2 * sum(n for n in n_alike.values() if n > 1) >= len(places)
         places.sort(key=lambda at: (compute[at], runs[at]["run_id"]))
-        kinds = parted(places, lambda at, kind: not any(works[at].is_unlike(works[one]) for one in _ends(kind)))
+        # Of many of a kind those of least and of most compute.
+        kinds = parted(
+            places, lambda at, kind: not any(works[at].is_unlike(works[one]) for one in {*kind[:_ENDS], *kind[-_ENDS:]})
+        )
         n_kinds = Counter(label for kind in kinds for label in {runs[at]["label"] for at in kind})
         spans = [(compute[kind[0]], compute[kind[-1]]) for kind in kinds]
         for kind, (least, most) in zip(kinds, spans, strict=True):
@@ -85,11 +88,6 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[_Series]:
                 is_one = (n_kinds[label] if is_by_label else len(kinds)) == 1
                 series[at] = (group if is_one else name, label, True)
     return series
-
-
-def _ends(kind: Sequence[int]) -> set[int]:
-    """Return the runs of a kind that one is held against: of many, those of least and of most compute."""
-    return {*kind[:_ENDS], *kind[-_ENDS:]}
 
 
 def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
