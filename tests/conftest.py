@@ -148,7 +148,6 @@ def real(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def captures(real):
-    """Return the captures of `tests.pairs`, each read once."""
     return Captures(real)
 
 
@@ -204,7 +203,6 @@ def without_gpu(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def board_runs(tmp_path_factory):
-    """Return the runs of `tests.build.plain_steps`."""
     return scoreboard_runs(tmp_path_factory.mktemp("board"))
 
 

@@ -156,7 +156,6 @@ def measured(pair: Pair, captures: Captures) -> Measured:
 
 
 def table(rows: Sequence[Measured]) -> str:
-    """Return the rows as a Markdown table, ms and per cent, and the medians under it."""
     lines = [
         "| from | to | change | from ms | predicted | range | measured | error % | inside | half-width % |",
         "|---|---|---|--:|--:|--:|--:|--:|---|--:|",

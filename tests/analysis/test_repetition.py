@@ -327,7 +327,6 @@ def test_operators_of_autograds_engine_say_when_backward_runs():
     assert backward_of_operators(ranges.slice(2, 1), members) is None
 
 
-# --- how alike two sequences are ------------------------------------------------------------------
 def longest_common(one, other):
     row = [0] * (len(one) + 1)
     for item in other:

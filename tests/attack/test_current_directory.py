@@ -60,7 +60,6 @@ def trap(steady, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def console_script(tmp_path_factory):
-    """What pip makes of an entry point: a script in a directory of its own."""
     folder = tmp_path_factory.mktemp("bin")
     (folder / "nsyspipe").write_text("from nsyspipe.__main__ import main\nmain()\n")
     text = (

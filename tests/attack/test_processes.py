@@ -34,7 +34,6 @@ N_KERNELS = 400_000
 
 
 def grow(path):
-    """Add kernels with launches, enough to keep the program busy for a while."""
     with closing(sqlite3.connect(path)) as database:
         for table in (KERNEL, RUNTIME):
             names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]

@@ -243,7 +243,6 @@ OTHER_TYPES = [
 
 
 def changed(chosen, path):
-    """Change a file of a saved run in place; return what was done, in words."""
     names = [*OF_BYTES, *OF_TABLE, *OF_COLUMN, "value", "value"]
     if path.parent.parent.name in ("runs", "findings"):
         names += [*OF_JSON] * 3
@@ -307,7 +306,6 @@ def _swapped(chosen, table, at, name):
 
 
 def _mutate(chosen, value, depth=0):
-    """Return a JSON value with one part of it changed."""
     if isinstance(value, dict) and value and (depth == 0 or chosen.random() < 0.8):
         key = chosen.choice(sorted(value))
         if chosen.random() < 0.15:

@@ -72,7 +72,6 @@ def assert_same(found, run):
 
 
 def tree(folder):
-    """Return everything in a directory, with its bytes or target and its time of change."""
     return {
         str(path.relative_to(folder)): (
             path.is_symlink() and path.readlink(),

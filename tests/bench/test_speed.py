@@ -256,7 +256,6 @@ def test_speed_of_matching_clocks_and_waiting(shown):
 
 # What a process more costs in a small report: one of 500 processes, and one of 5 000.
 def with_processes(path, n_processes):
-    """Write a report of one rank, with the rows of its process copied to others."""
     steady_rank(0, world_size=1).write(path)
     with contextlib.closing(sqlite3.connect(path)) as database:
         tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")]

@@ -87,7 +87,6 @@ def check_accessible():
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory, real):
-    """Return a function that writes one of the pages above, once."""
     folder = tmp_path_factory.mktemp("pages")
 
     def path_of(name):

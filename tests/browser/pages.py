@@ -89,7 +89,6 @@ def two(store):
 
 
 def jobs(store):
-    """Write two jobs: one got longer on the fifth day, the other runs on 8 GPUs and has a run without a step time."""
     add_series(store, "small", [100, 100, 100, 100, 112, 112, 112, 113], findings=[finding_row()])
     add_series(store, "large", [50, 50, None, 50, 50, 50], world_size=8, n_ranks=8)
 
@@ -125,7 +124,6 @@ def real_run(real, name):
 
 
 def page_of(name, folder, real):
-    """Return the page of a name: of a store, a scoreboard, a difference, or a run, which may be a real one."""
     make = globals().get(name.replace("-", "_"))
     if name in STORES:
         stored = make() if name == "many" else make(folder / "store") or stored_runs(folder / "store")

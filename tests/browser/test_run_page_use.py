@@ -94,8 +94,7 @@ def test_the_address_names_a_rank_whose_rows_are_marked(written, open_page):
     opened.page.evaluate("window.location.hash = 'step=11&rank=1'")
     opened.wait("document.querySelectorAll('#stragglers .is-linked').length === 1")
     assert opened.page.locator("#stragglers .is-linked td").first.inner_text() == "1"
-    top = opened.page.evaluate("document.getElementById('timeline').getBoundingClientRect().top")
-    assert 0 <= top < 120
+    assert 0 <= opened.page.evaluate("document.getElementById('timeline').getBoundingClientRect().top") < 120
     opened.page.evaluate("window.location.hash = 'kernels'")
     opened.wait("document.querySelectorAll('.is-linked').length === 0")
 

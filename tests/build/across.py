@@ -43,7 +43,6 @@ def load(builders, folder, **options):
 
 
 def collectives(run, *names, step=1):
-    """Return some columns of the collectives of one step, in order of (collective, rank)."""
     return [tuple(row[name] for name in names) for row in run.collectives().to_pylist() if row["step"] == step]
 
 

@@ -20,7 +20,6 @@ _STEP_NS = 1_000_000
 
 
 def hostile_rank(rank: int, n_steps: int = 3) -> TraceBuilder:
-    """Return a rank of a small run of two with hostile names of steps, kernels, calls, host and GPU."""
     builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18)
     builder.gpu(name=f"GPU {HOSTILE[1]}").host(f"host {HOSTILE[0]}")
     builder.meta(EXPORT_SCHEMA_VERSION=DEFAULT.split(maxsplit=1)[0], EXPORT_PRODUCT_VERSION=HOSTILE[3])  # fmt: skip

@@ -94,7 +94,6 @@ def members(*spans: tuple[int, int], thread: int = 1, rows: tuple[int, ...] | No
 
 
 def windows(*spans: tuple[int, int]) -> Windows:
-    """Build complete windows of the given times; window i is of member i."""
     starts, ends = ints(*(start for start, _ in spans)), ints(*(end for _, end in spans))
     return Windows(np.arange(len(spans)), starts, ends, np.ones(len(spans), np.bool_))
 
@@ -110,7 +109,6 @@ def calls(*rows: tuple[int, int, str]) -> pa.Table:
 
 
 def listed(columns: dict[str, Any]) -> dict[str, Any]:
-    """Turn columns of arrays into lists, which compare whole; None stays."""
     return {name: None if one is None else one.tolist() for name, one in columns.items()}
 
 

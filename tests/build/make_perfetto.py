@@ -21,7 +21,6 @@ def rank_row(rank, shift=0, gpu="NVIDIA H200", host="node0"):
 
 
 def step_row(start, end, step=0, rank=0, **figures):
-    """Return a step; figures are null unless they are given."""
     fixed = {"is_complete": True, "in_summary": True, "wall_ns": end - start}
     return {"rank": rank, "step": step, "start_ns": start, "end_ns": end, **fixed, **figures}
 

@@ -74,7 +74,6 @@ def have_ended(pids):
 
 
 def within(seconds, condition, what):
-    """Wait until a condition holds, and return what it gave; fail when that takes too long."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not in {seconds} s: {what}"

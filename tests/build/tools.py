@@ -140,7 +140,6 @@ def pad(path, table, n_rows, **values):
     return path
 
 
-# --- a run with other findings or problems than its reports give ----------------------------------
 _FINDING = {"severity": "low", "action": "", "evidence": "{}"}
 _PROBLEM = {"code": "x", "severity": "warning", "report": None, "rank": None, "fix": None}
 

@@ -116,7 +116,6 @@ def n_trials(name, n):
 
 @cache
 def rates(name, n, slower=1.0, trials=None):
-    """Return how many of the trials say what."""
     rng = np.random.default_rng([n, sum(map(ord, name))])
     trials = trials or n_trials(name, n)
     ones, others = process(name, rng, trials, n), slower * process(name, rng, trials, n)

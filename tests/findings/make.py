@@ -31,7 +31,6 @@ _TIMES = [column.name for column in schema.STEPS.columns if column.unit == "ns"]
 _COUNTS = ["dtod_bytes", "n_dtod", "n_collectives", "grad_copy_bytes", "n_grad_copies"]
 
 
-# --- rows -----------------------------------------------------------------------------------------
 def step(rank=0, number=1, *, wall=WALL, exposed=0, hidden=0, wait=0, **figures):
     """Return a step; what is neither idle nor exposed is compute. A figure given as None is null."""
     idle = sum(figures.get(name) or 0 for name in schema.IDLE_CAUSES)
@@ -147,7 +146,6 @@ def _evidence(step_rows, collectives, *, phases=(), kernels=(), links=None, worl
     )  # fmt: skip
 
 
-# --- answers --------------------------------------------------------------------------------------
 def case(what, given, expected=None, **fields):
     """Return what a rule says of a run, for `of`.
 
@@ -168,7 +166,6 @@ def of(rule, *cases):
 
 
 def answers(rule, given, expected):
-    """Check what a rule says of a run."""
     if isinstance(expected, str):
         found, (rows, problems) = rule(given), judge(given)
         assert isinstance(found, NotJudged), found
@@ -195,7 +192,6 @@ FIRES = {"fires": True}
 
 
 def fired(rule, given):
-    """Return what a rule found, after checking what holds for every finding."""
     found = rule(given)
     assert isinstance(found, Finding), found
     assert found.title and found.advice and len(found.action) <= LONGEST_ACTION  # noqa: PT018

@@ -159,7 +159,6 @@ EXPERT_COMM = of(
 
 
 def passes(*sizes, kind="all_reduce", role="data", n_steps=3, length=100):
-    """Return steps in each of which backward passes send messages of these MB, one list per pass."""
     met = []
     for number in range(1, n_steps + 1):
         at, seq = 0, 0
@@ -218,7 +217,6 @@ FLAT_ALL_REDUCE = of(
     *silent("data"),
 )
 
-# --- rules that are older than roles: each says whose traffic it is, and nothing of what a run does not have ---
 OF_TENSOR, OF_EXPERTS = using("tensor", "all_reduce"), using("expert", "all_to_all")
 UNKNOWN = using("other", "all_reduce")
 LATE = [step(0, exposed=300, wait=200, idle_launch_ns=0), step(1, exposed=100, idle_launch_ns=200)]

@@ -61,7 +61,6 @@ def reports(real, tmp_path_factory):
 
 @pytest.fixture
 def called(reports, monkeypatch, tmp_path):
-    """Return a function that runs a command in the folder of reports: exit code, output, messages."""
     monkeypatch.chdir(reports)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -78,7 +77,6 @@ def called(reports, monkeypatch, tmp_path):
 
 @pytest.fixture
 def written(called, tmp_path):
-    """Return a function that runs a command with all formats: its text, Markdown, JSON document and page."""
     files = {name: tmp_path / f"answer.{name}" for name in ("markdown", "json", "html")}
     options = [word for name, path in files.items() for word in (f"--{name}", path)]
 
@@ -100,8 +98,7 @@ def digested(pinned):
 
 
 def digest(content):
-    data = content if isinstance(content, bytes) else str(content).encode()
-    return hashlib.sha256(data).hexdigest()[:16]
+    return hashlib.sha256(content if isinstance(content, bytes) else str(content).encode()).hexdigest()[:16]
 
 
 def parts_of(document):

@@ -372,7 +372,6 @@ def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tm
     assert (answers[1].returncode, answers[1].stderr) == (2, error)
 
 
-# --- the training program's options ---------------------------------------------------------------
 TRAIN = LAUNCHERS / "train_vit.py"
 
 

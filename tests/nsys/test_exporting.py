@@ -224,7 +224,6 @@ def test_one_failure_keeps_no_other_from_its_export_and_all_are_counted(tmp_path
             export_reports([tmp_path / name], nsys=picky)
 
 
-# --- new files, and who claims a place ------------------------------------------------------------
 def test_a_file_gets_the_mode_of_any_new_file_and_the_mask_stays(tmp_path):
     path = tmp_path / "a"
     path.touch(mode=0o600)

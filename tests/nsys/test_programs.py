@@ -107,7 +107,6 @@ def test_a_program_is_asked_and_not_its_children_and_one_that_prints_without_end
     assert len(output.text) < 2**21
 
 
-# --- the script that installs nsys for tests ------------------------------------------------------
 SCRIPT = Path(__file__).parents[2] / ".ci" / "install-nsys"
 
 

@@ -236,7 +236,6 @@ def arrival(number, kernel, operations, move, errors) -> dict[str, object]:
 
 
 def steps(run: Run) -> list[dict[str, object]]:
-    """Return rank, step, window and waiting time, every nanosecond counted by itself."""
     rows, move = collectives(run), to_aligned(run)
     found = []
     for number, rank in enumerate(run.ranks):
@@ -293,7 +292,6 @@ def held_up_alone(run: Run, rows: list[dict[str, object]]) -> dict[int, int]:
 
 
 def stragglers(run: Run) -> list[list[dict[str, object]]]:
-    """Return the table, one for each way to settle ties of lateness."""
     chosen, tables = summary_steps(run), []
     rows = [row for row in collectives(run) if row["in_summary"] and row["is_matched"]]
     waits = [row for row in steps(run) if row["step"] in chosen]

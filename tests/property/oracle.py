@@ -76,7 +76,6 @@ def users(process: Process) -> list[Range]:
 
 
 def members_on(process: Process, family: str) -> list[Range]:
-    """Return the members on the family's best thread."""
     own = [r for r in users(process) if family_of(r.text) == family]
     threads = sorted({r.thread for r in own})
     if not threads:
@@ -99,7 +98,6 @@ def launched_in(member: Range, op: Op) -> bool:
 
 
 def is_part_of_a_step(process: Process, family: str) -> bool:
-    """Tell whether a family is layers or micro-batches."""
     members = members_on(process, family)
     computes = [op for op in process.ops if op.category == "compute" and op.launch is not None]
     updates = [op for op in computes if OPTIMIZER.search(op.name)]
@@ -130,7 +128,6 @@ def is_inside(processes: list[Process], family: str, other: str) -> bool:
 
 
 def choose_family(processes: list[Process]) -> str | None:
-    """Return the family of the steps, None without one or if no rank has a window of it."""
     names = {family_of(r.text) for p in processes for r in users(p)}
     good = [f for f in names if all(qualifies(p, f) for p in processes)]
     outer = [f for f in good if re.search("epoch|warm-?up", f.lower())]
@@ -142,8 +139,7 @@ def choose_family(processes: list[Process]) -> str | None:
 
     def order(family):
         total = sum(union_on_best(p, family) for p in processes)
-        first = min(members_on(p, family)[0].start for p in processes)
-        return (-total, first, family)
+        return (-total, min(members_on(p, family)[0].start for p in processes), family)
 
     family = min(good, key=order)
     return family if any(windows(p, family) for p in processes) else None
@@ -177,7 +173,6 @@ def windows(process: Process, family: str | None) -> list[tuple[int, int, int, b
 
 
 def numbers(processes: list[Process], family: str | None) -> list[list[int]]:
-    """Return the step number of each member of each process."""
     if family is None:
         return [[0] for _ in processes]
     texts = [[m.text for m in members_on(process, family)] for process in processes]

@@ -147,7 +147,6 @@ def idle_causes(process: oracle.Process, family: str | None) -> list[dict[str, i
 
 
 def grad_copies(process: oracle.Process, family: str | None) -> list[dict[str, int]]:
-    """Return the figures of the copies of gradients in each window."""
     backward = roles(process, family)["backward"]
     launched = [op for op in process.ops if op.category == "dtod" and op.launch is not None]
     launched.sort(key=lambda op: op.launch or 0)

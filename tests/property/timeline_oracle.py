@@ -82,8 +82,7 @@ def merged(ops: list[Op], window: tuple[int, int], most: int) -> list[Bar]:
         bars[-1].ticks.append(tick)
         bars[-1].end = tick + 1
     for op, ticks in parts:
-        owner = next(bar for bar in bars if ticks[0] in bar.ticks)
-        owner.operations.append((op.name, len(ticks), None))
+        next(bar for bar in bars if ticks[0] in bar.ticks).operations.append((op.name, len(ticks), None))
     return join(bars, most)
 
 
@@ -139,8 +138,7 @@ def phases(ops: list[Op], ranges: list[Phase], window: tuple[int, int], most: in
     for phase in ranges:
         own = launched(ops, phase)
         if own:
-            hull = min(op.start for op in own), max(op.end for op in own)
-            if ticks := clipped(*hull, window):
+            if ticks := clipped(min(op.start for op in own), max(op.end for op in own), window):
                 busy = [tick for op in own for tick in clipped(op.start, op.end, window)]
                 bar = Bar(busy, ticks[0], ticks[-1] + 1, [(phase.name, len(ticks), None)])
                 bars.append((bar, len(own), phase.name))

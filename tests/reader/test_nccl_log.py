@@ -251,8 +251,7 @@ def test_a_last_line_without_its_end_is_not_trusted_and_of_two_lines_in_one_neit
     text = "\n".join([*ZERO, *ONE])
     assert edges(only(read(tmp_path, text.encode()))) == {(0, 1): "P2P/CUMEM"}
     assert edges(only(read(tmp_path, text.removesuffix("MEM").encode()))) == {(0, 1): "P2P/CUMEM"}
-    glued = [*ZERO[:-1], ZERO[-1].removesuffix("EM") + ONE[-1], *ONE[:-1]]
-    assert only(read(tmp_path, glued)).edges is None
+    assert only(read(tmp_path, [*ZERO[:-1], ZERO[-1].removesuffix("EM") + ONE[-1], *ONE[:-1]])).edges is None
 
 
 def test_cut_rings_and_impossible_ranks_are_left_out(tmp_path):

@@ -180,7 +180,6 @@ SKIPPED = [
 
 @st.composite
 def structs(draw):
-    """Draw a layout: runs of entries that follow each other, the runs anywhere in memory."""
     parts = [(name, draw(st.sampled_from(sorted(nccl.CODES)))) for name in draw(st.permutations(NAMES))]
     parts += [(None, draw(st.sampled_from(SKIPPED))) for _ in range(draw(st.integers(0, 4)))]
     parts = draw(st.permutations(parts[: draw(st.integers(1, len(parts)))]))

@@ -103,7 +103,6 @@ def report(tmp_path):
 
 @pytest.fixture
 def hold(report):
-    """Return a function that lets another process run statements on the report and keep it open."""
     others = []
 
     def start(*statements):

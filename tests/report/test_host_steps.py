@@ -110,7 +110,6 @@ def test_of_many_processes_the_slowest_are_shown_in_their_order():
     assert [*host_notes(host_figures(rows), 2)][-1] == ("These are the 2 slowest of 4 processes; --json has all.")
 
 
-# --- which family --------------------------------------------------------------------------------
 def family(name, union=100, *, first=0, n_members=2):
     return Candidate(name, 1, union, first, n_members, 0, 0)
 
@@ -142,7 +141,6 @@ def test_time_between_steps_is_probably_the_loaders():
     assert alone.between_ns is None
 
 
-# --- why the devices idle, in one line ---------------------------------------------------------------
 CAUSES = ("input", "launch", "blocked", "dependency", "unknown")
 LATE = ", launched in time but started late"
 CALLS = ["cudaMalloc", "cudaFree"]

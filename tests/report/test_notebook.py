@@ -160,7 +160,6 @@ def test_figures_are_logged_beside_an_experiment(monkeypatch, steady_run, servic
     assert any(steady_run.header.label in options.values() for _, _, options in recorder.calls)
 
 
-# --- files ----------------------------------------------------------------------------------------
 def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(steady_run, tmp_path):
     for name in ("run.json", "run.md", "run.csv", "run.html", "run.pftrace", "run.PERFETTO-TRACE"):
         assert export.write(steady_run, tmp_path / name) == tmp_path / name

@@ -105,7 +105,6 @@ def unlisted(store: Path, run_id: str = RUN_ID) -> Path:
     return store
 
 
-# --- what readers see ----------------------------------------------------------------------
 _GLOB = "read_parquet('{}/*/*.parquet', hive_partitioning=true, union_by_name=true)"
 _SUM = "SELECT '{0}' AS name, run_id, count(*) AS n, bit_xor(hash(t)) AS sum FROM {1} t GROUP BY run_id"
 
