@@ -32,7 +32,7 @@ def finding(saving, **more):
 
 
 def test_every_rule_is_listed_once_under_its_id_and_a_cause_in_the_file_that_defines_it():
-    for names in (make.IDS, [name for names in CAUSES.values() for name in names]):
+    for names in (make.IDS, [name for some in CAUSES.values() for name in some]):
         assert [rule.__name__ for rule in RULES] == sorted(name.replace("-", "_") for name in names)
     assert all(rule in import_module(rule.__module__).RULES for rule in RULES)
 

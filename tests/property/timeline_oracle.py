@@ -137,11 +137,10 @@ def phases(ops: list[Op], ranges: list[Phase], window: tuple[int, int], most: in
     bars = []
     for phase in ranges:
         own = launched(ops, phase)
-        if own:
-            if ticks := clipped(min(op.start for op in own), max(op.end for op in own), window):
-                busy = [tick for op in own for tick in clipped(op.start, op.end, window)]
-                bar = Bar(busy, ticks[0], ticks[-1] + 1, [(phase.name, len(ticks), None)])
-                bars.append((bar, len(own), phase.name))
+        if own and (ticks := clipped(min(op.start for op in own), max(op.end for op in own), window)):
+            busy = [tick for op in own for tick in clipped(op.start, op.end, window)]
+            bar = Bar(busy, ticks[0], ticks[-1] + 1, [(phase.name, len(ticks), None)])
+            bars.append((bar, len(own), phase.name))
     bars.sort(key=lambda found: (found[0].start, found[0].end, found[2]))
     joined = join([bar for bar, _, _ in bars], most)
     rows, used = [], 0
