@@ -254,11 +254,6 @@ def _profiler_overhead(sides: Sides) -> Iterator[Check]:
         yield _check("profiler-overhead", "share of the steps that the profiler's own work takes", texts)
 
 
-def _traced(run: Run) -> str:
-    capture = run.header.capture
-    return ", ".join(sorted(capture.trace)) if capture and capture.trace else _UNKNOWN
-
-
 def _backward_from(run: Run) -> str:
     parts = {code.partition("backward-by-") for code in [row["code"] for row in run.problem_rows]}
     is_marked = "backward" in run.phases()["phase"].to_pylist()
@@ -318,7 +313,7 @@ _TESTS: tuple[Test, ...] = (
     _alike("skipped-steps", "steps skipped at the start", lambda run: str(len(run.skipped_steps))),
     _message_bytes,
     _profiler_overhead,
-    _alike("traces", "traced", _traced, unless=_UNKNOWN),
+    _alike("traces", "traced", lambda run: ", ".join(sorted((run.header.capture and run.header.capture.trace) or [_UNKNOWN])), unless=_UNKNOWN),
     _alike(
         "recorded", "warnings of the captures differ (by their codes)",
         lambda run: ", ".join(sorted({row["code"] for row in run.problem_rows if row["severity"] != "info"})) or _NONE,

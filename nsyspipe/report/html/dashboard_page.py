@@ -121,8 +121,7 @@ def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
     return float(f"{value:.9g}") if value is not None and math.isfinite(value) else None
 
 
-def missing_text(run: Mapping[str, Any], figure: Figure) -> str:
-    """Return why a figure is null, as far as the run's own figures tell."""
+def _missing_text(run: Mapping[str, Any], figure: Figure) -> str:
     if figure.column == "wait_share" and run["n_ranks"] == 1:
         return "one rank"
     if (figure.column == "wait_share" or figure.category == "hidden") and run["comm_share"] == 0:
@@ -185,7 +184,7 @@ def dashboard_page(
 
 def _cell(row: Mapping[str, Any], figure: Figure) -> tuple[str, bool]:
     value = value_of(row, figure)
-    return (missing_text(row, figure), True) if value is None else (value_text(figure.unit, value), False)
+    return (_missing_text(row, figure), True) if value is None else (value_text(figure.unit, value), False)
 
 
 def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -214,7 +213,7 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
         "hints": [*hints],
         "values": values,
         "missing": {
-            one.column: {str(at): missing_text(rows[at], one) for at, n in enumerate(values[one.column]) if n is None}
+            one.column: {str(at): _missing_text(rows[at], one) for at, n in enumerate(values[one.column]) if n is None}
             for one in FOLLOWED
         },
     }
