@@ -142,6 +142,7 @@ def _same_capture(sides: Sides) -> Iterator[Check]:
 
 
 def _repeated_capture(sides: Sides) -> Iterator[Check]:
+    """Warn of captures that a side has twice: they say nothing of the spread between captures."""
     pairs = (combinations(side.runs, 2) for side in sides)
     words = [", ".join(now.header.run_id for before, now in own if _is_same(before, now)) for own in pairs]
     if any(words):

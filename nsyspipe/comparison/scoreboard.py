@@ -102,6 +102,7 @@ class Kind:
 
 
 def _founding(run: Side) -> tuple[bool, float, list[str]]:
+    """Return what kinds are found in the order of: what is not known comes last."""
     compute = run.work.busy_ns
     is_unknown = not all(capture.header.gpu_names for capture in run.runs)
     return is_unknown, math.inf if compute is None else compute, sorted(capture.header.run_id for capture in run.runs)
@@ -265,6 +266,7 @@ class Scoreboard(ShownInNotebooks):
         return columns
 
     def _judged(self, reference: str, run: str) -> Judgement | str:
+        """Judge a run's step time against another's; in words why that cannot be done."""
         before, after = self._step_times[reference], self._step_times[run]
         if isinstance(before, str) or isinstance(after, str):
             lacking = [label for label in (reference, run) if isinstance(self._step_times[label], str)]

@@ -96,6 +96,7 @@ class Interval:
         return r, weights / weights.sum()
 
     def _variances(self, times: int) -> tuple[Float64, Float64]:
+        """Return the variance of the difference for each correlation, and its sum of squares over freedom."""
         one, other = (side.variances(self._likely[0], self.longer, times) for side in self.sides)
         return one[0] + other[0], one[1] + other[1]
 

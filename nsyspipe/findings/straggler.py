@@ -197,6 +197,7 @@ def _delay_ns(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> float:
 
 
 def _of_node(node: LateNode, evidence: Evidence, n_meeting: int) -> Finding:
+    """Name a host all of whose ranks are late alike; it is late once a step, whatever communicators wait for it."""
     late_ns = float(node.late_ns.sum() / evidence.summary["n_summary_steps"])
     figures = {"node": node.host, "ranks": list(node.ranks), "node_late_ns_per_step": late_ns}
     steps = {"n_steps_held_up": int(node.late_ns.size), "n_steps_with_collectives": n_meeting}

@@ -222,6 +222,7 @@ def without_words(text: str, words: Sequence[str]) -> str:
 
 
 def _next(word: str, owner: _Owner, mask: Mask) -> tuple[str, _Owner]:
+    """Return a word as it may be written down, and whose value the next one may be."""
     if word in ("", "-", "--", _MORE):
         return word, _Owner() if word == "--" else owner
     if owner.takes_next:

@@ -199,6 +199,7 @@ def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: 
 
 
 def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
+    """Tell whether the export surely holds all memsets that nsys recorded, if any."""
     is_limited = bool(facts.exported_tables) and versions.MEMSET not in facts.exported_tables
     return facts.tells_export and not is_limited and (facts.is_lazy or report.has(versions.MEMSET))
 

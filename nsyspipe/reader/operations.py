@@ -61,6 +61,7 @@ def _valid(report: Report, found: pa.Table) -> tuple[pa.Table, int]:
 
 
 def _only_process(report: Report) -> int:
+    """Return the process whose threads called CUDA or NVTX, if there is just one; else 0."""
     of_one = "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
     threads = (report.number(one, of_one) for one in (versions.RUNTIME, versions.NVTX) if report.has(one, "globalTid"))
     return next((process_of(thread) for thread in threads if thread is not None), 0)
@@ -75,6 +76,7 @@ def _with(rows: pa.Table, **columns: object) -> pa.Table:
 
 
 def _read_kernels(report: Report, *, has_shapes: bool, where: str | None = None) -> tuple[pa.Table, int]:
+    """Read the kernels' columns; shapes of all of them, or of a sample if there are many, null for the others."""
     columns = _COLUMNS | _STREAM | {name: name for name in _NAMES if report.has(versions.KERNEL, name)}
     has_shapes = has_shapes and report.has(versions.KERNEL, *SHAPE_COLUMNS)
     is_large = report.has(versions.KERNEL) and (report.number(versions.KERNEL, "max(rowid)") or 0) > _MOST_SHAPES
@@ -122,6 +124,7 @@ def _with_sample(report: Report, found: pa.Table) -> pa.Table:
 
 
 def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, int]:
+    """Read the CUDA graphs that were captured as a whole, each as one compute kernel, and count what was dropped."""
     rows, n_dropped = _valid(report, _read(report, versions.GRAPH, _COLUMNS | _STREAM, where=where))
     rows = _with(rows, name_id=canonical.GRAPH_NAME_ID, grid=None, block=None, is_comm=False)
     return canonical.KERNELS.table(rows), n_dropped

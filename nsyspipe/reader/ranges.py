@@ -134,6 +134,7 @@ def _matching(ranges: pa.Table, pattern: str) -> Flags:
 
 
 def _mpi_ranks(names: pa.Table) -> dict[int, int]:
+    """Return the rank of each process that one row names; contradicting rows name none."""
     found: dict[int, set[int]] = {}
     for thread, text in zip(names["globalTid"].to_pylist(), names["text"].to_pylist(), strict=True):
         if match := _MPI_RANK.match(text or ""):

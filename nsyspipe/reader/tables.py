@@ -277,6 +277,7 @@ class Pages:
         return page[places[:, np.newaxis] + np.arange(4)].view(">u4")[:, 0].astype(np.int64)
 
     def _new(self, pages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Note pages, and return those that the file has, in ascending order."""
         found = np.sort(pages[(pages > 0) & (pages < self._seen.size)])
         again = found[self._seen[found] | (np.diff(found, prepend=0) == 0)]
         if again.size:
@@ -287,6 +288,7 @@ class Pages:
 
 
 def _runs(pages: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    """Cut pages in ascending order where the next is far, so that each part is read at once."""
     parts = np.split(pages, np.flatnonzero(np.diff(pages) * size > _FAR_BYTES) + 1)
     most = max(_MOST_AT_ONCE // size, 1)
     return [part[at : at + most] for part in parts for at in range(0, part.size, most)]

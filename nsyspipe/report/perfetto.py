@@ -273,6 +273,7 @@ def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
 
 
 def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
+    """Yield each stream in order of (device, stream): its name, and the rows of its tracks in order of (start, end, id)."""
     names = ("device_id", "stream_id", "correlation_id")
     devices, streams, ids = (pc.fill_null(events[name], _NOT_KNOWN).to_numpy() for name in names)
     starts, ends = _times(events, "start_ns", "end_ns")

@@ -197,6 +197,7 @@ class TraceWriter:
         self._file.write(b"".join(packets))
 
     def _write_first(self, sequence: int, **fields: object) -> None:
+        """Write the first packet of a sequence, whose events are on the track of the same number unless they say."""
         flags = pb2().TracePacket
         self._write(
             trusted_packet_sequence_id=sequence,

@@ -92,6 +92,7 @@ def _change(found: WhatIf, one: Scenario) -> str:
 
 
 def _less_or_more(found: WhatIf, one: Scenario) -> str:
+    """Return by how much the step time changes, without a sign: that of a gain is another one."""
     gain = one.gain_pct or 0.0
     time = ms_text(abs(gain) / 100 * (found.step_time_ns or 0.0))
     return f"{time} ({abs(gain):.1f} %) {'more' if gain < 0 else 'less'}"

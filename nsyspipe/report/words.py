@@ -220,6 +220,7 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
 
 
 def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
+    """Return ``step 3``, or ``steps 3, 5-7``."""
     return f"{noun}{'s'[: len(numbers) != 1]} {few(ranges(numbers), most)}"
 
 

@@ -145,6 +145,7 @@ def merge(
 
 
 def _without_merged(digest: ReportDigest) -> ReportDigest:
+    """Return a digest without what is in the tables of the run, most of what it holds."""
     own = (replace(one, windows=one.windows.select(_KEPT), **_MERGED) for one in digest.processes)
     return replace(digest, processes=tuple(own))
 
@@ -255,6 +256,7 @@ def _idle_calls(ranks: Ranks, steps: pa.Table, selection: Selection) -> pa.Table
 
 
 def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hidden: bool) -> Iterator[Problem]:
+    """Place the reports' own problems; `is_hidden`: in the figures' steps communication may have run that was not seen."""
     numbers: dict[int, dict[int, int]] = {}
     for rank in ranks:
         numbers.setdefault(rank.argument, {})[rank.process.process_id] = rank.number
@@ -362,6 +364,7 @@ def _ranks(numbers: Iterable[int], n_ranks: int) -> str:
 
 
 def _shown(numbers: Iterable[int], n_numbers: int) -> str:
+    """List the first of some ascending numbers, and say how many more there are; the rest is not made."""
     listed = ", ".join(map(str, itertools.islice(numbers, _SHOWN)))
     return f"{listed} and {n_numbers - _SHOWN} more" if n_numbers > _SHOWN else listed
 

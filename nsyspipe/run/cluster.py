@@ -136,6 +136,7 @@ class Cluster(Executor):
             future.set_exception(told if type(error).__name__ == "KilledWorker" else error)
 
     def _check_versions(self) -> None:
+        """Refuse workers without nsyspipe, or with another one; those that come later are asked at each call."""
         # By a function of Python's own, which is there whatever else is not.
         found = self.on_each_worker(pkgutil.resolve_name, "nsyspipe.version:__version__")
         if wrong := {worker: one for worker, one in found.items() if one != __version__}:

@@ -86,6 +86,7 @@ class CommRows:
 
 
 def _dense(values: Int64) -> tuple[Int64, int]:
+    """Return a number from 0 for each distinct value, with holes where that is cheap, and the first not used."""
     lowest = int(values.min())
     width = int(values.max()) - lowest + 1
     if width <= 2 * values.size:

@@ -110,6 +110,7 @@ def examine(
 
 
 def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tuple[Gathered, list[Gathered]]:
+    """Return what the analysis makes of all reports together, and of each; without others if they are no one run."""
     sidecars = read_sidecars([source_of(path) for path in paths])
     try:
         together = gather(paths, reading, sidecars, executor=running)

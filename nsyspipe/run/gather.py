@@ -242,6 +242,7 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
 
 
 def _redo(digest_all: _DigestAll, digests: list[ReportDigest], family: str | None) -> list[ReportDigest]:
+    """Digest again the reports whose windows, or whose hosts' steps, rest on another family."""
     wrong = [at for at, used in enumerate(_used(digests)) if used and digests[at].family != family]
     again = dict(zip(wrong, digest_all([(digests[at].path, family) for at in wrong]), strict=True))
     return [again.get(at, digest) for at, digest in enumerate(digests)]
@@ -329,6 +330,7 @@ def _placed(digests: Sequence[ReportDigest], processes: Sequence[Sequence[P]]) -
 
 
 def _used(digests: Sequence[ReportDigest]) -> list[bool]:
+    """Flag the reports that hold ranks; in a run without device activity, those that may hold hosts' steps."""
     has_ranks = any(digest.processes for digest in digests)
     return [bool(digest.processes if has_ranks else digest.hosts) for digest in digests]
 

@@ -249,6 +249,7 @@ def _pids(reports: Sequence[Examined]) -> list[int]:
 
 
 def _of_a_rank_alone(reports: Sequence[Examined]) -> Answer | None:
+    """Return the answer where one rank alone is there of a job that is known to have had more; else None."""
     is_alone = len(_pids(reports)) == 1 and any(report.is_several for report in reports)
     return _lack("ranks-missing", "the other ranks' reports are missing") if is_alone else None
 
@@ -259,6 +260,7 @@ def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
 
 
 def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
+    """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
     ranks = ranks_or_hosts([report.digest for report in reports])
     if beside.rank_map is not None:
         return Answer(YES, text=f"{shown_ranks(ranks_by_map(ranks, beside.rank_map))} from --rank-map")

@@ -141,6 +141,7 @@ def _agreeing(found: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], list[P
 
 
 def _step_family(sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]) -> tuple[str | None, list[Problem]]:
+    """Return the family that the sidecars name, if it has a member on every rank, or why not."""
     if not (family_of := {sidecar.step_pattern: sidecar.family for sidecar in sidecars if sidecar.step_pattern}):
         return None, []
     families = set(family_of.values())

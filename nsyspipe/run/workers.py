@@ -136,6 +136,7 @@ class Workers(ThreadPoolExecutor):
         return value
 
     def _given_up(self, error: InputError) -> InputError:
+        """Refuse all calls that are left, and those to come; return the first error of all processes."""
         with self._lock:
             self._error = self._error or error
             return self._error
@@ -174,6 +175,7 @@ def serve(parent: int) -> None:
 
 
 def _outcome(request: bytes) -> bytes:
+    """Make one call, and return the error that it raised, or None, and what it returned."""
     try:
         function, args, kwargs = pickle.loads(request)  # noqa: S301 - from our parent
         return pickle.dumps((None, function(*args, **kwargs)), protocol=5)
@@ -283,6 +285,7 @@ def size_of(path: Path) -> int:
 
 
 def _free_memory() -> int:
+    """Return the memory in bytes that new processes may take; 0 when the system does not say."""
     limits = []
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

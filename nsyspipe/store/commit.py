@@ -212,6 +212,7 @@ def _islocked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> 
 
 
 def _listed(new: Directory) -> set[str]:
+    """Return the files that a run is to have; nothing if nobody says, as when it is already so."""
     with contextlib.suppress(FileNotFoundError), new.open_file(_FILES) as file:
         found: object = None
         with contextlib.suppress(ValueError, RecursionError):

@@ -120,6 +120,7 @@ def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:
 
 
 def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[int]:
+    """Yield what each page of a column becomes when it is decompressed, as its header says."""
     at = chunk.get("dictionary") or chunk["pages"]
     end = at + chunk["stored"]
     require(len(_MAGIC) <= at <= chunk["pages"] < end <= end_of_rows, "a column of it does not lie in it")

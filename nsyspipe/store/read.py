@@ -70,6 +70,7 @@ class RunFiles:
         return (self.listed or {}).get(file) or digest_of(content_of(self.store, self.run_id, file))
 
     def _later(self, file: str) -> pa.Buffer:
+        """Read a file that is not at hand; one of another save is an error."""
         path = self.store / layout.published(file, self.run_id)
         if self.listed is not None and file not in self.listed:
             raise DatasetError(str(path), "is missing from the saved run", fix=AGAIN)
@@ -115,12 +116,14 @@ def nulls_first(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _parsed(runs: pa.Buffer, path: Path) -> pa.Table | None:
+    """Return the table `runs`; None if it cannot be used, which who asks for it is told."""
     with contextlib.suppress(DatasetError):
         return table_of(runs, RUNS, path)
     return None
 
 
 def _listed(runs: pa.Table | None) -> dict[str, str] | None:
+    """Return the digests that a run's own row names; None if there are none."""
     if runs is None or not runs.num_rows:
         return None
     with contextlib.suppress(ValueError):  # of which who asks for the details is told

@@ -140,6 +140,7 @@ def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, fo
 
 
 def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
+    """Return the digests of files that a saved run has, if it is the same run; None if it is not."""
     old = SavedRun(store, run.header.run_id)
     with contextlib.suppress(DatasetError):  # nobody can tell
         is_same = old.step_family == run.step_family
@@ -174,6 +175,7 @@ def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) 
 
 
 def _update_index(store: Path, opened: Locked, staged: Staged, saved: pa.Table) -> None:
+    """Put the run that was saved into the store's index; what fails of that costs readers time, and no more."""
     with contextlib.suppress(OSError, ValueError, DatasetError):
         ids, known = {*filter(RUN_ID.fullmatch, run_ids(store))} - {staged.run_id}, read_index(store)
         rows = [known.filter(pc.is_in(known["run_id"], pa.array(ids, pa.string()))), saved]
