@@ -34,7 +34,7 @@ settings.register_profile("fewer", max_examples=N_EXAMPLES, deadline=None, suppr
 settings.load_profile("fewer")
 
 
-def examples(number):
+def examples(number):  # so many in CI, at a desk a quarter, others each time
     number = number if "CI" in os.environ else max(10, number // 4)
     return settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
 

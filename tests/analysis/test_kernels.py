@@ -154,7 +154,7 @@ def slowdown(*kernels, grid=None, block=None):
     return dict(zip(kernel, zip(covered, free, strict=True), strict=True))
 
 
-def between_edges(*kernels):
+def between_edges(*kernels):  # three equal neighbours on either side: all in between are equal
     first = kernels[0] if kernels else EDGE
     edge = (first[0], 50, 50)
     return (*[edge] * 3, *kernels, *[edge] * 3)

@@ -54,7 +54,7 @@ class Trap:
 
 
 @pytest.fixture
-def trap(steady, tmp_path_factory):
+def trap(steady, tmp_path_factory):  # reports, and beside them all that Python could import by mistake
     return Trap(steady, tmp_path_factory.mktemp("mark") / "mark")
 
 

@@ -25,7 +25,7 @@ SEEDS = range(28)
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory):
+def good(tmp_path_factory):  # a run that does not say which files are its own, and another one
     folder = tmp_path_factory.mktemp("good")
     store = unlisted(stored(folder / "store", old_run(folder), events=True))
     shutil.copytree(stored(folder / "alone", other_run(folder)), store, dirs_exist_ok=True)

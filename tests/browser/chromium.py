@@ -43,7 +43,7 @@ class Opened:
         start, end = self.chart(f"[{zoom}.start, {zoom}.end]", chart)
         return start, end
 
-    def wait(self, expression: str) -> None:
+    def wait(self, expression: str) -> None:  # Playwright's own way evaluates text, which the page forbids
         end = time.monotonic() + _PATIENCE_S
         while not self.page.evaluate(expression):
             assert time.monotonic() < end, f"still not: {expression}"
@@ -68,7 +68,7 @@ class Opened:
         return self.page.locator(".tip:visible").inner_text().replace("\u202f", " ")
 
 
-def watch(opened: Opened) -> Opened:
+def watch(opened: Opened) -> Opened:  # and let nothing leave the machine
     page = opened.page
     page.route("**/*", lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort())  # fmt: skip
     page.on("request", lambda request: opened.requests.append(request.url))

@@ -59,12 +59,12 @@ def open_page(browser):
 
 
 @pytest.fixture(scope="module")
-def keep_page(browser):
+def keep_page(browser):  # for all tests of a file, which leave it as they found it
     yield from _opening(browser)
 
 
 @pytest.fixture
-def screenshot():
+def screenshot():  # under NSYSPIPE_SCREENSHOTS, if that is set: it is for people
     folder = os.environ.get("NSYSPIPE_SCREENSHOTS")
 
     def keep(page, name, **options):

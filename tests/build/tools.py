@@ -117,7 +117,7 @@ def edit(path, *statements):
     return path
 
 
-def without_ranges(path, copy):
+def without_ranges(path, copy):  # but NCCL's, as of a program that nobody has annotated
     copy.write_bytes(path.read_bytes())
     ours = "coalesce(text, '') NOT LIKE 'nccl%' AND coalesce(textId, -1) NOT IN (SELECT id FROM {} WHERE value LIKE 'nccl%')"
     return edit(copy, f"DELETE FROM {NVTX} WHERE eventType IN (59, 60) AND {ours.format(STRINGS)}")

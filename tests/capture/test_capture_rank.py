@@ -23,7 +23,7 @@ def status_dir(tmp_path, monkeypatch):
     return folder
 
 
-def nsys_words(folder, script):
+def nsys_words(folder, script):  # an nsys of three words
     return [str(program(folder, "other-name", f"shift 2; {script}")), "profile", "--output=run_%q{RANK}"]
 
 

@@ -162,7 +162,7 @@ def run_with(made):
     return make
 
 
-def as_saved_before(run, folder):
+def as_saved_before(run, folder):  # without what kernels take in summary steps
     save(run, folder)
     run_id = run.header.run_id
     path = places(unlisted(folder, run_id), run_id)["kernels"]

@@ -191,7 +191,7 @@ def answers(rule, given, expected):
 FIRES = {"fires": True}
 
 
-def fired(rule, given):
+def fired(rule, given):  # after checking what holds for every finding
     found = rule(given)
     assert isinstance(found, Finding), found
     assert found.title and found.advice and len(found.action) <= LONGEST_ACTION  # noqa: PT018

@@ -50,7 +50,7 @@ def some(names):
 
 
 @pytest.fixture(scope="module")
-def reports(real, tmp_path_factory):
+def reports(real, tmp_path_factory):  # and nothing else, so that no log is found beside them
     folder = tmp_path_factory.mktemp("reports")
     for report in SAMPLES.glob("*.sqlite"):
         shutil.copy(report, folder)

@@ -94,7 +94,7 @@ class Machine:
         """Put a Python; without site packages it starts faster, and sees no torch and no nvtx but the fake ones."""
         program(self.root / "bin", "python3", f'exec "{sys.executable}" {options} "$@"')
 
-    def put_patience(self, module, **seconds):
+    def put_patience(self, module, **seconds):  # needs a Python with site packages
         self.put_python("")
         at_start = "if any('run_module.py' in word for word in sys.orig_argv):"
         lines = ["import sys", at_start, f"    import {module} as it"]

@@ -97,7 +97,7 @@ def launched_in(member: Range, op: Op) -> bool:
     return op.launch is not None and member.start <= op.launch < member.end
 
 
-def is_part_of_a_step(process: Process, family: str) -> bool:
+def is_part_of_a_step(process: Process, family: str) -> bool:  # layers or micro-batches
     members = members_on(process, family)
     computes = [op for op in process.ops if op.category == "compute" and op.launch is not None]
     updates = [op for op in computes if OPTIMIZER.search(op.name)]

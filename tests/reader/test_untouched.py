@@ -21,7 +21,7 @@ from tests.cli.tools import assert_refused, environment, nsyspipe_run
 WAL_FORMAT = b"\x02\x02"
 
 
-def snapshot(folder):
+def snapshot(folder):  # and the folder's own times: a side file that came and went shows there
     files = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
     return files, folder.stat().st_mtime_ns
 
@@ -102,7 +102,7 @@ def report(tmp_path):
 
 
 @pytest.fixture
-def hold(report):
+def hold(report):  # another process runs statements on it, and keeps it open
     others = []
 
     def start(*statements):

@@ -56,7 +56,7 @@ def assert_same(folder, copies, hosts=("node0",), names="*.sqlite"):
     return original
 
 
-def _comparable(path):
+def _comparable(path):  # but what a copy says in other words
     digest = digest_report(str(path), Reading())
     facts = digest.facts
     # A copy leaves out what identifies the job.

@@ -95,7 +95,7 @@ def places(store: Path, run_id: str = RUN_ID) -> dict[str, Path]:
     return found
 
 
-def unlisted(store: Path, run_id: str = RUN_ID) -> Path:
+def unlisted(store: Path, run_id: str = RUN_ID) -> Path:  # as one of an older nsyspipe
     path = places(store, run_id)["runs"]
     table = pq.read_table(path, partitioning=None)
     details = json.loads(table["details"][0].as_py())

@@ -61,7 +61,7 @@ def test_killed_at_random_moments(expected, saver, store):
     assert (expected.whole(store), left_behind(store)) == ("new", [])
 
 
-def clear_up(store):
+def clear_up(store):  # as the next writer does
     with staged_run(store, "next"):
         pass
 
