@@ -196,16 +196,6 @@ def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None)
     return not (step_ns is None or low_ns is None or high_ns is None or low_ns <= step_ns <= high_ns)
 
 
-def settling_text(steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it") -> str:
-    """Return that so many steps or captures would do, the cheaper one first, beside the steps that both sides have now; nothing of neither."""
-    n, now = max(counts), f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
-    unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
-    ways = [f"about {-(-steps // unit) * unit} steps per capture ({now})"] if steps else []
-    ways += [f"about {captures} captures of each{' like these' if steps else ''}"] if captures else []
-    is_shorter = steps and captures and captures * n < steps
-    return f"{' or '.join(ways[::-1] if is_shorter else ways)} would {aim}" if ways else ""
-
-
 def assumed_text(evidence: Mapping[str, Any]) -> str:
     """Return what a finding's bound assumes, with a comma in front; nothing where it assumes nothing."""
     names = "assumed_slowdown_ratio", "is_conditional", "is_wait_included"
@@ -327,3 +317,13 @@ def _name(one: HostFigures) -> str:
 def report_name(one: HostFigures) -> str:
     """Return a process's report as --rank-map names it: of several processes with the pid."""
     return PurePath(one.report).stem + ("" if one.is_alone else f":{one.pid}")
+
+
+def settling_text(steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it") -> str:
+    """Return that so many steps or captures would do, the cheaper one first, beside the steps that both sides have now; nothing of neither."""
+    n, now = max(counts), f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
+    unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
+    ways = [f"about {-(-steps // unit) * unit} steps per capture ({now})"] if steps else []
+    ways += [f"about {captures} captures of each{' like these' if steps else ''}"] if captures else []
+    is_shorter = steps and captures and captures * n < steps
+    return f"{' or '.join(ways[::-1] if is_shorter else ways)} would {aim}" if ways else ""
