@@ -4,8 +4,6 @@
 >>> run.summary().to_pylist()[0]["comm_share"]  # doctest: +SKIP
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from nsyspipe.version import __version__

@@ -34,8 +34,7 @@ settings.register_profile("fewer", max_examples=N_EXAMPLES, deadline=None, suppr
 settings.load_profile("fewer")
 
 
-def examples(number):
-    """Return the settings of a property: tried on so many examples in CI, at a desk on a quarter, others each time."""
+def examples(number):  # so many in CI, at a desk a quarter, others each time
     number = number if "CI" in os.environ else max(10, number // 4)
     return settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -149,13 +148,11 @@ def real(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def captures(real):
-    """Return the captures of `tests.pairs`, each read once."""
     return Captures(real)
 
 
 @pytest.fixture
 def runs(captures):
-    """Return a function that loads a capture, once for all tests."""
     return captures.run
 
 
@@ -200,20 +197,17 @@ def steady_run(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def without_gpu(tmp_path_factory):
-    """Return a run in which nothing ran on a GPU."""
     path = tmp_path_factory.mktemp("empty") / "empty_0.sqlite"
     return nsyspipe.load(TraceBuilder().range(0, 10, "step 1").write(path), jobs=1)
 
 
 @pytest.fixture(scope="session")
 def board_runs(tmp_path_factory):
-    """Return the runs of `tests.build.plain_steps`."""
     return scoreboard_runs(tmp_path_factory.mktemp("board"))
 
 
 @pytest.fixture
 def steady(tmp_path):
-    """Return the folder of a built run: two ranks, four equal steps."""
     for rank in range(2):
         steady_rank(rank).write(tmp_path / f"steady_{rank}.sqlite")
     return tmp_path

@@ -30,12 +30,10 @@ def run_row(run_id: str, **changes: Any) -> dict[str, Any]:
 
 
 def work_text(busy_ns: float | None = 2e7, kernel: str = "gemm", n_sharing: int = 1, source: str = "ranges") -> str:
-    """Return what is kept of the work of a run whose steps run a kernel ten times."""
     return json.dumps([busy_ns, {kernel: 2e7}, {kernel: 10}, {str(n_sharing): [n_sharing, True]}, source])
 
 
 def finding_row(**changes: Any) -> dict[str, Any]:
-    """Return a row of `findings`."""
     return {
         "id": "single-bucket", "severity": "high", "title": "one all-reduce", "action": "lower bucket_cap_mb",
         "advice": "lower bucket_cap_mb", "saving_ns_per_step": 12.3e6, "evidence": "{}",
@@ -43,7 +41,6 @@ def finding_row(**changes: Any) -> dict[str, Any]:
 
 
 def add_run(store: Path, run_id: str, *, findings: Any = (), **changes: Any) -> str:
-    """Write a run into a store; `changes` are of its row of `runs`. Return its id."""
     first = {f"first_{name}": findings[0][of] for name, of in _FIRST.items()} if findings else {}
     write(store, "runs", run_id, [run_row(run_id, **{"n_findings": len(findings), **first, **changes})])
     write(store, "findings", run_id, [{"run_id": run_id, **row} for row in findings])
@@ -51,7 +48,6 @@ def add_run(store: Path, run_id: str, *, findings: Any = (), **changes: Any) -> 
 
 
 def write(store: Path, table: str, run_id: str, rows: list[dict[str, Any]]) -> Path:
-    """Write one table of a run; return its file."""
     path = file_of(store, table, run_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(DATASET[table].from_rows(rows), path)
@@ -59,12 +55,10 @@ def write(store: Path, table: str, run_id: str, rows: list[dict[str, Any]]) -> P
 
 
 def file_of(store: Path, table: str, run_id: str) -> Path:
-    """Return the file of one table of a run."""
     return store / published(file_name(table), run_id)
 
 
 def days(n: float) -> datetime:
-    """Return a time this many days after the first."""
     return START + timedelta(days=n)
 
 
@@ -75,5 +69,4 @@ def add_series(store: Path, label: str, times_ms: list[float | None], **changes:
 
 
 def series_day(day: int, ms: float | None) -> dict[str, Any]:
-    """Return what a row of `runs` says of the day and the step time of a run."""
     return {"captured_at_utc": days(day), "step_time_ns": ms and 1e6 * ms}

@@ -37,7 +37,6 @@ class Page:
                 (self.tables[-1][-1] if in_cell else self.texts).append(self._shown(token.children))
 
     def _shown(self, tokens):
-        """Return the text that is shown of some inline tokens, and note what else they are."""
         for one in tokens:
             self.tags.add(one.tag)
             self.links += [one.attrs[name] for name in ("href", "src") if name in one.attrs]

@@ -42,7 +42,6 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """Both names, as a test's id."""
         return f"{self.before}->{self.after}"
 
 
@@ -131,17 +130,14 @@ class Measured:
 
     @property
     def error(self) -> float:
-        """Predicted less measured, by the measured."""
         return (self.predicted_ns or 0.0) / self.measured_ns - 1
 
     @property
     def is_inside(self) -> bool:
-        """Whether the measured time is in the range."""
         return self.low_ns <= self.measured_ns <= self.high_ns
 
     @property
     def half_width(self) -> float:
-        """Half the range, by the predicted."""
         return (self.high_ns - self.low_ns) / 2 / (self.predicted_ns or 1.0)
 
 
@@ -160,7 +156,6 @@ def measured(pair: Pair, captures: Captures) -> Measured:
 
 
 def table(rows: Sequence[Measured]) -> str:
-    """Return the rows as a Markdown table, ms and per cent, and the medians under it."""
     lines = [
         "| from | to | change | from ms | predicted | range | measured | error % | inside | half-width % |",
         "|---|---|---|--:|--:|--:|--:|--:|---|--:|",

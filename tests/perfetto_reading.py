@@ -60,7 +60,6 @@ class Track:
 
     @property
     def threads(self):
-        """Return the tracks of streams in order."""
         found = [one for one in self.children if one.descriptor.HasField("thread")]
         return sorted(found, key=lambda one: one.place)
 
@@ -89,12 +88,10 @@ class ReadTrace:
 
     @property
     def ranks(self) -> list[Track]:
-        """Return the tracks of ranks as the page orders them."""
         found = [one for one in self.tracks.values() if one.descriptor.HasField("process")]
         return sorted(found, key=lambda one: one.place)
 
     def flows(self) -> dict[int, list[Slice]]:
-        """Return the slices that each flow links, in order of time, and of the file where times are equal."""
         found: dict[int, list[Slice]] = {}
         for track in self.tracks.values():
             for one in track.slices:

@@ -36,7 +36,6 @@ def agreement(shorter: Int64, longer: Int64, least: float) -> tuple[float, slice
 
 
 def _n_equal(one: Int64, other: Int64) -> int:
-    """Return how many items are equal up to the first that differs."""
     return int(np.append(one != other, True).argmax())
 
 

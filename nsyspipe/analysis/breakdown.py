@@ -246,7 +246,6 @@ def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[
 
 
 def _by_call(blocked: IntervalSet, call: Int64, calls: pa.Table, windows: Windows) -> dict[str, Int64]:
-    """Split the blocked time of each window by the call that explains it."""
     if not len(blocked) or not len(windows):
         return {}
     names = calls["call"].take(pa.array(call)).combine_chunks().dictionary_encode()

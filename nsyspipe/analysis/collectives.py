@@ -367,8 +367,7 @@ def _fused(calls: pa.Table, firsts: Int64, kinds: Int64) -> tuple[pa.Table, Flag
     kind, comm, n_bytes = calls["kind"].to_numpy(), filled(calls["comm_id"]), filled(calls["message_bytes"], 0)
     has_comm, has_bytes = (pc.is_valid(calls[name]).to_numpy() for name in ("comm_id", "message_bytes"))
     highest = np.maximum.reduceat(kind, firsts)  # unnamed calls are the lowest
-    lowest = np.minimum.reduceat(np.where(kind == ANY, N_KINDS, kind), firsts)
-    is_group = (highest == ANY) | (lowest == highest)
+    is_group = (highest == ANY) | (np.minimum.reduceat(np.where(kind == ANY, N_KINDS, kind), firsts) == highest)
     is_group &= fits(highest, kinds) & np.logical_and.reduceat(has_comm, firsts)
     is_group &= np.minimum.reduceat(comm, firsts) == np.maximum.reduceat(comm, firsts)
     # No larger sum is believed.

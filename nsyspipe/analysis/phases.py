@@ -126,7 +126,6 @@ def between_steps(
 
 
 def _longest_of_each(intervals: IntervalSet, parts: IntervalSet) -> IntervalSet:
-    """Return of each interval the longest of its parts, of equal ones the first."""
     owner = np.searchsorted(intervals.starts, parts.starts, side="right") - 1
     order = np.lexsort((parts.starts, parts.starts - parts.ends, owner))
     return parts[order[np.flatnonzero(np.diff(owner[order], prepend=-1))]]
@@ -174,7 +173,6 @@ def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> ND
 
 
 def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
-    """Tell which ranges contain one of another phase: it starts no earlier and ends no later."""
     contains = np.zeros(code.size, np.bool_)
     for phase in np.unique(code):
         own, other = code == phase, code != phase

@@ -331,7 +331,6 @@ def _trains_nothing(keyed: _Keyed, block: slice, unit: slice) -> bool:
 
 
 def _equal_next(codes: Int64, edges: Int64) -> Flags:
-    """Flag the units that the next one repeats key by key."""
     sizes = np.diff(edges)
     places = np.arange(edges[0], edges[-2])
     there = np.minimum(places + np.repeat(sizes[:-1], sizes[:-1]), codes.size - 1)
@@ -357,7 +356,6 @@ def _is_part(names: Int64, edges: Int64) -> bool:
 
 
 def _behind_updates(updates: Int64, anchors: Int64, size: int) -> Int64:
-    """Return the places behind the last of each unit's optimizer kernels."""
     n_units = anchors.size - 1
     distances = np.diff(updates, append=2 * size)
     unit = np.searchsorted(anchors, updates, side="right") - 1

@@ -299,8 +299,7 @@ def select_steps(step: Int64, starts: Int64, is_complete: Flags, n_ranks: int, s
     numbers, index = np.unique(step, return_inverse=True)
     order = np.lexsort((numbers, least_of(index, starts, numbers.size)))
     n_windows = np.bincount(index, minlength=numbers.size)
-    n_complete = np.bincount(index[is_complete], minlength=numbers.size)
-    complete = numbers[order][n_complete[order] == n_ranks]
+    complete = numbers[order][np.bincount(index[is_complete], minlength=numbers.size)[order] == n_ranks]
     if not complete.size:
         return Selection(numbers[order][n_windows[order] == n_ranks], complete, is_fallback=True)
     n_skipped = min(1, complete.size - 1) if skip_first is None else skip_first

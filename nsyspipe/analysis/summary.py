@@ -192,8 +192,7 @@ def levels_of(values: Float64, times: float = _REGULAR_GAP) -> Flags | None:
 
 def period_of(is_long: Flags) -> int | None:
     """Return the distance of the steps of the rarer kind if it is always the same, from end to end."""
-    rarer = is_long if 2 * int(is_long.sum()) <= is_long.size else ~is_long
-    at = np.flatnonzero(rarer)
+    at = np.flatnonzero(is_long if 2 * int(is_long.sum()) <= is_long.size else ~is_long)
     period, *others = np.unique(np.diff(at)).tolist() or [0]
     is_whole = period > 1 and not others and at[0] < period and at[-1] + period >= is_long.size
     return period if is_whole else None

@@ -108,8 +108,7 @@ def between_stages(collectives: pa.Table) -> pa.ChunkedArray:
     users = np.zeros((len(named.dictionary) + 1, numbers.size), np.float32)
     users[code, rank] = 1
     users[-1] = 0  # of those whose communicator is not known
-    pairs = np.unique(code[in_pairs.to_numpy()])
-    is_shared = (users @ users[pairs].T > 1).any(axis=1)
+    is_shared = (users @ users[np.unique(code[in_pairs.to_numpy()])].T > 1).any(axis=1)
     return pc.or_(in_pairs, pa.chunked_array([is_shared[code]]))
 
 

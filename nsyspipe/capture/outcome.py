@@ -106,7 +106,6 @@ def cut_short(said: Program | None) -> str | None:
 
 
 def _loop(said: Program) -> str:
-    """Return what came of a program's loops, over all its epochs."""
     n = f"{said.n_steps} step{'s' * (said.n_steps != 1)}"
     if said.epoch_steps:
         n += " in one epoch" if said.epoch_steps >= said.n_steps else f" in epochs of {said.epoch_steps}"
@@ -202,7 +201,6 @@ def finish(
 def _describe(
     job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], started_at: float, ended_by: str | None
 ) -> list[str]:
-    """Write topology and sidecar, and return what to say of them."""
     key, place = hash_key(), sidecar.Place(str(job.name), job.node_rank, job.n_nodes)
     around = sidecar.gather_surroundings(sidecar.program_directory(job.command))
     if around.topology is not None:

@@ -214,7 +214,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _refused(error: NsyspipeError, *, is_noted: bool = False) -> int:
-    """Say what is wrong, and return the exit status: 0 where it is noted only."""
     print("note: " if is_noted else "error: ", "\n".join(error.lines()), sep="", file=sys.stderr)  # noqa: T201
     return 0 if is_noted else error.exit_code
 

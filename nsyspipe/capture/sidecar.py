@@ -199,7 +199,6 @@ def _ranks(by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program])
 
 
 def _common(programs: Mapping[int, Program], name: str) -> str | None:
-    """Return the text that all ranks that say one say alike; None if they differ."""
     texts = {_text(text) for one in programs.values() if (text := getattr(one, name))}
     return texts.pop() if len(texts) == 1 else None
 

@@ -1,7 +1,5 @@
 """``nsyspipe diff`` and ``nsyspipe compare``: runs beside each other, and a gate for CI."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``nsyspipe doctor``: what this machine or some reports can and cannot answer, and which runs a store has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -195,7 +195,6 @@ def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running
 
 
 def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | None, list[str]]:
-    """Group ``LABEL=FILE`` by label; a file without one is for all."""
     known = [one.label for one in named if one.label is not None]
     grouped: dict[str | None, list[str]] = {}
     for file in files:

@@ -185,7 +185,6 @@ class Outputs:
             open_page(Path(str(self.html)))
 
     def _files(self, inputs: Sequence[Path], is_same: Callable[[str, Path], bool]) -> dict[str, Opener]:
-        """Return what opens each file that was asked for; one in the way is refused, unless it is of the same runs."""
         from nsyspipe.report.files import check_target, writing
 
         files: dict[str, Opener] = {}
@@ -229,7 +228,6 @@ def _replacing(run: Run, store: Path) -> str:
 
 
 def _with_formats(outputs: Kind) -> Kind:
-    """Declare an option for each format that runs alone are written in."""
     for name in FORMATS:
         if name not in {"json", "markdown", "html"}:
             outputs.__annotations__[name] = "str | None"

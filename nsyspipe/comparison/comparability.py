@@ -179,7 +179,6 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 
 
 def _other_work(sides: Sides) -> Iterator[Check]:
-    """Tell of steps that do other work, or of one side that nobody can tell it of."""
     works = [side.work for side in sides]
     if any(work.busy_ns is None for work in works):
         if all(map(n_steps, _runs(sides))):
@@ -254,11 +253,6 @@ def _profiler_overhead(sides: Sides) -> Iterator[Check]:
     if max(map(max, shares)) >= _MUCH_OVERHEAD:
         texts = [" | ".join(f"{100 * one:.1f} %" for one in side) for side in shares]
         yield _check("profiler-overhead", "share of the steps that the profiler's own work takes", texts)
-
-
-def _traced(run: Run) -> str:
-    capture = run.header.capture
-    return ", ".join(sorted(capture.trace)) if capture and capture.trace else _UNKNOWN
 
 
 def _backward_from(run: Run) -> str:
@@ -340,7 +334,7 @@ _TESTS: tuple[Test, ...] = (
     _alike("skipped-steps", "steps skipped at the start", lambda run: str(len(run.skipped_steps))),
     _message_bytes,
     _profiler_overhead,
-    _alike("traces", "traced", _traced, unless=_UNKNOWN),
+    _alike("traces", "traced", lambda run: ", ".join(sorted((run.header.capture and run.header.capture.trace) or [_UNKNOWN])), unless=_UNKNOWN),
     _warnings,
     _alike(
         "cut-off-steps", "cut-off steps among the figures'",

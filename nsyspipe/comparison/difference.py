@@ -76,7 +76,6 @@ def told_apart(sides: Sequence[Side]) -> list[Side]:
 
 
 def _directories(runs: Sequence[Run]) -> list[list[str]]:
-    """Return the directory or store that each run is from, by ever more of its path."""
     places = [(path if path.is_dir() else path.parent).parts for path in (run.inputs[0].absolute() for run in runs)]
     return [[str(Path(*place[-n:])) for place in places] for n in range(1, 1 + max(map(len, places)))]
 

@@ -102,7 +102,6 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
 
 
 def _fraction(table: StepTable, figure: Figure) -> tuple[Float64, Float64] | None:
-    """Return numerator and denominator of each step; None where something was not recorded."""
     above, below = figure.of_step
     if figure.unit == "bytes/s":
         sums, transfer = table.transfers[above], table.transfers["transfer_ns"]

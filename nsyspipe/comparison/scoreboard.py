@@ -224,7 +224,6 @@ class Scoreboard(ShownInNotebooks):
 
     @cached_property
     def _checked(self) -> Callable[[str, str], list[Check]]:
-        """What speaks against comparing two runs, by their labels: each pair is checked once."""
         sides = {side.label: side for side in self.sides}
 
         def checked(one: str, other: str) -> list[Check]:
@@ -294,7 +293,6 @@ class Scoreboard(ShownInNotebooks):
         return run == other or (is_same and not self.rules.is_forced)
 
     def _figures(self, side: Side) -> dict[str, Any]:
-        """Return a run's own figures: of several captures the mean, null where one of them has none."""
         header, tables = side.runs[0].header, self._tables[side.label]
         summaries: list[Mapping[str, Any]] = [run.summary().to_pylist()[0] for run in side.runs]
         # Of rates it is the mean of their times that the speed-up compares.

@@ -192,8 +192,7 @@ def _information(n: float, r: Float64) -> Float64:
 @lru_cache(maxsize=256)
 def _median_cost(n: float, correlations: tuple[float, ...]) -> Float64:
     apart = np.arange(1, min(math.ceil(n), _FURTHEST))
-    alike = np.arcsin(np.asarray(correlations)[:, None] ** apart)
-    return (_MEDIAN_COST + 2 * alike @ (1 - apart / n)) / n
+    return (_MEDIAN_COST + 2 * np.arcsin(np.asarray(correlations)[:, None] ** apart) @ (1 - apart / n)) / n
 
 
 @dataclass(frozen=True, eq=False)

@@ -293,7 +293,6 @@ class Judgement:
 
     @property
     def _is_opposed(self) -> bool:
-        """Whether mean and median differ in sign, and one of them by as much as counts."""
         delta, other = self.difference.delta, self.difference.other_delta
         if delta is None or other is None:
             return False

@@ -137,12 +137,11 @@ def grad_copy(evidence: Evidence) -> Answer:
         parts = {"copies": float(copies[rows].mean()), "gaps_between_copies": float((span - copies)[rows].mean())}
     title = "gradients are copied out of their buckets at the end of backward"
     advice = f"DistributedDataParallel({_VIEW}): gradients live in the buckets, which saves their memory too"
-    figures = copy_evidence(evidence) | ({"saving_ns_per_step_by_part": parts} if parts else {})
+    figures = _copy_evidence(evidence) | ({"saving_ns_per_step_by_part": parts} if parts else {})
     return Finding(title, f"{_VIEW}: no copies out of buckets", advice, sum(parts.values()) if parts else None, figures)
 
 
-def copy_evidence(evidence: Evidence) -> dict[str, float | None]:
-    """Return what the copies between gradients and buckets cost per step."""
+def _copy_evidence(evidence: Evidence) -> dict[str, float | None]:
     figures = evidence.means("grad_copy_ns", "exposed_grad_copy_ns", _COPY_SPAN, "grad_copy_bytes")
     return figures | {"grad_copies_per_step": evidence.mean("n_grad_copies")}
 
@@ -161,7 +160,7 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     title = "DDP wraps a single process, and copies its gradients for nothing"
     advice = "use DistributedDataParallel only when torch.distributed.get_world_size() > 1"
     parts = None if exposed is None or idle is None else {"copies_beside_no_compute": exposed, "idle": idle}
-    figures: dict[str, Any] = {"world_size": evidence.world_size, "idle_ns_per_step": idle, **copy_evidence(evidence)}
+    figures: dict[str, Any] = {"world_size": evidence.world_size, "idle_ns_per_step": idle, **_copy_evidence(evidence)}
     figures |= {"saving_ns_per_step_by_part": parts} if parts else {}
     action = "drop DDP: there is only one process"
     return Finding(title, action, advice, sum(parts.values()) if parts else None, figures)

@@ -91,7 +91,6 @@ def slow_link(evidence: Evidence) -> Answer:
 
 
 def _action(verdict: LinkVerdict, evidence: Evidence) -> str:
-    """Name the setting that keeps GPUs from each other's memory, if that is why; else what would be faster."""
     kind = verdict.evidence["link_kind"]
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
     # Of values that differ between processes all are listed.
@@ -204,7 +203,6 @@ def _total(column: pa.ChunkedArray) -> int | None:
 
 
 def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
-    """Return the bus bandwidth that the run reached, and where its bytes come from."""
     measured = evidence.summary["busbw_bytes_per_s"]
     if measured is not None:
         return float(measured), "payload"

@@ -270,7 +270,6 @@ def _word(word: str, owner: _Owner, mask: Mask) -> str:
 
 
 def _nested(value: str, owner: _Owner, mask: Mask) -> str:
-    """Return the value of an option, which may be NAME=VALUE itself."""
     name, equals, inner = value.partition("=")
     if equals and inner.strip("=") and not owner.is_secret and _is_clean(name):
         return f"{name}={_value(inner, _Owner(name, _hints_at_secret(name)), mask)}"
@@ -302,7 +301,6 @@ def _allowed(value: str, owner: _Owner) -> str | None:
 
 
 def _file_name(value: str) -> str | None:
-    """Return the name of a Python or settings file, without its directory; None for anything else."""
     mark, path = (value[:1], value[1:]) if value.startswith("@") else ("", value)
     if _NO_PATH.search(path):
         return None
@@ -311,7 +309,6 @@ def _file_name(value: str) -> str | None:
 
 
 def _is_plain(stem: str) -> bool:
-    """Tell whether a name looks as if somebody had chosen it, rather than a machine."""
     runs, token = _RUN.findall(stem), _TOKEN.fullmatch(stem)
     if token is not None and not _OF_WORDS.fullmatch(token[1]):
         return False
@@ -354,7 +351,6 @@ def _n_digits(value: str) -> int:
 
 
 def _is_clean(name: str) -> bool:
-    """Tell whether a name is one that people give to options: words and short numbers."""
     return len(name) <= _LONGEST_RUN * 4 and _CLEAN.fullmatch(name) is not None
 
 
@@ -363,7 +359,6 @@ def _parts(name: str) -> set[str]:
 
 
 def _hints_at_secret(name: str) -> bool:
-    """Tell whether a name may be a secret's, an identity's or an address's."""
     parts = _parts(name)
     if "pin" in parts and parts & {"memory", "mem"}:
         return False

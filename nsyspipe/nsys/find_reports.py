@@ -34,7 +34,6 @@ _CLAIMS: dict[Path, int | None] = {}  # entries that this process uses: their lo
 
 
 def _word(path: str) -> str:
-    """Return a path or glob as a word of the shell, no option."""
     return shlex.quote(decoded(f"./{path}" if path.startswith("-") else path))
 
 

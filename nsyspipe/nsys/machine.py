@@ -145,7 +145,6 @@ def _trace_values(patience: Patience, nsys: Program) -> _Found:
 
 
 def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Found:
-    """Ask nsys, which tries it; else go by the kernel's setting."""
     try:
         level = int(root.joinpath("proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii"))
     except (OSError, ValueError):

@@ -3,8 +3,6 @@
 Reports embed the whole environment of the profiled program, secrets included: only the variables named here are read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field

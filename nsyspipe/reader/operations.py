@@ -68,7 +68,6 @@ def _only_process(report: Report) -> int:
 
 
 def _with(rows: pa.Table, **columns: object) -> pa.Table:
-    """Return a table with some columns more, or other ones; a number or None stands in every row."""
     n_rows = rows.num_rows
     for name, values in columns.items():
         column = repeated(values, n_rows) if values is None or isinstance(values, int) else values
@@ -255,7 +254,6 @@ def _ranges(report: Report, strings: Strings, wanted: Wanted, launches: pa.Table
 
 
 def _in_whole_steps(span: tuple[int, int], starts: Int64, ends: Int64) -> tuple[int, int]:
-    """Widen a host time to all of the step ranges that it touches."""
     touched = (ends >= span[0]) & (starts <= span[1])
     first, last = starts[touched].min(initial=span[0]), ends[touched].max(initial=span[1])
     return int(first), int(last)

@@ -237,7 +237,6 @@ def _fill(fields: Fields, rows: Int64, data: NDArray[np.uint8], starts: Int64, l
 
 
 def _multiply(fields: Fields) -> None:
-    """Derive the message size from count and datatype where a payload has no size."""
     datatype, count = fields.values["datatype"], fields.values["count"]
     is_valid = fields.known["datatype"] & (datatype < _DATATYPE_BYTES.size)
     size = _DATATYPE_BYTES[np.where(is_valid, datatype, 0)]

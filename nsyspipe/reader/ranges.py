@@ -83,7 +83,6 @@ def _of_kinds(found: pa.Table, *kinds: int) -> pa.Table:
 
 
 def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[pa.Table, int]:
-    """Return `canonical.RANGES`, and how many of all ranges were dropped for their times."""
     starts, threads = ranges["start"].to_numpy(), ranges["globalTid"].to_numpy()
     ends = filled(ranges["end"], open_end or 0)
     forwards = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)

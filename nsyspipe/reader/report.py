@@ -303,7 +303,6 @@ def main_thread_of(global_pid: int) -> int:
 
 @contextlib.contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """Turn the engine's errors into ours, each naming the file."""
     try:
         yield
     except _ENGINE_ERRORS as error:
@@ -323,7 +322,6 @@ def _translated(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _still_there(path: Path) -> Iterator[None]:
-    """Say that a report which was there a moment ago has gone, or cannot be opened any more."""
     try:
         with readable(path):
             yield

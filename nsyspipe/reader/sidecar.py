@@ -69,7 +69,6 @@ _OF_SIDECAR = {
 
 
 def _checked(found: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, Any]:
-    """Return those of some fields that are there, each checked."""
     return {name: _check(name, found[name], field) for name, field in wanted.items() if found.get(name) is not None}
 
 
@@ -220,8 +219,7 @@ def read_beside(
     problems: list[Problem] = []
     unusable: dict[Path, InputError] = {}
     logs = [path for one in sidecars if wants_log for path in _inside(one, one.log_names, problems)]
-    known = read_nccl_logs(logs, unusable)
-    log, topology = known if len(unusable) < len(logs) else None, None
+    log, topology = read_nccl_logs(logs, unusable) if len(unusable) < len(logs) else None, None
     for one in sidecars if wants_topology else ():
         for path in _inside(one, filter(None, [one.topology_name]), problems):
             try:
@@ -259,7 +257,6 @@ def _unused(path: Path, reason: str) -> Problem:
 
 
 def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
-    """Return the sidecars of a directory whose name fits that of a report, sorted."""
     names: list[str] = []
     # Whoever reads the reports will say what is wrong.
     with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:

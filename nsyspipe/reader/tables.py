@@ -266,7 +266,6 @@ class Pages:
         return found
 
     def _children(self, file: BinaryIO, number: int) -> NDArray[np.int64]:
-        """Return the pages below one that has some."""
         file.seek((number - 1) * self._size)
         page = np.frombuffer(file.read(self._size), np.uint8)
         start = _FILE_HEADER if number == 1 else 0

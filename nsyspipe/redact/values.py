@@ -95,7 +95,6 @@ def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
 
 
 def _names(copying: Copying, table: str) -> Iterable[tuple[int, str]]:
-    """Return a table's names by row."""
     found = copying.report.select(table, {"name": "text"}, derived={"row": "rowid"})
     return zip(found["row"].to_pylist(), found["name"].to_pylist(), strict=True)
 

@@ -30,7 +30,7 @@ def _scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
     at = int(np.searchsorted(timeline.launched, found.launch[last])) - 1
     if at < 0:
         return np.empty(0, np.int64)
-    span = slice(int(np.searchsorted(timeline.reached_step, found.step[last])), at + 1)
+    span = slice(int(np.searchsorted(np.maximum.accumulate(timeline.step), found.step[last])), at + 1)
     # One functor has several kernels, for aligned and for other arrays: `kernel [functor]`.
     word = timeline.names[timeline.name[at]]
     word = word[max(word.find("["), 0) :].lower()

@@ -95,16 +95,10 @@ class RankTimeline:
         return np.append(NEVER, np.maximum.accumulate(self.end))
 
     @cached_property
-    def reached_step(self) -> Int64:
-        """The latest step up to each operation."""
-        return np.maximum.accumulate(self.step)
-
-    @cached_property
     def copies_until(self) -> Int64:
         """Where the copies in a row end that each operation is one of: its own place if it is none."""
         is_copy = self.is_copy | np.array(["copy" in name.lower() for name in self.names], np.bool_)[self.name]
-        ends = np.where(is_copy, is_copy.size, np.arange(is_copy.size))
-        return np.minimum.accumulate(ends[::-1])[::-1]
+        return np.minimum.accumulate(np.where(is_copy, is_copy.size, np.arange(is_copy.size))[::-1])[::-1]
 
 
 def summary_windows(run: Run) -> Windows | None:

@@ -59,7 +59,6 @@ def _ms(name: str, hint: str, from_width: int = 0) -> Field:
 
 
 def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
-    """Return how many there are, and how long they take; of a capture in all."""
     per_step = ("calls_per_step", "time_ns_per_step", "per step", "sum of durations, mean over ranks and steps")
     in_all = ("n_calls", "total_ns", "of all ranks", "sum of durations, of all ranks")
     calls, time, unit, hint = in_all if is_capture else per_step
@@ -68,7 +67,6 @@ def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
 
 
 def _rates(*from_widths: int) -> list[Field]:
-    """Return the bandwidths of nccl-tests, and from which width on each is shown."""
     hints = ("message / transfer", "algbw x 2(n-1)/n for all_reduce, (n-1)/n for gather, scatter, all_to_all")
     return [
         Field(f"{name.partition('_')[0]}\nGB/s", of(name, bandwidth_text), hint=hint, from_width=width, unit="GB/s")

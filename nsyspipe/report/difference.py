@@ -227,7 +227,6 @@ def verdict_text(difference: RunDifference) -> str:
 
 
 def _host_text(difference: RunDifference) -> str:
-    """Return what two sides without device activity do have: the steps of their hosts; nothing of others."""
     times = []
     for side in (difference.baseline, difference.candidate):
         slowest = [max((one.median_ns or 0 for one in host_figures(run.host_steps())), default=0) for run in side.runs]

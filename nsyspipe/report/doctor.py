@@ -1,17 +1,16 @@
 """What ``nsyspipe doctor`` found: what a machine has, what reports can answer, or which runs a store has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow.compute as pc
 
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.names import few, grouped, listed
+from nsyspipe.nsys.machine import Check
 from nsyspipe.report.blocks import Block, Cell, Facts, Field, Heading, Sentence, Table, Troubles, Word, table_of
 from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format
@@ -20,11 +19,8 @@ from nsyspipe.report.markdown import as_markdown
 from nsyspipe.report.units import bytes_text, count_text, ms_text
 from nsyspipe.report.words import troubles
 from nsyspipe.run.doctor import Examination
+from nsyspipe.store.index import StoredRuns
 from nsyspipe.version import __version__
-
-if TYPE_CHECKING:
-    from nsyspipe.nsys.machine import Check
-    from nsyspipe.store.index import StoredRuns
 
 _STEP_TIME = METRICS["step_time"]
 _HEAD = {"schema_version": 1, "tool_version": __version__}

@@ -283,7 +283,6 @@ def _value(value: object) -> str:
 
 
 def _extremes(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:
-    """Return each figure's lowest and highest rank with its value; the lower rank of equal ones."""
     rows, by = run.rank_summary().to_pylist(), itemgetter(1)  # in order of rank
     known = {name: [[row["rank"], row[name]] for row in rows if row[name] is not None] for name in figures}
     return {one: {"lowest": min(of, key=by), "highest": max(of, key=by)} if of else None for one, of in known.items()}

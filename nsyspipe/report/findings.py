@@ -85,11 +85,6 @@ class Finding:
         """What a replay gives, with its share of the step."""
         return f"{self.expected[1]} ({self.expected[0]})" if self.expected else absent
 
-    @property
-    def consists_of(self) -> str:
-        """What the bound is a sum of, and what it assumes, for the end of a sentence."""
-        return f"{self.parts and f' ({self.parts})'}{self.assumed}"
-
     def is_level(self, other: Finding) -> bool:
         """Tell whether a replay gives each about what it gives the other: in either's range."""
         if not (self.replayed and other.replayed) or self.is_limit or other.is_limit:

@@ -1,23 +1,18 @@
 """Blocks in GitHub's Markdown, which one pastes into a pull request: how text is escaped, and whose file it is."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from nsyspipe.errors import shortened
 from nsyspipe.model.names import printable
 from nsyspipe.report import blocks
 from nsyspipe.report.files import head_of
+from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
-
-if TYPE_CHECKING:
-    from nsyspipe.run.run import Run
 
 _LONGEST, _LONGEST_NAME, _LONGEST_TEXT = 300, 80, 600
 _BREAK = "\N{ZERO WIDTH SPACE}"

@@ -1,13 +1,11 @@
 """A run as a Perfetto trace: a process track per rank on one clock, with steps, what is derived of them, and streams."""
 
-from __future__ import annotations
-
 import functools
 import io
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +16,15 @@ from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.analysis.kernels import GRAPH
 from nsyspipe.model.names import ranges
+from nsyspipe.model.options import OnProgress
 from nsyspipe.model.schema import STEPS
 from nsyspipe.model.table import Int64
+from nsyspipe.report.export import Steps
 from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
 from nsyspipe.report.run import left_out_note
 from nsyspipe.report.units import bytes_text
+from nsyspipe.run.run import Run, RunHeader
 from nsyspipe.version import __version__
-
-if TYPE_CHECKING:
-    from nsyspipe.model.options import OnProgress
-    from nsyspipe.report.export import Steps
-    from nsyspipe.run.run import Run, RunHeader
 
 # What is told of each slice.
 _STEP_NOTES = [name for name in STEPS.names if name not in {"rank", "start_ns", "end_ns"}]
@@ -171,13 +167,11 @@ class _RankTracks:
             yield n_written
 
     def _write_lanes(self, track: Track, table: pa.Table, lanes: Iterable[Int64]) -> None:
-        """Write a track for each lane: the first has its own name, further ones a number behind it."""
         for at, rows in enumerate(lanes):
             name = f"{track.name} ({at + 1})" if at else track.name
             self.writer.write_slices(replace(track, name=name, place=track.place + at), table.take(pa.array(rows)))
 
     def _write_ranges(self, group: int, ranges: pa.Table) -> None:
-        """Write the ranges of the host, and from where to where the device ran what was launched in phases."""
         names, notes = pc.coalesce(ranges["phase"], _step_names(ranges)), ranges.select(_RANGE_NOTES)
         starts, ends = _times(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
@@ -268,7 +262,6 @@ def _with_last_rank(collectives: pa.Table) -> pa.Table:
 
 
 def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
-    """Return one rank's operations as slices; communication tells of its collective, and is linked to the other ranks."""
     ids = _flow_ids(collectives)
     found = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, pc.if_else(collectives["is_matched"], ids, None))
     found = found.take(pc.index_in(_flow_ids(events), value_set=ids, skip_nulls=True))

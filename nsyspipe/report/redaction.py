@@ -36,7 +36,6 @@ def _removed(amounts: Iterable[Amount]) -> list[str]:
 
 
 def _places(kind: str, amounts: list[Amount]) -> str:
-    """Name the tables; of columns their number, unless they are unknown."""
     if kind in UNKNOWN:
         return ", ".join(f"{printable(one.place)} ({one.n:,})" for one in amounts)
     columns: dict[str, list[str]] = {}

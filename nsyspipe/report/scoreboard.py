@@ -89,9 +89,9 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=0 if board.sort == "step_time" else _TIME),
         Field("steps/s", of("throughput_steps_per_s", rate_text), hint=_DOCS["throughput_steps_per_s"], unit="steps/s", from_width=0 if board.sort == "throughput" else _RATE),
-        Field("speed-up\nof means", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", peer)),
+        Field("speed-up\nof means", lambda row: _speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", peer)),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, hint="of the speed-up of means; the verdict rests on that of the change", from_width=_INTERVAL),
-        *([Field("over the\nfirst", lambda row: absent if row["label"] in others else speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
+        *([Field("over the\nfirst", lambda row: absent if row["label"] in others else _speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
         *([Field(f"change\nof {judged}", change, hint=f"of the step time against {peer}, and its interval: the verdict is an improvement or a regression where that excludes 0 and the change is {effect} or more", from_width=_CHANGED)] if has_change else []),
         Field(f"verdict\non {judged}", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"].replace("the peer", peer), _VERDICT),
     ]  # fmt: skip
@@ -105,12 +105,10 @@ def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
 
 
 def _run_field(rows: Sequence[Row], heading: str = "run") -> Field:
-    """Return the column of labels, which only long ones need room in which they break."""
     return Field(heading, of("label"), "name" if any(len(row["label"]) > _SHORT for row in rows) else "word")
 
 
 def _of_other_work(board: Scoreboard) -> set[str]:
-    """Return the runs whose steps do other work than those of the first, unless all are judged by force."""
     checks = () if board.rules.is_forced else board.checks.to_pylist()
     return {row["label"] for row in checks if row["blocks"] and row["check"] in {OTHER_WORK, SHARED_BATCH}}
 
@@ -130,8 +128,7 @@ def _figures(rows: Sequence[Row], sort: str | None) -> Table:
     return table_of("What steps go to", rows, fields)
 
 
-def speedup_text(value: float | None, digits: int = 3) -> str:
-    """Return a speed-up, ``1.128x``."""
+def _speedup_text(value: float | None, digits: int = 3) -> str:
     return absent if value is None else f"{value:.{digits}f}x"
 
 
@@ -220,7 +217,6 @@ def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
 
 
 def _why(row: Row) -> str:
-    """Return why a run is not decided, and about how many more steps or captures would settle that where it is known."""
     hint = settling_text(row["peer_settle_steps"], row["peer_settle_captures"], [row["n_summary_steps"]])
     return "; ".join(filter(None, [row["peer_why"], hint]))
 
@@ -229,7 +225,7 @@ def _speed(row: Row, peer: str) -> str:
     """Return a speed-up with its interval, in as many digits as tell it from both ends: ``1.12x the speed of ddp (1.11 to 1.13)``."""
     low, high = row["peer_speedup_low"], row["peer_speedup_high"]
     digits = 3 if low is not None and len({f"{one:.2f}" for one in (low, row["peer_speedup"], high)}) < 3 else 2  # noqa: PLR2004
-    text = f"{speedup_text(row['peer_speedup'], digits)} {f'the speed of {peer}' if peer else 'its speed'}"
+    text = f"{_speedup_text(row['peer_speedup'], digits)} {f'the speed of {peer}' if peer else 'its speed'}"
     return text if low is None else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
 
 
@@ -348,7 +344,6 @@ def scoreboard_page(board: Scoreboard) -> str:
 
 
 def _chart(board: Scoreboard) -> Chart:
-    """Return the chart, from top to bottom: runs, and above each kind of several a heading."""
     drawn: list[Row] = []
     kinds = rows_by_kind(board)
     for kind, rows, kind_text in kinds:

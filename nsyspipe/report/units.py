@@ -81,7 +81,6 @@ def _number(value: float, digits: int, sign: str) -> str:
 
 
 def _decimals(value: float, n_digits: int = 4) -> int:
-    """Return with how many decimals a number has so many significant digits."""
     return max(n_digits - 1 - math.floor(math.log10(abs(float(f"{value:.{n_digits - 1}e}")))), 0) if value else 0
 
 
@@ -128,7 +127,6 @@ def count_text(count: float | None) -> str:
 
 
 def _time_text(ns: float | None) -> str:
-    """Return milliseconds, and what is much shorter in microseconds or nanoseconds, until a column has one unit."""
     if ns is None or not 0 < abs(ns) < _SHORT_NS:
         return ms_text(ns)
     return Quantity(f"{ns / _NS_PER_US:.4g} us" if abs(ns) >= _NS_PER_US else f"{ns:.4g} ns", ns)

@@ -1,19 +1,15 @@
 """The verdict of a run: the sentences that stand before all else, and what to change first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nsyspipe.analysis.traffic import bubble_ns_per_step
 from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.report.findings import Finding, findings_of, is_little
 from nsyspipe.report.units import ms_text, percent_text
 from nsyspipe.report.words import NOT_CLEAR, rank_step_ns, uneven_text
-
-if TYPE_CHECKING:
-    from nsyspipe.run.run import Run
+from nsyspipe.run.run import Run
 
 _percent = partial(percent_text, digits=0)
 # From this share of communication on waiting is worth a word, and what other compute hides; of step time copies.
@@ -59,8 +55,9 @@ def verdict(run: Run) -> str:
     else:
         bubble = (bubble_ns_per_step(run.traffic(), run.header.n_ranks) or 0.0) / wall if wall else 0.0
         lines = [" ".join(_with_comm(summary, of_what, severities.keys(), bubble, amount))]
-        late = (one for one in found if one.id == "straggler" and one is not first_bounded(found))
-        lines += [f"{one.headline}: up to {one.saving} of a step{one.consists_of}." for one in late]
+        late = (one for one in found if one.id == "straggler" and one is not _first_bounded(found))
+        parts_of = ((one, f"{one.parts and f' ({one.parts})'}{one.assumed}") for one in late)
+        lines += [f"{one.headline}: up to {one.saving} of a step{parts}." for one, parts in parts_of]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if (n_ranks := run.header.n_ranks) and n_ranks < (world_size := run.header.world_size or 0):
@@ -72,8 +69,7 @@ def verdict(run: Run) -> str:
     return "\n".join([*gain, *lines] if is_known else [lines[0], *gain, *lines[1:]])
 
 
-def first_bounded(findings: Sequence[Finding]) -> Finding | None:
-    """Return the first of some findings whose worth is known at most."""
+def _first_bounded(findings: Sequence[Finding]) -> Finding | None:
     return next((one for one in findings if one.share), None)
 
 
@@ -111,7 +107,7 @@ def gain_text(findings: Sequence[Finding], *, is_whole: bool = True) -> list[str
 
     It is the largest gain where no other is worth more, of changes that were replayed a clear one. `is_whole` if all was judged.
     """
-    if (first := first_bounded(findings)) is None:
+    if (first := _first_bounded(findings)) is None:
         nothing = "Nothing to gain was found" + ("" if is_whole else ", as far as it could be judged")
         return [] if findings else [f"{nothing}."]
     bounded = [one for one in findings if one.share]

@@ -161,7 +161,6 @@ def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:
 
 
 def _page(found: WhatIf, run: Run) -> str:
-    """Return the page, whose menu has each gain and its range drawn beside zero, the largest gain as long as there is room."""
     step = found.step_time_ns
     rows = [one for one in found.scenarios if one.refused is None]
     # how much less, at most, by the estimate, at least
@@ -174,7 +173,6 @@ def _page(found: WhatIf, run: Run) -> str:
 
 
 def _is_captured(one: Scenario) -> bool:
-    """Tell whether a change is none, since the run has it already."""
     is_same = one.mean_gain_ns is not None and abs(one.mean_gain_ns) < _SAME_NS
     return is_same and not {"link", "bucket_mb", "bandwidth_factor"}.isdisjoint(one.knobs)
 

@@ -296,7 +296,6 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
 
 
 def _slowest(fast: HostFigures, slow: HostFigures) -> str:
-    """Name the slowest process, unless it may only be the one that waits."""
     more = (slow.median_ns or 0) - (fast.median_ns or 0)
     share = f" ({percent_text(more / fast.median_ns)})" if fast.median_ns else ""
     longer = f"its median step takes {host_ms(more)}{share} longer than that of {_name(fast)}"

@@ -160,7 +160,6 @@ def _numbered(ranks: Sequence[Rank[P]], numbers: Sequence[int], *, is_capture: b
 
 
 def _rank_columns(rank: Rank[ProcessDigest], table: pa.Table) -> dict[str, Any]:
-    """Return the columns of one table of a rank, with its number and its steps', times aligned."""
     columns = {name: table[name] for name in table.column_names}
     columns["rank"] = np.full(table.num_rows, rank.number)
     if "member" in columns:
@@ -207,7 +206,6 @@ def _without_comm_of_phases(phases: pa.Table, windows: pa.Table, hidden: Flags) 
 
 
 def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> pa.Table:
-    """Return `schema.STEPS`: the windows, what they mean across ranks, and whether they count."""
     counts = [rank.process.windows.num_rows for rank in across.placed]
     place, step = np.repeat(np.arange(len(counts)), counts), windows["step"].to_numpy()
     starts, ends = (windows[name].to_numpy() for name in ("start_ns", "end_ns"))
@@ -281,7 +279,6 @@ def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hi
 
 
 def _of_ranks(ranks: Ranks, size: int | None, sidecars: RunSidecars, there: frozenset[int]) -> Iterator[Problem]:
-    """State what the ranks lack: a GPU's name, communication, other ranks of the world."""
     for rank in ranks:
         if rank.report.facts.gpu_name(rank.process.pid, rank.process.device_id) is None:
             yield problem("no-gpu-name", rank=rank.number)
@@ -312,7 +309,6 @@ def _lacks_comm(ranks: Ranks, size: int | None) -> bool:
 
 
 def _of_messages(across: comm.CrossRank, digests: Sequence[ReportDigest]) -> Iterator[Problem]:
-    """State that bandwidths are null for want of message sizes, and why the report has none that lacks most."""
     own = np.flatnonzero(across.rows.in_step)
     n_absent = int(np.count_nonzero(comm.message_sizes(across, own)[0] == comm.ABSENT))
     if len(across.placed) < 2 or not n_absent:  # noqa: PLR2004 - one rank sends nothing
@@ -330,7 +326,6 @@ def _of_messages(across: comm.CrossRank, digests: Sequence[ReportDigest]) -> Ite
 
 
 def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: str | None) -> Iterator[Problem]:
-    """State what is wrong with the steps as a whole."""
     if not ranks:
         return
     if why is not None:

@@ -146,7 +146,6 @@ class Cluster(Executor):
             raise InputError(self._place, problem, found=names, fix=_INSTALL)
 
     def _look_for_workers(self) -> None:
-        """Give up when there has been nobody to do the work for some time."""
         import dask
 
         timeout = dask.config.get("distributed.scheduler.no-workers-timeout", None)

@@ -165,7 +165,6 @@ def _as_called(kinds: tuple[CommKind, ...], kind: Int32, called: Int64) -> tuple
 
 
 def _communicator_name(number: int) -> str:
-    """Return NCCL's 64-bit hash of a communicator as it logs it."""
     return f"{number & (2**64 - 1):#x}"
 
 
@@ -345,7 +344,6 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
 
 
 def _shared_nulls(n_rows: int) -> dict[pa.DataType, pa.Array]:
-    """Return the nulls that the blocks of a large table share."""
     return {kind: pa.nulls(BLOCK, kind) for kind in (INT, FLOAT)} if n_rows > BLOCK else {}
 
 

@@ -159,7 +159,6 @@ def _of_host(name: str, answer: Answer, report: Examined) -> Answer:
 
 
 def _words(answers: Sequence[Answer], n_ranks: Sequence[int] | None = None) -> str:
-    """Say what some reports have: counts add up, or are of each rank; equal words are said once."""
     pairs = [*zip(answers, n_ranks or [1] * len(answers), strict=True)]
     # What there is instead counts only where no report has what is asked for.
     counted = [(answer, n) for answer, n in pairs if answer.status != NO] or pairs

@@ -135,7 +135,6 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
 def _unmatched(
     reading: Reading, codes: Int64, families: Sequence[tuple[str, int]], operations: Operations
 ) -> Iterator[Problem]:
-    """State the phases whose pattern was asked for, and is that of no range; and a pattern that is that of no kernel."""
     if reading.comm_kernel is not None and operations.names and not operations.has_named_comm:
         alike = sorted({kernel_label(name) for name in operations.names.values() if LIKE_COMMUNICATION.search(name)})
         shown = ", ".join(map(repr, alike[:_NAMED_FAMILIES])) or "none"
@@ -224,7 +223,6 @@ def _chosen(digests: Sequence[ReportDigest]) -> str | None:
 
 
 def _why_none(digests: Sequence[ReportDigest]) -> str:
-    """Say why no family is of steps: none qualifies, or one named like a step is there just once on every rank."""
     own = [digest for digest in digests if digest.processes]
     for name, _ in own[0].families[:_LARGEST_FAMILIES]:
         n_ranges = [dict(digest.families[:_LARGEST_FAMILIES]).get(name) for digest in own]

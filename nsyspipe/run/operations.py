@@ -62,7 +62,6 @@ def report_operations(task: ReportTask) -> list[OfRank]:
 
 
 def _members(rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: str | None) -> Members:
-    """Return the rank's step ranges, and the rows of those that were read this time."""
     rows = np.empty(0, np.int64)
     if family in families.names and rank.starts.size and ranges.num_rows:
         code = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()]
@@ -122,7 +121,6 @@ def _in_order(tasks: Sequence[ReportTask], jobs: int | None, executor: Executor 
 def _running(
     tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None
 ) -> Iterator[tuple[Executor, int]]:
-    """Yield an executor, and how many tasks to have submitted: one is waited for while the others run."""
     if executor is not None and _takes_work(executor):
         yield executor, (jobs or 4) + 1
         return

@@ -196,7 +196,6 @@ def _is_known(clock: DeviceClock, windows: Windows) -> bool:
 
 
 def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
-    """State what clocks and launches lack."""
     process = events.process_id
     for number, clock in events.clocks.items():
         what: dict[str, Any] = {"device": "the device" if number is None else f"device {number}", "process_id": process}
@@ -215,7 +214,6 @@ def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
 def _measured(
     events: ProcessEvents, capture: Capture, windows: Windows, phases: _Phases, members: Members, *, between: Inputs
 ) -> dict[str, Any]:
-    """Apply every measure to one process: the tables of its digest, by field."""
     operations, recorded, names = events.operations, capture.recorded, capture.operations.names
     device, offset = device_time(operations, windows), events.clock.offset_ns
     kernel_phase = phases_of_launches(phases, operations.kernel_launch)
@@ -267,12 +265,10 @@ def _idle(
 
 
 def _in_backward(phases: _Phases, phase: NDArray[np.int8]) -> Flags | None:
-    """Flag what was launched inside backward ranges; None without such ranges."""
     return (phase == PHASES.index("backward")) if phases["backward"].starts.size else None
 
 
 def _phases_table(costs: Mapping[str, Mapping[str, Int64 | None]], recorded: Recorded) -> pa.Table:
-    """Put phases together; what cannot be told from what the report holds is null."""
     unrecorded = [] if recorded.names else ["compute_ns", "comm_ns", "exposed_comm_ns"]
     if not (recorded.memcpy and recorded.memset):
         unrecorded += ["device_ns", "idle_ns"]

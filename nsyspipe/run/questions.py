@@ -111,7 +111,6 @@ class Examined:
 
 
 def _steps(report: Examined) -> Answer:
-    """Tell which ranges the analysis takes for the steps of this report, and what others there are."""
     digest, step, family = report.digest, report.reading.step, report.family
     others = [(repr(_short(text)), n) for text, n in report.families if text != family][:_SHOWN_FAMILIES]
     with_members = (*(one for one in digest.processes if one.windows.num_rows), *digest.hosts)
@@ -311,7 +310,6 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
 
 
 def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
-    """Tell what is known of the slowest link; between GPUs that reach each other that takes both files."""
     sizes = {world_size([report.digest]) for report in reports}
     known = sizes - {None}
     # A report alone that communicates may be one of many, unless it says how many there are.

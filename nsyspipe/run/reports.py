@@ -82,7 +82,6 @@ class ReportRun(Run):
 
     @cached_property
     def _beside(self) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
-        """The log and the topology, given or named by a sidecar, and what is wrong with the latter."""
         log, topology = self._fabric
         sidecars = self._gathered.sidecars.sidecars
         of_log, of_topology, problems = read_beside(sidecars, wants_log=log is None, wants_topology=topology is None)
@@ -272,7 +271,6 @@ def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
 
 
 def _label(names: Sequence[str]) -> str:
-    """Return what the reports' names have in common, without rank numbers."""
     stems = [Path(name).stem for name in names]
     if len(stems) > 1:
         stems = [re.sub(r"(?i)[._-]*(?:rank)?[._-]*\d+$", "", stem) for stem in stems]

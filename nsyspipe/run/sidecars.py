@@ -128,7 +128,6 @@ def _misfit(found: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
 
 
 def _agreeing(found: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], list[Problem]]:
-    """Drop copies, and all that contradict each other."""
     contents = [replace(one.sidecar, path=one.sidecar.path.parent) for one in found]
     distinct = [one for at, one in enumerate(found) if contents[at] not in contents[:at]]
     claims = Counter(argument for one in distinct for argument in one.by_argument)

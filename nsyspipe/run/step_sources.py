@@ -69,7 +69,7 @@ def process_steps(
     for at, one in enumerate(events):
         units, backward = repeated[at] if family == REPETITION else None, None
         problems: list[Problem] = []
-        members = units.members if units else step_members(one.ranges, families, measured[at], family)
+        members = units.members if units else _step_members(one.ranges, families, measured[at], family)
         if units:
             marked = phase_ranges(one.ranges, codes, members)["optimizer"].member
             is_marked = bool((np.bincount(marked, minlength=members.starts.size) == 1).all())
@@ -85,8 +85,7 @@ def process_steps(
     return steps, family
 
 
-def step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candidate], family: str | None) -> Members:
-    """Return the step ranges of a process with some families; none where it lacks the chosen one."""
+def _step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candidate], family: str | None) -> Members:
     candidate = next((one for one in own if one.name == family), None)
     return _NO_MEMBERS if candidate is None else members_of(ranges, families, candidate)
 
@@ -139,7 +138,7 @@ def digest_hosts(
     """Reduce each process to its digest; ranges that were never closed got `open_end_ns`."""
     digests = []
     for process, (ranges, own) in hosts.items():
-        members = step_members(ranges, families, own, family)
+        members = _step_members(ranges, families, own, family)
         n_members = members.starts.size
         # Such an end lies behind all that were recorded.
         is_closed = np.ones(n_members, np.bool_) if open_end_ns is None else members.ends != open_end_ns

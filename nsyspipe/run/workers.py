@@ -95,7 +95,6 @@ class Workers(ThreadPoolExecutor):
             process.kill()
 
     def _begin(self) -> None:
-        """Start the process of this thread, which lives as long as it does."""
         self._together.wait()
         flags = [flag for name, flag in _FLAGS.items() if getattr(sys.flags, name)]
         with self._lock:

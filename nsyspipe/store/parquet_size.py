@@ -104,7 +104,6 @@ def check_rows(n_rows: int, n_columns: int, n_file: int) -> None:
 
 
 def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:
-    """Return what the footer says of each column of each row group, and the numbers of rows and of columns."""
     root, *columns = footer["schema"] or [{}]
     is_plain = all("children" not in one and one.get("repetition") != _REPEATED for one in columns)
     require(is_plain and root.get("children") == len(columns), "its columns are no plain ones")

@@ -67,7 +67,6 @@ class SavedRun(Run):
 
     @cached_property
     def _details(self) -> Details:
-        """What no column holds, as objects again."""
         try:
             return parse_details(self._row["details"])
         except ValueError as error:
@@ -161,7 +160,6 @@ def parse_details(text: str) -> Details:
 
 
 def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever stands there
-    """Return a value as a declared type, named as annotations name it."""
     needed = kind.removesuffix(" | None")
     if found is None and needed != kind:
         return None

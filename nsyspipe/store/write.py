@@ -65,7 +65,6 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
 
 
 def _metrics(run: Run) -> pa.Table:
-    """Return `schema.METRICS`: the run's figures, then each rank's, each followed by its steps'."""
     wide = (run.summary(), schema.SUMMARY), (run.rank_summary(), schema.RANK_SUMMARY), (run.steps(), schema.STEPS)
     tables = []
     for table, kind in wide:
@@ -169,7 +168,6 @@ def check_store(run: Run, store: Path) -> None:
 
 
 def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:
-    """Write a table of a run, its id before other columns; return the file's digest by its name."""
     ids = pa.DictionaryArray.from_arrays(np.zeros(table.num_rows, np.int32), pa.array([staged.run_id]))
     whole = DATASET[name].table({one: table[one] for one in table.column_names} | {"run_id": ids})
     content, file = _encoded(whole), file_name(name, rank)
@@ -192,7 +190,6 @@ def _update_index(store: Path, opened: Locked, staged: Staged, saved: pa.Table) 
 
 
 def _encoded(table: pa.Table) -> pa.Buffer:
-    """Return a table as a file: small times by their differences, texts by dictionary, the rest as it is."""
     texts = [one.name for one in table.schema if one.type == TEXT or one.name == "run_id"]
     times = [one.name for one in table.schema if one.type == INT and one.name.endswith("_ns")]
     written, encodings = pa.BufferOutputStream(), dict.fromkeys(times, "DELTA_BINARY_PACKED")

@@ -37,7 +37,6 @@ def columns(spans, *ops, recorded=ALL):
 
 
 def row(*ops, span=(0, 100), **options):
-    """Return the only window's figures."""
     return {name: None if one is None else one[0] for name, one in columns([span], *ops, **options).items()}
 
 

@@ -236,7 +236,6 @@ def groups(*ranks, **more):
 
 
 def matched(*ranks, **more):
-    """Return the start times of each collective, rank by rank."""
     rows = side_by_side(*ranks, **more)
     group, required = rows.groups(len(ranks))
     return [rows.start_ns[one].tolist() for one in match(group, rows.rank, required)]

@@ -105,7 +105,6 @@ class Kernel(NamedTuple):
 
 
 def table(calls):
-    """Build `canonical.PAYLOADS` from calls of one process."""
     names = ("start_ns", "message_bytes", "call", "comm_id", "seq", "end_ns")
     columns = {"process_id": [1] * len(calls), "thread_id": [1] * len(calls)}
     columns |= dict.fromkeys(("n_ranks", "rank"), [None] * len(calls))
@@ -133,7 +132,6 @@ NOTHING = (None, None, None)
 
 
 def sized(*sizes):
-    """Return what kernels have of calls of communicator A without a number."""
     return [NOTHING if size is None else (A, None, size) for size in sizes]
 
 
@@ -219,7 +217,6 @@ def test_a_call_is_assigned_to_a_kernel_of_its_collective(by_collective, expecte
 
 # Against the rule, told one event after the other.
 def blocks(calls, kernels):
-    """Yield the payloads and kernels of each block."""
     events = [(one.start, 0, n) for n, one in enumerate(calls)]
     events += [(one.launch, 1, n) for n, one in enumerate(kernels) if one.launch is not None]
     mine, own = [], []
@@ -264,7 +261,6 @@ TIMES = st.lists(st.integers(0, 60), max_size=14, unique=True)
 
 @st.composite
 def events(draw):
-    """Draw calls and kernels at times that all differ."""
     pick = st.sampled_from
     calls, kernels = [], []
     for at in draw(TIMES):

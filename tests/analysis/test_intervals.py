@@ -28,7 +28,6 @@ def pairs(found):
 
 
 def lengths(rows, n_groups):
-    """Call `grouped_lengths` with rows of (group, start, end)."""
     return grouped_lengths(*np.array(rows, np.int64).reshape(-1, 3).T, n_groups).tolist()
 
 
@@ -93,7 +92,6 @@ def test_lengths_of_groups_equal_counting_each_group(groups, far):
     assert lengths(rows, 4) == [len(ticks((a, b) for g, a, b in rows if g == group)) for group in range(4)]
 
 
-# --- operations side by side, and the span of ranges to read --------------------------------------
 TEXTS = {1: "void at::relu<float>(int)", 2: "ncclDevKernel_AllGather_RING_LL(x)", 3: "nccl(x)"}
 NAMES = ("process_id", "start_ns", "end_ns", "device_id", "stream_id", "correlation_id")
 

@@ -19,7 +19,6 @@ NO_PHASE = np.int8(-1)
 
 
 def table_of(*ops, texts=(), phase=None, under=(), spans=()):
-    """Return the rows, kernels standing in order of launch: all of no phase unless told."""
     n_kernels = sum(op.category != "copy" for op in ops)
     phase = np.full(n_kernels, NO_PHASE) if phase is None else np.array(phase, np.int8)
     covered = union(ints(*(a for a, _ in under)), ints(*(b for _, b in under)))
@@ -27,7 +26,6 @@ def table_of(*ops, texts=(), phase=None, under=(), spans=()):
 
 
 def names(*name_ids, texts):
-    """Return the name of the kernels of each row, and how many have it."""
     table, _ = table_of(*(compute(at, at + 1, at, name_id=one) for at, one in enumerate(name_ids)), texts=texts)
     return dict(zip(table["name"].to_pylist(), table["n_kernels"].to_pylist(), strict=True))
 
@@ -156,8 +154,7 @@ def slowdown(*kernels, grid=None, block=None):
     return dict(zip(kernel, zip(covered, free, strict=True), strict=True))
 
 
-def between_edges(*kernels):
-    """Put three neighbours of the same name on either side, so that all in between are equal."""
+def between_edges(*kernels):  # three equal neighbours on either side: all in between are equal
     first = kernels[0] if kernels else EDGE
     edge = (first[0], 50, 50)
     return (*[edge] * 3, *kernels, *[edge] * 3)
@@ -214,9 +211,7 @@ def test_each_of_the_three_neighbours_on_either_side_tells_places_apart(offset):
     same, moved = ([*one[0], "kernel", *one[1]] for one in (place, other))
 
     def run(*surroundings):
-        """Put a free kernel into the first three surroundings, a covered one into the last three."""
-        kernels = [FREE] * 3 + [COVERED] * 3
-        pairs = zip(surroundings, kernels, strict=True)
+        pairs = zip(surroundings, [FREE] * 3 + [COVERED] * 3, strict=True)
         return [one if one != "kernel" else kernel for places, kernel in pairs for one in places]
 
     def of_name_1(kernels):

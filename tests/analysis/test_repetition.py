@@ -78,7 +78,6 @@ _FOREIGN = launches(*(f"inception_{at}" for at in range(90)))  # an evaluation b
 
 
 def dynamic(roll: Roll, *, comm: int = 0) -> list[Launch]:
-    """Return a step of which no two launch the same kernels, but for what communicates and updates."""
     some = launches(*(f"gemm_{number}" for number in roll.integers(0, 30, roll.integers(20, 60))))
     return [*some, *launches(*["nccl_all_reduce"] * comm, thread=AUTOGRAD), *optimizer()]
 
@@ -93,7 +92,6 @@ def noisy(parts: Sequence[Launch], roll: Roll) -> list[Launch]:
 
 
 def every(n: int, parts: Sequence[Sequence[Launch]], block: Sequence[Launch]) -> list[list[Launch]]:
-    """Return the parts with a block behind every n-th of them but the last."""
     return [[*part, *block] if at % n == n - 1 and at < len(parts) - 1 else [*part] for at, part in enumerate(parts)]
 
 
@@ -291,7 +289,6 @@ def test_of_steps_alike_to_the_ns_the_clock_decides_and_where_that_is_between_tw
 
 
 def sender(begins):
-    """Return a rank that shares no collective with others."""
     comm = rank(*(op(start, kind=SEND, member=at) for at, start in enumerate(begins))).process.comm
     return comm, pa.table({"start_ns": np.array(begins) + 40}), 0
 
@@ -330,9 +327,7 @@ def test_operators_of_autograds_engine_say_when_backward_runs():
     assert backward_of_operators(ranges.slice(2, 1), members) is None
 
 
-# --- how alike two sequences are ------------------------------------------------------------------
 def longest_common(one, other):
-    """Return the length of the longest common subsequence, by its recurrence."""
     row = [0] * (len(one) + 1)
     for item in other:
         before = row
@@ -343,7 +338,6 @@ def longest_common(one, other):
 
 
 def changed(sequence, roll, n_changes):
-    """Return a sequence with so many items left out, and as many put in."""
     left = np.delete(sequence, roll.choice(sequence.size, n_changes, replace=False))
     return np.insert(left, np.sort(roll.choice(left.size, n_changes)), roll.integers(0, 9, n_changes))
 

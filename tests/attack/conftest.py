@@ -5,5 +5,4 @@ import pytest
 
 @pytest.fixture
 def attempts(record_property):
-    """Return what a test with several attempts calls once, with their number."""
     return lambda number: record_property("attempts", number)

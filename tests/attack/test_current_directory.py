@@ -54,14 +54,12 @@ class Trap:
 
 
 @pytest.fixture
-def trap(steady, tmp_path_factory):
-    """Two reports, beside them all that Python could import by mistake."""
+def trap(steady, tmp_path_factory):  # reports, and beside them all that Python could import by mistake
     return Trap(steady, tmp_path_factory.mktemp("mark") / "mark")
 
 
 @pytest.fixture(scope="module")
 def console_script(tmp_path_factory):
-    """What pip makes of an entry point: a script in a directory of its own."""
     folder = tmp_path_factory.mktemp("bin")
     (folder / "nsyspipe").write_text("from nsyspipe.__main__ import main\nmain()\n")
     text = (

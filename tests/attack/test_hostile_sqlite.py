@@ -29,8 +29,6 @@ READERS = [lambda path: read_capture(str(path), None), read_counts, look_at]
 
 @pytest.fixture
 def report(tmp_path):
-    """Return a function that makes a report and edits it in SQL."""
-
     def made(*edits, is_tampered=False):
         path = steady_rank(0, version="3.25.0 2026.2.1 mfu").write(tmp_path / "r.sqlite", lazy=False)
         return edit(path, *["PRAGMA writable_schema = ON"] * is_tampered, *edits)
@@ -46,8 +44,6 @@ def assert_refused(path, kind=InputError, match=None):
 
 @pytest.fixture
 def endless(report):
-    """Return a function that makes a report with a view that never ends in place of a table."""
-
     def made(table):
         names = [row[1] for row in query(report(), f"PRAGMA table_info({table})")]
         shown = FOREVER.format(columns=", ".join(f'n AS "{name}"' for name in names))
@@ -134,8 +130,7 @@ def tree_that_meets_itself(path, table, depth):
     size = int.from_bytes(data[16:18], "big")
     n_pages = len(data) // size
     leaf = bytes(data[(root - 1) * size : root * size])
-    pages = [root, *(n_pages + 1 + level for level in range(depth))]
-    for page, below in itertools.pairwise(pages):
+    for page, below in itertools.pairwise([root, *(n_pages + 1 + level for level in range(depth))]):
         n_cells = (size - 12) // 8
         cells = [size - 6 * (cell + 1) for cell in range(n_cells)]
         made = bytearray(size)

@@ -34,7 +34,6 @@ N_KERNELS = 400_000
 
 
 def grow(path):
-    """Add kernels with launches, enough to keep the program busy for a while."""
     with closing(sqlite3.connect(path)) as database:
         for table in (KERNEL, RUNTIME):
             names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
@@ -48,7 +47,6 @@ def grow(path):
 
 
 def family(pid):
-    """Return a process and all that it started."""
     found = [pid]
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         found += [one for child in path.read_text().split() for one in family(int(child))]
@@ -63,7 +61,6 @@ def workers_of(pid):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """Two reports that keep a worker busy for seconds."""
     folder = tmp_path_factory.mktemp("large")
     for rank in range(2):
         grow(steady_rank(rank).write(folder / f"large_{rank}.sqlite"))
@@ -71,7 +68,6 @@ def large(tmp_path_factory):
 
 
 def reading(pid, folder):
-    """Return the processes of a family that have a report open."""
     found = []
     for one in [pid, *workers_of(pid)]:
         with contextlib.suppress(OSError):
@@ -86,7 +82,6 @@ def popen(*words, **more):
 
 
 def started(folder, out, jobs=2):
-    """Start an analysis and return it, with its processes, once a report is being read."""
     more = {"start_new_session": True, "preexec_fn": listening}  # pytest forks from its main thread
     process = popen(folder, "-j", jobs, "--json", out / "run.json", **more)
     eventually(lambda: reading(process.pid, folder) or process.poll() is not None, "it reads")
@@ -95,7 +90,6 @@ def started(folder, out, jobs=2):
 
 
 def starting(folder, _):
-    """Start an analysis and return it, with its processes, once it has some."""
     process = popen(folder, "-j", 2)
     return process, eventually(lambda: workers_of(process.pid), "workers")
 
@@ -261,7 +255,6 @@ def test_a_pool_of_the_caller_that_is_broken_already_is_told_too(steady):
 
 
 def under(limit, number, folder, *words):
-    """Run an analysis under a limit of the system."""
     return subprocess.run(
         program("analyze", folder, *words), env=environment(OPENBLAS_NUM_THREADS="1"), capture_output=True, text=True,
         check=False, timeout=10 * DEADLINE_S, preexec_fn=lambda: resource.setrlimit(limit, (number, number)),

@@ -25,8 +25,7 @@ SEEDS = range(28)
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory):
-    """Return a store of a run that does not say which files are its own, and of another run."""
+def good(tmp_path_factory):  # a run that does not say which files are its own, and another one
     folder = tmp_path_factory.mktemp("good")
     store = unlisted(stored(folder / "store", old_run(folder), events=True))
     shutil.copytree(stored(folder / "alone", other_run(folder)), store, dirs_exist_ok=True)
@@ -196,7 +195,6 @@ def long_text(table):
 
 
 def one_text_many_times(table):
-    """Return a hundred thousand times a text of ten thousand letters, as a dictionary stores it."""
     n_rows = 100_000
     columns = {one.name: pa.nulls(n_rows, one.type) for one in table.schema if one.name != "name"}
     codes = pa.DictionaryArray.from_arrays(pa.array([0] * n_rows, pa.int32()), pa.array(["y" * 10_000]))
@@ -245,7 +243,6 @@ OTHER_TYPES = [
 
 
 def changed(chosen, path):
-    """Change a file of a saved run in place; return what was done, in words."""
     names = [*OF_BYTES, *OF_TABLE, *OF_COLUMN, "value", "value"]
     if path.parent.parent.name in ("runs", "findings"):
         names += [*OF_JSON] * 3
@@ -282,7 +279,6 @@ def _taken(table, rows):
 
 
 def _one_changed(chosen, column, value):
-    """Return a column with one value replaced, and sometimes all of them."""
     values = column.to_pylist()
     if values:
         values[chosen.randrange(len(values))] = value
@@ -310,7 +306,6 @@ def _swapped(chosen, table, at, name):
 
 
 def _mutate(chosen, value, depth=0):
-    """Return a JSON value with one part of it changed."""
     if isinstance(value, dict) and value and (depth == 0 or chosen.random() < 0.8):
         key = chosen.choice(sorted(value))
         if chosen.random() < 0.15:

@@ -64,8 +64,7 @@ def test_a_file_of_another_owner_is_refused(folder, given_away, monkeypatch):
 
 def test_roots_files_count_for_everybody(folder, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 4321)
-    path = folder / "nsyspipe.toml"
-    if path.stat().st_uid == 0:
+    if (folder / "nsyspipe.toml").stat().st_uid == 0:
         assert taken(folder).min_effect == 0.5
     else:
         refused(folder, "belongs to another user")

@@ -345,7 +345,6 @@ SECRET = "hunter-2-Pa55phrase"
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """Return the folder of a run of two ranks full of secrets, and those that must show nowhere."""
     folder = tmp_path_factory.mktemp("planted")
     secrets = {}
     for rank in range(2):
@@ -354,7 +353,6 @@ def planted(tmp_path_factory):
 
 
 def said(done):
-    """Return both streams of a run that answered."""
     assert done.returncode == 0, done.stderr
     return (done.stdout + done.stderr).encode("utf-8", "surrogateescape")
 
@@ -399,8 +397,7 @@ def test_no_secret_is_in_what_analyze_writes(planted, tmp_path):
 def test_an_error_about_a_text_among_numbers_does_not_quote_it(tmp_path, command):
     path = steady_rank(0).domain("NCCL", 1).write(tmp_path / "a.sqlite")
     edit(path, *(f"UPDATE {name} = '{SECRET}' WHERE rowid = 1" for name in ("StringIds SET id", f"{KERNEL} SET start")))
-    more = [tmp_path / "copy.sqlite"] if command == "redact" else []
-    done = nsyspipe_here(command, path, *more)
+    done = nsyspipe_here(command, path, *[tmp_path / "copy.sqlite"] if command == "redact" else [])
     assert "Traceback" not in done.stderr
     assert found_in((done.stdout + done.stderr).encode(), {"it": SECRET}) == []
 

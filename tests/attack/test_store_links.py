@@ -34,7 +34,6 @@ FILES = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return two versions of a run, and another run, all read from stores."""
     folder = tmp_path_factory.mktemp("runs")
     made = [make(folder) for make in (old_run, new_run, other_run)]
     return [nsyspipe.load(stored(folder / f"store{at}", run, events=True)) for at, run in enumerate(made)]
@@ -58,7 +57,6 @@ def never_waits():
 
 @pytest.fixture
 def outside(tmp_path):
-    """Return a directory of somebody else, with what a store may have in it."""
     outside = tmp_path / "outside"
     files = ["part-0.parquet", "alive", "staging/x/alive", "switch/x/steps.parquet", "rank=0/part-0.parquet", "mine"]
     for name in (*files, f"run_id={RUN_ID}/part-0.parquet"):
@@ -74,7 +72,6 @@ def assert_same(found, run):
 
 
 def tree(folder):
-    """Return everything in a directory, with its bytes or target and its time of change."""
     return {
         str(path.relative_to(folder)): (
             path.is_symlink() and path.readlink(),

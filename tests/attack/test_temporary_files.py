@@ -101,7 +101,6 @@ def test_a_user_s_hidden_files_and_directories_stay(tmp_path, name):
 
 @pytest.fixture
 def folder_left(tmp_path):
-    """A scratch directory as a killed export leaves it."""
     folder = tmp_path / LEFT
     folder.mkdir(mode=0o700)
     os.close(claim(folder))
@@ -136,7 +135,6 @@ def test_a_directory_with_anything_else_stays(tmp_path, folder_left, change):
 
 @pytest.fixture
 def job_left(tmp_path, monkeypatch):
-    """The directory of a job as SIGKILL leaves it, with one of its rank, in an empty TMPDIR."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     job = tmp_path / "nsyspipe-abcd1234"
     for folder in (job, job / "nsyspipe-efgh5678"):

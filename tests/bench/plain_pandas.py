@@ -56,7 +56,6 @@ def totals(path: str) -> dict[str, int]:
 
 
 def inside(kernels: pd.DataFrame, ranges: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Add the range that holds each kernel's launch."""
     opened = ranges[["start", "end", column]].rename(columns={"start": "opened", "end": "closed"})
     found = pd.merge_asof(kernels.sort_values("launch"), opened, left_on="launch", right_on="opened")
     found[column] = found[column].where(found["launch"] < found["closed"])
@@ -64,7 +63,6 @@ def inside(kernels: pd.DataFrame, ranges: pd.DataFrame, column: str) -> pd.DataF
 
 
 def covered(rows: pd.DataFrame, low: int, high: int) -> int:
-    """Return the union length inside a window."""
     rows = rows.sort_values("start")
     start, end = rows["start"].clip(low, high), rows["end"].clip(low, high)
     group = (start > end.cummax().shift(fill_value=low)).cumsum()

@@ -56,8 +56,6 @@ _SUMS = {"int": 'sum("{}" & 16777215)', "sql": "sum(({}) & 16777215)", "text": _
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Return a function that generates reports."""
-
     def write(n_kernels, n_ranks):
         folder = tmp_path_factory.mktemp("bench")
         n_steps = max(n_kernels // 1000, 4)
@@ -73,8 +71,6 @@ def reports(request, written):
 
 @pytest.fixture
 def shown(capsys):
-    """Return a function that prints lines whatever pytest captures."""
-
     def show(*lines):
         with capsys.disabled():
             print("", *lines, sep="\n")
@@ -260,7 +256,6 @@ def test_speed_of_matching_clocks_and_waiting(shown):
 
 # What a process more costs in a small report: one of 500 processes, and one of 5 000.
 def with_processes(path, n_processes):
-    """Write a report of one rank, with the rows of its process copied to others."""
     steady_rank(0, world_size=1).write(path)
     with contextlib.closing(sqlite3.connect(path)) as database:
         tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")]

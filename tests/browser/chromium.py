@@ -39,13 +39,11 @@ class Opened:
         return self.page.evaluate(script, chart)
 
     def zoom(self, chart: str) -> tuple[float, float]:
-        """Return the visible part of the x axis, per cent."""
         zoom = "chart.getOption().dataZoom[0]"
         start, end = self.chart(f"[{zoom}.start, {zoom}.end]", chart)
         return start, end
 
-    def wait(self, expression: str) -> None:
-        """Wait until an expression holds: Playwright's own way evaluates text, which the page's policy forbids."""
+    def wait(self, expression: str) -> None:  # Playwright's own way evaluates text, which the page forbids
         end = time.monotonic() + _PATIENCE_S
         while not self.page.evaluate(expression):
             assert time.monotonic() < end, f"still not: {expression}"
@@ -55,7 +53,6 @@ class Opened:
         self.page.evaluate("nsyspipe.lifecycle.drawAll()")
 
     def show(self, element_id: str) -> None:
-        """Scroll to an element and let the browser draw."""
         scroll = "id => document.getElementById(id).scrollIntoView({behavior: 'instant', block: 'center'})"
         self.page.evaluate(scroll, element_id)
         self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # fmt: skip
@@ -68,12 +65,10 @@ class Opened:
     def tooltip(self) -> str:
         seen = "one => one.checkVisibility({ visibilityProperty: true })"  # that of another chart goes a moment later
         self.wait(f"[...document.querySelectorAll('.tip')].filter({seen}).length === 1")
-        tip = self.page.locator(".tip:visible")
-        return tip.inner_text().replace("\u202f", " ")
+        return self.page.locator(".tip:visible").inner_text().replace("\u202f", " ")
 
 
-def watch(opened: Opened) -> Opened:
-    """Note every request and every complaint, and let nothing leave the machine."""
+def watch(opened: Opened) -> Opened:  # and let nothing leave the machine
     page = opened.page
     page.route("**/*", lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort())  # fmt: skip
     page.on("request", lambda request: opened.requests.append(request.url))

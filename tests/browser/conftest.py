@@ -59,14 +59,12 @@ def open_page(browser):
 
 
 @pytest.fixture(scope="module")
-def keep_page(browser):
-    """Return a function that opens a page for all tests of a file, which leave it as they found it."""
+def keep_page(browser):  # for all tests of a file, which leave it as they found it
     yield from _opening(browser)
 
 
 @pytest.fixture
-def screenshot():
-    """Return a function that keeps a screenshot under NSYSPIPE_SCREENSHOTS, if that is set: it is for people."""
+def screenshot():  # under NSYSPIPE_SCREENSHOTS, if that is set: it is for people
     folder = os.environ.get("NSYSPIPE_SCREENSHOTS")
 
     def keep(page, name, **options):
@@ -89,7 +87,6 @@ def check_accessible():
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory, real):
-    """Return a function that writes one of the pages above, once."""
     folder = tmp_path_factory.mktemp("pages")
 
     def path_of(name):

@@ -69,8 +69,7 @@ def hostile_diff(folder, real):
     return diff(Side(LABEL, (plain,)), Side(LABEL * 4, (hostile(folder, real),)), force=True)
 
 
-def host(folder, _):
-    """Compare with a run that has host steps only: neither waterfall nor its timeline."""
+def host(folder, _):  # host steps only: neither waterfall nor its timeline
     return diff(plain_run(folder / "device", [steps(90)]), host_run(folder))
 
 
@@ -89,14 +88,12 @@ def two(store):
     add_series(store, "nightly", [100, 113])
 
 
-def jobs(store):
-    """Write two jobs: one got longer on the fifth day, the other runs on 8 GPUs and has a run without a step time."""
+def jobs(store):  # one got longer on the fifth day, the other has a run without a step time
     add_series(store, "small", [100, 100, 100, 100, 112, 112, 112, 113], findings=[finding_row()])
     add_series(store, "large", [50, 50, None, 50, 50, 50], world_size=8, n_ranks=8)
 
 
-def study(store):
-    """Write four variants, each with a label of its own, one without a time of capture."""
+def study(store):  # each with a label of its own, one without a time of capture
     for at, (label, ms) in enumerate((("base", 100), ("bucket25", 80), ("bucket100", 90))):
         add_run(store, label, label=label, captured_at_utc=days(at / 24), step_time_ns=ms * 1e6)
     add_run(store, "undated", label="undated", captured_at_utc=None, step_time_ns=95e6)
@@ -122,13 +119,11 @@ def many():
 
 
 def real_run(real, name):
-    """Open a real run with what lies beside it: NCCL's log and the topology of its machine."""
     log, topology = sorted(LOGS.glob(f"{name}.nccl.log")), LOGS / f"topo-{name.split('-')[1]}.txt"
     return load(sorted(real.glob(f"{name}_[0-9].sqlite")), nccl_log=log, topology=topology)
 
 
 def page_of(name, folder, real):
-    """Return the page of a name: of a store, a scoreboard, a difference, or a run, which may be a real one."""
     make = globals().get(name.replace("-", "_"))
     if name in STORES:
         stored = make() if name == "many" else make(folder / "store") or stored_runs(folder / "store")

@@ -284,7 +284,6 @@ def test_the_picture_of_the_readme(open_page, screenshot, scheme):
     assert opened.page.screenshot()[16:24] == (SAMPLES.parent / f"docs/images/page-{scheme}.png").read_bytes()[16:24]
 
 
-# --- the pages of differences and scoreboards: pointing, zooming, the theme, a narrow screen ------
 @pytest.fixture(scope="module")
 def kept(written, keep_page):
     opened = keep_page(written("faster"))

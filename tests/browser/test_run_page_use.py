@@ -94,8 +94,7 @@ def test_the_address_names_a_rank_whose_rows_are_marked(written, open_page):
     opened.page.evaluate("window.location.hash = 'step=11&rank=1'")
     opened.wait("document.querySelectorAll('#stragglers .is-linked').length === 1")
     assert opened.page.locator("#stragglers .is-linked td").first.inner_text() == "1"
-    top = opened.page.evaluate("document.getElementById('timeline').getBoundingClientRect().top")
-    assert 0 <= top < 120
+    assert 0 <= opened.page.evaluate("document.getElementById('timeline').getBoundingClientRect().top") < 120
     opened.page.evaluate("window.location.hash = 'kernels'")
     opened.wait("document.querySelectorAll('.is-linked').length === 0")
 
@@ -148,7 +147,6 @@ SHOWN = """([lane, line, ...colours]) => {
 
 
 def shown(ground, colours, pixels, pixel_ns):
-    """Return the ns of each colour: that on whose way from the ground a pixel lies nearest, as far as it lies on it."""
     over, ways = np.reshape(pixels, (-1, 4))[:, :3] - ground, np.subtract(colours, ground)
     strength = over @ ways.T / (ways**2).sum(axis=1)
     off = np.linalg.norm(over[:, None] - strength[:, :, None] * ways, axis=2)
@@ -349,7 +347,6 @@ MOST_BYTES, MOST_MS = 2_000_000, 15_000
 
 @pytest.fixture(scope="module", params=[(8, 20_000, 20), (64, 3_000, 100), (2, 12_000, 400)])
 def large(request, tmp_path_factory):
-    """Return the page of a run with as many bars, ranks or steps as a page ever draws."""
     n_ranks, n_kernels, n_steps = request.param
     folder = tmp_path_factory.mktemp("large")
     reports = [generate(folder / f"r_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks) for rank in range(n_ranks)]

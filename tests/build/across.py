@@ -43,12 +43,10 @@ def load(builders, folder, **options):
 
 
 def collectives(run, *names, step=1):
-    """Return some columns of the collectives of one step, in order of (collective, rank)."""
     return [tuple(row[name] for name in names) for row in run.collectives().to_pylist() if row["step"] == step]
 
 
 def waits(run, rank=None):
-    """Return the waiting time of each step, of one rank or rank by rank."""
     if rank is None:
         return [waits(run, one) for one in run.ranks["rank"].to_pylist()]
     return [row["wait_ns"] for row in run.steps().to_pylist() if row["rank"] == rank]
@@ -59,5 +57,4 @@ def stragglers(run):
 
 
 def said_of_clocks_and_matching(run):
-    """Return the codes of the problems that clocks or matching have."""
     return [code for code in codes(run) if code in _CODES]

@@ -45,7 +45,6 @@ class Ddp:
         return dataclasses.replace(self, **fields)
 
     def write(self, folder, name="ddp"):
-        """Write a report per rank and return the glob that names them."""
         folder.mkdir(exist_ok=True)
         builders = [self._builder(rank) for rank in range(self.n_ranks)]
         free = [1000 * MS] * self.n_ranks

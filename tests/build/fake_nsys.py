@@ -73,7 +73,6 @@ def take_nsys_away(monkeypatch):
 
 
 def calls(nsys):
-    """Return the command lines of the exports that a fake nsys was asked for."""
     log = nsys.with_name("nsys.calls")
     return log.read_text().splitlines() if log.exists() else []
 

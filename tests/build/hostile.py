@@ -20,7 +20,6 @@ _STEP_NS = 1_000_000
 
 
 def hostile_rank(rank: int, n_steps: int = 3) -> TraceBuilder:
-    """Return a rank of a small run of two with hostile names of steps, kernels, calls, host and GPU."""
     builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18)
     builder.gpu(name=f"GPU {HOSTILE[1]}").host(f"host {HOSTILE[0]}")
     builder.meta(EXPORT_SCHEMA_VERSION=DEFAULT.split(maxsplit=1)[0], EXPORT_PRODUCT_VERSION=HOSTILE[3])  # fmt: skip
@@ -44,7 +43,6 @@ def hostile_rank(rank: int, n_steps: int = 3) -> TraceBuilder:
 
 
 def hostile_log(path: Path) -> Path:
-    """Write what NCCL would log with hostile settings."""
     lines = ["NCCL version 2.21.5+cuda12.4"]
     lines += [f"NCCL_SETTING_{at} set by environment to {name}." for at, name in enumerate(HOSTILE)]
     path.write_text("".join(f"node0:1000:1000 [0] NCCL INFO {line}\n" for line in lines), encoding="utf-8")
@@ -52,6 +50,5 @@ def hostile_log(path: Path) -> Path:
 
 
 def write_hostile_run(folder: Path) -> list[Path]:
-    """Write the reports of a run of two, under hostile file names."""
     names = ("<img src=x onerror=alert(7)>", "{{7*7}}<script>attacked=8<")
     return [hostile_rank(rank).write(folder / f"{name}_{rank}.sqlite") for rank, name in enumerate(names)]

@@ -84,7 +84,6 @@ def ranges(*rows: tuple[int, int, int, str | None], libraries: tuple[int, ...] =
 
 
 def texts_of(table):
-    """Return the dictionary of the ranges' texts, to which families and phase codes belong."""
     return table["text"].combine_chunks().dictionary
 
 
@@ -95,7 +94,6 @@ def members(*spans: tuple[int, int], thread: int = 1, rows: tuple[int, ...] | No
 
 
 def windows(*spans: tuple[int, int]) -> Windows:
-    """Build complete windows of the given times; window i is of member i."""
     starts, ends = ints(*(start for start, _ in spans)), ints(*(end for _, end in spans))
     return Windows(np.arange(len(spans)), starts, ends, np.ones(len(spans), np.bool_))
 
@@ -111,12 +109,10 @@ def calls(*rows: tuple[int, int, str]) -> pa.Table:
 
 
 def listed(columns: dict[str, Any]) -> dict[str, Any]:
-    """Turn columns of arrays into lists, which compare whole; None stays."""
     return {name: None if one is None else one.tolist() for name, one in columns.items()}
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> dict[str, Any]:
-    """Return the first columns of a table of rows."""
     return {"process_id": [PROCESS] * len(rows)} | {name: [row[at] for row in rows] for at, name in enumerate(names)}
 
 

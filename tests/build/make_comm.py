@@ -15,7 +15,6 @@ SEND = CommKind("send_recv", None, None)
 
 
 def op(start, *, kind=SUM, member=0, order=0, comm=None, seq=None, n_bytes=None, called=None):
-    """Return an operation of 10 ns."""
     return {
         "start_ns": start, "end_ns": start + 10, "member": member, "kind": kind, "stream_order": order,
         "comm_id": comm, "seq_number": seq, "message_bytes": n_bytes, "called": called, "launched_in": None,

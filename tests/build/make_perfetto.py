@@ -21,7 +21,6 @@ def rank_row(rank, shift=0, gpu="NVIDIA H200", host="node0"):
 
 
 def step_row(start, end, step=0, rank=0, **figures):
-    """Return a step; figures are null unless they are given."""
     fixed = {"is_complete": True, "in_summary": True, "wall_ns": end - start}
     return {"rank": rank, "step": step, "start_ns": start, "end_ns": end, **fixed, **figures}
 
@@ -65,7 +64,6 @@ def trace_bytes(ops, *, ranks=None, steps=(), collectives=(), ranges=(), family=
 
 
 def a_run(header, ranks, operations, family=None, steps=None, collectives=None):
-    """Return what a trace needs of a run."""
     steps, collectives = steps or schema.STEPS.empty(), collectives or schema.COLLECTIVES.empty()
     return SimpleNamespace(
         header=header, ranks=ranks, step_family=family, is_capture=family is None, steps=lambda: steps, collectives=lambda: collectives,

@@ -26,7 +26,6 @@ def first_of(n, transfer=80 * MS):
 
 
 def asked(folder, run, **changes):
-    """Write the run's reports into a folder and ask."""
     return whatif(nsyspipe.load(run.write(folder)), **changes)
 
 
@@ -51,7 +50,6 @@ _OF_KERNELS = """where correlationId in (select correlationId from CUPTI_ACTIVIT
 
 
 def forget_launches(report, name, n):
-    """Take the first n launches of the kernels with that name out of a report."""
     with contextlib.closing(sqlite3.connect(report)) as connection, connection:
         words = f"delete from CUPTI_ACTIVITY_KIND_RUNTIME {_OF_KERNELS} order by start limit ?2)"
         assert connection.execute(words, (name, n)).rowcount == n

@@ -43,7 +43,6 @@ class PayloadLayout:
     type: int = 1
 
     def rows(self, domain: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return the rows of NVTX_PAYLOAD_SCHEMAS and NVTX_PAYLOAD_SCHEMA_ENTRIES."""
         key = {"domainId": domain, "schemaId": self.schema}
         size = self.size if self.is_stated else None
         schema = {"type": self.type, "numEntries": len(self.entries), "payloadSize": size}
@@ -63,8 +62,7 @@ def blob(layout: PayloadLayout, fields: dict[str, int]) -> bytes:
     """Return what nsys stores: its header, which does not name the domain, then the payload."""
     payload = layout.pack(fields)
     low, high = layout.schema % 2**32, layout.schema >> 32
-    header = struct.pack("<QIIQQ", 1, low, high, len(payload), 32 + len(payload))
-    return header + payload
+    return struct.pack("<QIIQQ", 1, low, high, len(payload), 32 + len(payload)) + payload
 
 
 COMM, BYTES, RANKS, RANK = "NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Rank"

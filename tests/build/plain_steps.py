@@ -31,7 +31,6 @@ def plain_rank(rank, steps, *, world_size=None, gpu="NVIDIA H200", name="step", 
 
 
 def write_run(folder, ranks, **options):
-    """Write a report per rank, each a list of steps; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     options.setdefault("world_size", len(ranks))
     for rank, steps in enumerate(ranks):
@@ -40,19 +39,16 @@ def write_run(folder, ranks, **options):
 
 
 def plain_run(folder, ranks, **options):
-    """Write a run and open it."""
     return nsyspipe.load(write_run(folder, ranks, **options), jobs=1)
 
 
 def host_run(folder):
-    """Write a run of host steps only, and open it."""
     builder = TraceBuilder(pid=1).env(RANK=0, WORLD_SIZE=1).session(10**18)
     for step in range(4):
         builder.range(1000 * step, 1000 * step + 900, f"step {step}")
     return nsyspipe.load(builder.write(folder / "host.sqlite"), jobs=1)
 
 
-# --- runs for scoreboards: walls of 130, 131, 132 ms and so on around a mean ----------------------
 MS = 10**6
 # Name -> compute of the first step in ms, summary steps, ranks.
 RUNS = {
@@ -67,7 +63,6 @@ def steps(compute, n=12, comm=20):
 
 
 def scoreboard_runs(folder, names=tuple(RUNS), **options):
-    """Write runs by name and open them; each is captured at a time of its own."""
     return {
         name: plain_run(folder / name, [steps(compute, n)] * ranks, start=10**18 + place * 10**12, **options)
         for place, (name, (compute, n, ranks)) in enumerate(RUNS.items())

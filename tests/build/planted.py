@@ -56,13 +56,11 @@ def forms(secret: str) -> list[bytes]:
 
 
 def found_in(data: bytes, secrets: dict[str, str]) -> list[str]:
-    """Return the places whose secret is among some bytes, in any encoding and case."""
     data = data.lower()
     return [place for place, secret in secrets.items() if any(form in data for form in forms(secret.lower()))]
 
 
 def planted_rank(secrets: dict[str, str], rank: int = 0) -> TraceBuilder:
-    """Return a rank of a steady run with payloads, and a secret wherever a builder can put one."""
     builder = steady_rank(rank, version=NEW)
     builder.schema = schemas()["3.11.1 2024.2.3"] | builder.schema
     nullable(builder)
@@ -127,7 +125,6 @@ def _ranges(builder: TraceBuilder, secrets: dict[str, str]) -> None:
 
 
 def plant(path: Path, secrets: dict[str, str] | None = None, rank: int = 0) -> dict[str, str]:
-    """Write a report with secrets everywhere, and return them by place."""
     secrets = _Secrets(secrets or {})
     planted_rank(secrets, rank).write(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
@@ -164,7 +161,6 @@ def _strange_values(database: sqlite3.Connection, secrets: dict[str, str]) -> No
 
 
 def _schema(database: sqlite3.Connection, secrets: dict[str, str]) -> None:
-    """Put secrets where SQLite keeps the text of statements."""
     database.execute(f"ALTER TABLE {KERNEL} ADD COLUMN extra TEXT DEFAULT '{secrets['default']}'")
     database.execute(f"UPDATE {KERNEL} SET extra = ?", (secrets["unknown column"],))
     database.execute(f"ALTER TABLE {RUNTIME} ADD COLUMN name TEXT /* {secrets['comment']} */")

@@ -45,7 +45,6 @@ DRIVER_FILE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.
 
 
 def program(folder, name, script):
-    """Write an executable shell script."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -54,7 +53,6 @@ def program(folder, name, script):
 
 
 def printing(**outputs):
-    """Return a script that prints a text by its first argument."""
     cases = "\n".join(f"{name}) cat <<'END'\n{text}\nEND\n;;" for name, text in outputs.items() if text)
     return f"case $(echo $1 | tr -d -) in\n{cases}\n*) exit 3;;\nesac"
 
@@ -72,12 +70,10 @@ def listening():
 
 
 def have_ended(pids):
-    """Tell that processes are gone, or soon will be."""
     return within(10, lambda: not any(map(is_running, pids.split())), f"{pids} end")
 
 
 def within(seconds, condition, what):
-    """Wait until a condition holds, and return what it gave; fail when that takes too long."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not in {seconds} s: {what}"

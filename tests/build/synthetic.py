@@ -165,8 +165,7 @@ def _times(run: Program, own: np.random.Generator, copy_length: Int64, begin: in
     first = np.flatnonzero(np.diff(run.step, prepend=-1))
     length[first[1:] - 1] += loading[1:]
     place = begin + loading[0] + np.cumsum(length) - length
-    until = np.maximum.accumulate(np.where(is_comm, place + transfer, 0))
-    is_under = until > place
+    is_under = np.maximum.accumulate(np.where(is_comm, place + transfer, 0)) > place
     chunk = np.flatnonzero(np.diff(run.step * 3 + run.phase, prepend=-1))
     since = np.repeat(chunk, np.diff(np.append(chunk, size)))
     called = place[since] - 10_000 + 4000 * (np.arange(size) - since)

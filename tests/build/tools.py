@@ -39,13 +39,11 @@ def figures(run, *, rank=0, step=1):
 
 
 def numbered(run, column):
-    """Return rank by another column of the ranks, and where ranks are from."""
     (source,) = set(run.ranks["rank_source"].to_pylist())
     return dict(zip(run.ranks[column].to_pylist(), run.ranks["rank"].to_pylist(), strict=True)), source
 
 
 def rows(table, *names):
-    """Return some columns of a table, as a tuple per row."""
     return [tuple(row[name] for name in names) for row in table.to_pylist()]
 
 
@@ -54,12 +52,10 @@ def rows_of(table, rank):
 
 
 def codes(run):
-    """Return the codes of all problems, each once, sorted."""
     return sorted(set(run.problems["code"].to_pylist()))
 
 
 def problem_of(run, code):
-    """Return the only problem of a code."""
     (row,) = [one for one in run.problem_rows if one["code"] == code]
     return row
 
@@ -74,7 +70,6 @@ def refuse(error, reports, **options):
 
 
 def nullable(builder):
-    """Let a report's columns be null, whatever its version declared."""
     builder.schema = {
         table: {name: kind.replace(" NOT NULL", "") for name, kind in columns.items()}
         for table, columns in builder.schema.items()
@@ -83,7 +78,6 @@ def nullable(builder):
 
 
 def blank(builder, column, *tables):
-    """Make a column null in every row of some tables."""
     for table in tables:
         for row in builder.rows.get(table, []):
             row[column] = None
@@ -91,7 +85,6 @@ def blank(builder, column, *tables):
 
 
 def shift(builder, by):
-    """Move every event of a report in time."""
     for table in (KERNEL, MEMCPY, RUNTIME, NVTX):
         for row in builder.rows.get(table, []):
             row["start"] += by
@@ -100,7 +93,6 @@ def shift(builder, by):
 
 
 def one_report(first, *others):
-    """Put the events of several builders, made by the same calls, into the first one's report."""
     for other in others:
         assert other.strings == first.strings
         for table in (KERNEL, MEMCPY, RUNTIME, NVTX):
@@ -113,13 +105,11 @@ def file_names(folder):
 
 
 def query(path, statement):
-    """Return the rows that a statement reads from a report."""
     with closing(sqlite3.connect(path)) as database:
         return database.execute(statement).fetchall()
 
 
 def edit(path, *statements):
-    """Run SQL on a report that was written, and close it cleanly."""
     with closing(sqlite3.connect(path)) as database:
         for statement in statements:
             database.execute(statement)
@@ -127,8 +117,7 @@ def edit(path, *statements):
     return path
 
 
-def without_ranges(path, copy):
-    """Copy a report without any range but NCCL's, as of a program that nobody has annotated."""
+def without_ranges(path, copy):  # but NCCL's, as of a program that nobody has annotated
     copy.write_bytes(path.read_bytes())
     ours = "coalesce(text, '') NOT LIKE 'nccl%' AND coalesce(textId, -1) NOT IN (SELECT id FROM {} WHERE value LIKE 'nccl%')"
     return edit(copy, f"DELETE FROM {NVTX} WHERE eventType IN (59, 60) AND {ours.format(STRINGS)}")
@@ -151,7 +140,6 @@ def pad(path, table, n_rows, **values):
     return path
 
 
-# --- a run with other findings or problems than its reports give ----------------------------------
 _FINDING = {"severity": "low", "action": "", "expected_ns_per_step": None, "evidence": "{}"}
 _PROBLEM = {"code": "x", "severity": "warning", "report": None, "rank": None, "fix": None}
 

@@ -29,7 +29,6 @@ _VM = 1 << 48
 
 @functools.cache
 def schemas() -> dict[str, dict[str, dict[str, str]]]:
-    """Column definitions by version and table, taken from real exports."""
     return json.loads(_SCHEMAS.read_text())
 
 
@@ -44,8 +43,6 @@ class TraceBuilder:
         self.pid = pid
         self.base = base
         self.correlation = 0
-
-    # --- ids -------------------------------------------------------------------------------
 
     def global_pid(self, pid: int | None = None) -> int:
         return self.base + ((self.pid if pid is None else pid) << 24)
@@ -63,8 +60,6 @@ class TraceBuilder:
     def add(self, table: str, **row: Any) -> TraceBuilder:
         self.rows.setdefault(table, []).append(row)
         return self
-
-    # --- events ----------------------------------------------------------------------------
 
     def launch(
         self, at: int | None, *, thread: str = "main", pid: int | None = None, api: str = "cudaLaunchKernel_v7000"
@@ -119,8 +114,6 @@ class TraceBuilder:
     def domain(self, name: str, domain: int, *, pid: int | None = None) -> TraceBuilder:
         return self.range(-500, None, name, domain=domain, kind=75, inline=True, pid=pid)
 
-    # --- facts -----------------------------------------------------------------------------
-
     def env(self, **variables: object) -> TraceBuilder:
         for name, value in variables.items():
             self.add("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value=f'{name}="{value}"')
@@ -154,7 +147,6 @@ class TraceBuilder:
         self, at: int, call: str | None, fields: dict[str, int], layout: PayloadLayout, *, end: int | None = None,
         thread: str = "main", domain: int = 1, inline: bool = False, pid: int | None = None,
     ) -> TraceBuilder:  # fmt: skip
-        """Add a range of NCCL with its payload, and the layout's description unless it is there."""
         described, entries = layout.rows(domain)
         if described not in self.rows.get("NVTX_PAYLOAD_SCHEMAS", []):
             self.add("NVTX_PAYLOAD_SCHEMAS", **described)
@@ -164,8 +156,6 @@ class TraceBuilder:
         self.range(at, end, call, thread=thread, domain=domain, inline=inline, pid=pid)
         self.rows[NVTX][-1]["binaryData"] = blob(layout, fields)
         return self
-
-    # --- output ----------------------------------------------------------------------------
 
     def write(self, path: Path, *, lazy: bool = True, without: tuple[str, ...] = ()) -> Path:
         """Write the report; `lazy` leaves out tables without rows, `without` leaves out some that have."""

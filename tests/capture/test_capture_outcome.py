@@ -101,7 +101,6 @@ def test_how_the_gpus_are_linked_is_written_beside_the_sidecar_which_names_it(tm
     ] * has_links
 
 
-# --- what an nsys has left ------------------------------------------------------------------------
 @pytest.fixture
 def place(tmp_path):
     (tmp_path / "tmp" / "nvidia").mkdir(parents=True)
@@ -119,8 +118,7 @@ def test_a_file_that_was_there_or_is_older_than_this_nsys_is_not(place, is_noted
     path.write_text("old")
     if not is_noted:  # moved there meanwhile
         os.utime(path, ns=(0, time.time_ns() - 3600 * 10**9))
-    earlier = report_there(str(place / "run_0")) if is_noted else None
-    assert came_of(place, earlier=earlier) == (None, NOTHING)
+    assert came_of(place, earlier=report_there(str(place / "run_0")) if is_noted else None) == (None, NOTHING)
 
 
 SAID = "Failed to create 'run_0.nsys-rep': File exists"

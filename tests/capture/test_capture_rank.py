@@ -23,13 +23,11 @@ def status_dir(tmp_path, monkeypatch):
     return folder
 
 
-def nsys_words(folder, script):
-    """Return an nsys of three words that runs what follows as the script says."""
+def nsys_words(folder, script):  # an nsys of three words
     return [str(program(folder, "other-name", f"shift 2; {script}")), "profile", "--output=run_%q{RANK}"]
 
 
 def rank(*command, nsys=(), options=()):
-    """Run one rank in a process of its own, as torchrun does."""
     words = ["--exit-timeout=5", f"--nsys-words={len(nsys)}", *options, "--", *nsys, *command]
     started = [sys.executable, "-m", "nsyspipe.capture.rank", *words]
     return subprocess.run(started, capture_output=True, text=True, timeout=20, check=False)

@@ -56,7 +56,6 @@ def run(tmp_path):
 
 
 def calls(run, code, module="nvtx", **more):
-    """Return what the program asked of nvtx or torch, whichever makes its ranges."""
     return all_calls(run, [code], module, **more)[0]
 
 

@@ -88,7 +88,6 @@ class Module(Module):
 
 
 def asked(tmp_path, program, **parts):
-    """Run a program, and return what it asked of nvtx."""
     pytest.importorskip("transformers")
     pytest.importorskip("lightning")
     put(tmp_path, "site/nvtx.py", NVTX)

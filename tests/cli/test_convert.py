@@ -23,7 +23,6 @@ def tool(tmp_path):
 
 @pytest.fixture
 def variables(tmp_path, tool):
-    """Return an environment with a fake nsys and a cache of its own."""
     tool()
     path = f"{tmp_path / 'tool'}{os.pathsep}{os.environ['PATH']}"
     return {"PATH": path, "NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
@@ -36,7 +35,6 @@ def run(variables):
 
 @pytest.fixture
 def reports(tmp_path):
-    """Return the folder of a run of three reports whose names sort by number only."""
     folder = tmp_path / "reports"
     for rank in (0, 2, 10):
         fake_report(folder / f"run_{rank}.nsys-rep", rank, world_size=11)
@@ -93,8 +91,7 @@ def test_a_hang_ends_with_the_timeout_and_a_report_that_is_gone_fails(run, repor
 def test_names_that_look_like_options_come_out_as_paths(run, tmp_path):
     folder = tmp_path / "odd"
     fake_report(folder / "-q ä_0.nsys-rep")
-    done = run("convert", ".", cwd=folder)
-    assert done.stdout == "./-q ä_0.sqlite\n"
+    assert run("convert", ".", cwd=folder).stdout == "./-q ä_0.sqlite\n"
     assert run("analyze", "./-q ä_0.sqlite", "-q", cwd=folder).returncode == 0
 
 

@@ -72,7 +72,6 @@ def test_a_damaged_run_is_a_warning_that_cannot_drive_the_terminal_and_the_page_
 
 @pytest.fixture
 def saved(made, tmp_path):
-    """Return a store of two runs, and their ids, the later first."""
     store = tmp_path / "saved"
     for name in ("slow", "fast"):
         shutil.copytree(made / name, store, dirs_exist_ok=True)

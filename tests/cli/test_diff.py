@@ -14,8 +14,7 @@ from tests.cli.conftest import refused
 
 
 @pytest.fixture
-def diff(call, beside):
-    """Return a function that runs the command beside the runs, where nothing sets thresholds."""
+def diff(call, beside):  # beside the runs, where nothing sets thresholds
     return lambda *arguments: call("diff", "-j", "1", *arguments)
 
 

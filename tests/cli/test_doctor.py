@@ -34,7 +34,6 @@ def doctor(*arguments, columns=100):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Return a folder of fake programs, and variables that put them before all others."""
     folder = tmp_path / "programs"
     folder.mkdir()
     program(folder, "nsys", printing(version=VERSION, profile=HELP))
@@ -147,8 +146,7 @@ def test_without_reports_they_are_ignored(sick, tmp_path):
     options = every_option(sick)
     for name, value in (("--step", "("), ("--topology", tmp_path / "none"), ("--findings", "x")):
         options[options.index(name) + 1] = value
-    found = json.loads(doctor(*options, LOG, "--json", "-"))
-    assert [one["name"] for one in found["checks"]] == CHECKS
+    assert [one["name"] for one in json.loads(doctor(*options, LOG, "--json", "-"))["checks"]] == CHECKS
 
 
 @pytest.mark.parametrize(

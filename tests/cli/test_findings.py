@@ -17,8 +17,6 @@ ALL = ["launch-bound", "compress-gradients", "single-bucket", "slow-link", "comm
 
 @pytest.fixture
 def section(invoke, monkeypatch):
-    """Return a function that runs the program and returns the lines of the section about findings."""
-
     def run(*arguments, columns=100):
         monkeypatch.setenv("COLUMNS", str(columns))
         done = invoke(*arguments)
@@ -129,7 +127,6 @@ def test_logs_may_be_repeated_or_a_quoted_glob_or_words_of_the_shell(sick, invok
 
 
 def ring_log(n_ranks, transports):
-    """Return a log of one communicator whose ring has these transports, in turn."""
     said = ""
     for rank in range(n_ranks):
         place = f"ncclCommInitRank comm 0x1 rank {rank} nranks {n_ranks} cudaDev {rank} nvmlDev {rank} busId {rank}0 commId 0x7"

@@ -56,7 +56,6 @@ def test_a_proposal_that_is_slower_is_told_and_refused_and_one_that_is_not_passe
     }  # fmt: skip
 
     def ran(script, folder):
-        """Return what a script asks of the launcher and the forge, and how the commands of ours end."""
         monkeypatch.chdir(tmp_path / folder)
         subprocess.run(["bash", "-eo", "pipefail", "-c", script], env=os.environ | variables, check=True)
         lines = [shlex.split(line) for line in asked.read_text().splitlines()]

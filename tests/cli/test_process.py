@@ -62,7 +62,6 @@ def test_a_stdout_that_takes_nothing_is_no_bug_of_ours(redirect, codes):
 
 
 def imported(*arguments):
-    """Return the packages that a run of the program imports, with what they import of themselves."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "nsyspipe", *map(str, arguments)],
         capture_output=True, text=True, check=False, timeout=60, env=environment(),

@@ -18,7 +18,6 @@ STEPS = [(1000, 100, 40, 60)] * 3
 
 
 def opened(arguments, **reading):
-    """Return the runs of each argument by the label that words have for them."""
     with opened_runs(parse_runs(arguments), SeveralRunsOptions(**reading), RunningOptions(jobs=1)) as found:
         return [(side.name, side.runs) for side in told_apart([Side(runs[0].label, runs) for runs in found])]
 
@@ -34,7 +33,6 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def folder(made, tmp_path, monkeypatch):
-    """Return a directory, which is the current one, with two runs in it and a store of both."""
     shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path

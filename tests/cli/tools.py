@@ -22,7 +22,6 @@ _TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "T
 
 
 def environment(**variables):
-    """Return this process's environment without what changes terminal output, and with some variables."""
     kept = {name: value for name, value in os.environ.items() if name not in _TERMINAL}
     path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
     return kept | {"PYTHONPATH": path} | variables
@@ -111,7 +110,6 @@ _command_of = functools.cache(typer.main.get_command)
 
 @contextlib.contextmanager
 def _descriptor_at(number, other):
-    """Let what libraries and other processes write to a descriptor go to another."""
     kept = os.dup(number)
     os.dup2(other, number)
     try:

@@ -34,7 +34,6 @@ def changes(*sides):
 
 
 def captured(run, **facts):
-    """Return the run as if a sidecar said how it was captured."""
     return Changed(run, header=replace(run.header, capture=RunCapture(**facts)))
 
 
@@ -413,7 +412,6 @@ def test_what_blocks_stands_first(run, made):
 
 
 def with_one_range(builder):
-    """Leave one step range, whose window is the last one."""
     builder.rows["NVTX_EVENTS"] = builder.rows["NVTX_EVENTS"][:2]
 
 

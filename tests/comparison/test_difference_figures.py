@@ -162,8 +162,7 @@ def run_with(made):
     return make
 
 
-def as_saved_before(run, folder):
-    """Return a run as an older nsyspipe saved it: without what kernels take in summary steps."""
+def as_saved_before(run, folder):  # without what kernels take in summary steps
     save(run, folder)
     run_id = run.header.run_id
     path = places(unlisted(folder, run_id), run_id)["kernels"]

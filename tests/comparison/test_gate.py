@@ -85,7 +85,6 @@ def test_metrics_are_names_separated_by_commas():
     assert caught.value.found == ", ".join(METRICS)
 
 
-# --- files ----------------------------------------------------------------------------------------
 OURS, PROJECT = "nsyspipe.toml", "pyproject.toml"
 ALL = 'fail_on = "any-change"\nmin-effect = "3%"\nconfidence = 0.9\nmetric = ["idle", "wait"]\n'
 SET = {"fail_on": "any-change", "min_effect": 0.03, "confidence": 0.9, "metrics": ("idle", "wait")}

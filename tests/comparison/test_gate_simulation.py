@@ -48,7 +48,6 @@ def process(name, rng, trials, n):
 
 
 def judged(one, other, effect):
-    """Return of one trial whether a change is found, none is called so, the gate passes, the truth is covered."""
     result = difference_of_centres([one], [other])
     found = Judgement(result, least=0.02 * result.baseline)
     is_covered = result.low <= effect <= result.high
@@ -117,7 +116,6 @@ def n_trials(name, n):
 
 @cache
 def rates(name, n, slower=1.0, trials=None):
-    """Return how many of the trials say what."""
     rng = np.random.default_rng([n, sum(map(ord, name))])
     trials = trials or n_trials(name, n)
     ones, others = process(name, rng, trials, n), slower * process(name, rng, trials, n)

@@ -189,7 +189,6 @@ WALL, FLOOR, PLENTY = 10_000_000, 100_000, 3_000_000
 
 
 def all_reduces(n, transfer=FLOOR, *, first=0, **more):
-    """Return `n` all-reduces of a step that both ranks start together."""
     starts = [200_000 * at for at in range(n)]
     return [row for at, t in enumerate(starts) for row in collective(1, (t, t), t + transfer, seq=first + at, **more)]
 

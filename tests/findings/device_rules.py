@@ -11,14 +11,12 @@ DATA = [phase("data"), phase("forward")]
 def idle(cause, *by_rank, calls=None, phases=DATA, **more):
     """Return ranks that idle so long for a cause; the others wait for the one that idles most."""
     most = max(own or 0 for own in by_rank)
-    waits = [most - (own or 0) for own in by_rank]
-    given = enumerate(zip(by_rank, waits, strict=True))
+    given = enumerate(zip(by_rank, [most - (own or 0) for own in by_rank], strict=True))
     rows = [step(rank, **{cause: own}, exposed=wait, wait=wait, **more) for rank, (own, wait) in given]
     return evidence(rows, phases=phases, blocked_ns_by_call=calls or {})
 
 
 def per_step(**causes):
-    """Return the evidence of causes of idle time."""
     figures = {f"{name}_per_step": causes.get(name, 0) for name in IDLE_CAUSES}
     return {"idle_ns_per_step": sum(figures.values())} | figures
 

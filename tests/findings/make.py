@@ -31,7 +31,6 @@ _TIMES = [column.name for column in schema.STEPS.columns if column.unit == "ns"]
 _COUNTS = ["dtod_bytes", "n_dtod", "n_collectives", "grad_copy_bytes", "n_grad_copies"]
 
 
-# --- rows -----------------------------------------------------------------------------------------
 def step(rank=0, number=1, *, wall=WALL, exposed=0, hidden=0, wait=0, **figures):
     """Return a step; what is neither idle nor exposed is compute. A figure given as None is null."""
     idle = sum(figures.get(name) or 0 for name in schema.IDLE_CAUSES)
@@ -47,7 +46,6 @@ def step(rank=0, number=1, *, wall=WALL, exposed=0, hidden=0, wait=0, **figures)
 
 
 def steps(n_ranks, *numbers, **figures):
-    """Return equal steps of several ranks."""
     return [step(rank, number, **figures) for rank in range(n_ranks) for number in numbers or (1,)]
 
 
@@ -68,7 +66,6 @@ def collective(number, starts, end, *, kind="all_reduce", datatype="f32", seq=0,
 
 
 def unmatched(rows):
-    """Return collectives of which nothing across ranks is known."""
     names = ("n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant")
     return [row | dict.fromkeys(names) | {"is_matched": False} for row in rows]
 
@@ -149,7 +146,6 @@ def _evidence(step_rows, collectives, *, phases=(), kernels=(), links=None, worl
     )  # fmt: skip
 
 
-# --- answers --------------------------------------------------------------------------------------
 def case(what, given, expected=None, **fields):
     """Return what a rule says of a run, for `of`.
 
@@ -170,7 +166,6 @@ def of(rule, *cases):
 
 
 def answers(rule, given, expected):
-    """Check what a rule says of a run."""
     if isinstance(expected, str):
         found, (rows, problems) = rule(given), judge(given)
         assert isinstance(found, NotJudged), found
@@ -196,8 +191,7 @@ def answers(rule, given, expected):
 FIRES = {"fires": True}
 
 
-def fired(rule, given):
-    """Return what a rule found, after checking what holds for every finding."""
+def fired(rule, given):  # after checking what holds for every finding
     found = rule(given)
     assert isinstance(found, Finding), found
     assert found.title and found.advice and len(found.action) <= LONGEST_ACTION  # noqa: PT018
@@ -215,7 +209,6 @@ def fired(rule, given):
 
 
 def findings(run):
-    """Return the findings by id, in their order, each with its evidence read."""
     return {row["id"]: row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()}
 
 

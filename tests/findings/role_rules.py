@@ -39,7 +39,6 @@ ANOTHER = {role: using(role, kind) for role, kind in KINDS.items()}
 
 
 def silent(*roles):
-    """Return cases of runs of other roles only, of which a rule says nothing."""
     return [case(f"no {'or '.join(roles)}, but {role}", given) for role, given in ANOTHER.items() if role not in roles]
 
 
@@ -160,7 +159,6 @@ EXPERT_COMM = of(
 
 
 def passes(*sizes, kind="all_reduce", role="data", n_steps=3, length=100):
-    """Return steps in each of which backward passes send messages of these MB, one list per pass."""
     met = []
     for number in range(1, n_steps + 1):
         at, seq = 0, 0
@@ -199,7 +197,6 @@ NO_SYNC = of(
 
 
 def across(hosts, own=100, *, role="data", kind="all_reduce"):
-    """Return ranks on these hosts that all-reduce gradients together."""
     met = collective(1, [0] * len(hosts), own, kind=kind)
     costs = [(own, 0)] * len(hosts)
     named = {rank: host for rank, host in enumerate(hosts) if host}
@@ -220,7 +217,6 @@ FLAT_ALL_REDUCE = of(
     *silent("data"),
 )
 
-# --- rules that are older than roles: each says whose traffic it is, and nothing of what a run does not have ---
 OF_TENSOR, OF_EXPERTS = using("tensor", "all_reduce"), using("expert", "all_to_all")
 UNKNOWN = using("other", "all_reduce")
 LATE = [step(0, exposed=300, wait=200, idle_launch_ns=0), step(1, exposed=100, idle_launch_ns=200)]

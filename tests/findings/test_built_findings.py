@@ -37,7 +37,6 @@ def savings(run):
     return {row["id"]: row["saving_ns_per_step"] for row in run.judged_findings().to_pylist()}
 
 
-# --- idle time ------------------------------------------------------------------------------------
 def test_a_gpu_that_waits_for_its_batch_is_input_bound(tmp_path):
     # Idle from 300 to 1100, when the next step's kernel starts (launched at 1080, it could not sooner).
     # The host is in the data phase from 560 to 1060 of that: 500, and from 450, where the step's range ends,
@@ -88,7 +87,6 @@ def test_the_call_that_lets_the_gpu_run_dry_is_named(tmp_path):
     assert found["evidence"]["idle_ns_per_step_by_call"] == {"cudaStreamSynchronize": 120, "cudaMalloc": 60}
 
 
-# --- communication --------------------------------------------------------------------------------
 def test_many_small_all_reduces_are_too_many_buckets(tmp_path):
     # 20 of 15 ns, one after the other, from 500 on, all exposed: 300 of 1000.
     builders = [quiet_rank(number, 2) for number in range(2)]
@@ -107,7 +105,6 @@ def test_many_small_all_reduces_are_too_many_buckets(tmp_path):
     assert found["too-many-buckets"]["evidence"]["median_transfer_ns"] == 15
 
 
-# --- the capture itself ---------------------------------------------------------------------------
 def test_the_profilers_own_work_is_measured_in_the_steps_that_count(tmp_path):
     # Step 1's window is [1100, 2100): 100 of it, and 60 of step 2's. Step 0 is left out.
     run_of(tmp_path, quiet_rank())
@@ -128,7 +125,6 @@ def test_a_first_step_that_the_capture_stretched_is_told(tmp_path):
     assert found["evidence"] == {"overhead_ns_per_step": None} | figures
 
 
-# --- a loop that waits for its next batch outside every range: the loader is named, whatever the device's clock says
 MS, US = 1_000_000, 1_000
 CAUSES = [f"idle_{cause}_ns" for cause in ("input", "launch", "blocked", "dependency", "unknown")]
 
@@ -215,7 +211,6 @@ def test_a_range_between_steps_is_what_it_says(tmp_path, text, inputs):
     assert {(row["idle_between_steps_ns"], row["idle_input_ns"]) for row in rows} == {(20 * MS, inputs)}
 
 
-# --- the device's clock ----------------------------------------------------------------------
 @pytest.mark.parametrize("shift", [325 * MS, 823 * MS, -156 * MS])
 def test_a_device_on_another_clock_idles_for_the_same_causes(tmp_path, shift):
     run, usual = report(tmp_path, shift=shift), report(tmp_path)
@@ -328,7 +323,6 @@ def test_a_pipelines_bubble_is_its_own_and_nobodys_lateness(tmp_path, has_norm):
     assert waiting == f"Of communication, waiting for other stages takes (29 % of step time){others}."
 
 
-# --- a host that the others wait for --------------------------------------------------------------
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
 WORLD = [row for number in (1, 2) for row in collective(number, (0, 10, 100, 103), 400)]
 # Rank 2 is late in its group, rank 3 is not in its own.

@@ -20,7 +20,6 @@ COPIES |= {"grad_copy_bytes": 16_000_000, "n_grad_copies": 8}
 
 
 def rules(monkeypatch, **answers):
-    """Let these be what the rules of these names answer."""
     made = {}
     for name, answer in answers.items():
         made[rule := lambda _, answer=answer: answer] = ()
@@ -32,10 +31,8 @@ def finding(saving, **more):
     return Finding("a title", "an action", "some advice", saving, more)
 
 
-# --- rules ----------------------------------------------------------------------------------------
 def test_every_rule_is_listed_once_under_its_id_and_a_cause_in_the_file_that_defines_it():
-    named = [name for names in CAUSES.values() for name in names]
-    for names in (make.IDS, named):
+    for names in (make.IDS, [name for some in CAUSES.values() for name in some]):
         assert [rule.__name__ for rule in RULES] == sorted(name.replace("-", "_") for name in names)
     assert all(rule in import_module(rule.__module__).RULES for rule in RULES)
 
@@ -60,7 +57,6 @@ def test_words_and_evidence_of_every_case_are_what_they_were(rule, pinned):
     pinned(f"findings/{rule.__name__}.txt", "\n\n".join(blocks) + "\n")
 
 
-# --- order and severity ---------------------------------------------------------------------------
 def test_the_largest_saving_comes_first_and_those_without_a_bound_last(monkeypatch):
     savings = {"b": 5.0, "d": None, "a": 5.0, "c": None, "e": 7.0, "f": 0.0}
     rules(monkeypatch, **{name: finding(saving) for name, saving in savings.items()})
@@ -100,7 +96,6 @@ def test_findings_are_rows_of_their_schema_with_evidence_as_json(monkeypatch):
             judge(evidence([step()]))
 
 
-# --- a whole run ----------------------------------------------------------------------------------
 def test_a_run_gets_all_that_its_figures_say():
     # Exposed 300 of 1000, in one all-reduce; 50 copy gradients. The link is not known.
     rows = steps(2, 1, 2, exposed=300, **COPIES)
@@ -129,7 +124,6 @@ def test_without_summary_steps_nothing_is_asked(monkeypatch, given):
     assert [one.message for one in problems] == said
 
 
-# --- not judged -----------------------------------------------------------------------------------
 def test_rules_that_lack_the_same_share_a_row(monkeypatch):
     alike, other, fix = (NotJudged(*one) for one in (("why", "how"), ("else", "how"), ("why", "other")))
     rules(monkeypatch, a=alike, b=other, none=None, c=alike, d=fix)

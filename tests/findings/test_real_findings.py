@@ -36,7 +36,6 @@ ON_CAPTURES = [
 
 
 def left_open(run):
-    """Return the rules that could not be judged."""
     rows = [row for row in run.problems.to_pylist() if row["code"] == "not-judged"]
     names = [row["message"].removeprefix("not judged: ").partition(" (")[0] for row in rows]
     return {name for one in names for name in one.split(", ")}
@@ -145,7 +144,6 @@ def test_ddp_of_one_process_copies_all_gradients_and_two_exporters_give_the_same
     assert left_open(old) == left_open(new)
 
 
-# --- what communication serves: advice of its role, and none of another's ---
 OF_ROLES = {
     "tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "pipeline-bubble", "expert-comm",
     "no-sync", "flat-all-reduce",

@@ -126,7 +126,6 @@ BY_BANDWIDTH = of(
 CASES = BY_LINK + BY_SETTINGS + BY_BANDWIDTH
 
 
-# --- the line about the link ------------------------------------------------------------------------
 def verdict(*, nominal=63e9, text="SHM through host memory", n_edges=4, **reached):
     edge = SlowestLink("shm", 3, 0, nominal, text, 2, 0, n_edges, is_of_ring=True)
     return LinkVerdict(True, True, False, text, LACKING, {}, edge, **reached)

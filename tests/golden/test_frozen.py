@@ -50,8 +50,7 @@ def some(names):
 
 
 @pytest.fixture(scope="module")
-def reports(real, tmp_path_factory):
-    """Return one folder with all reports, and nothing else, so that no log is found beside them."""
+def reports(real, tmp_path_factory):  # and nothing else, so that no log is found beside them
     folder = tmp_path_factory.mktemp("reports")
     for report in SAMPLES.glob("*.sqlite"):
         shutil.copy(report, folder)
@@ -62,7 +61,6 @@ def reports(real, tmp_path_factory):
 
 @pytest.fixture
 def called(reports, monkeypatch, tmp_path):
-    """Return a function that runs a command in the folder of reports: exit code, output, messages."""
     monkeypatch.chdir(reports)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -79,7 +77,6 @@ def called(reports, monkeypatch, tmp_path):
 
 @pytest.fixture
 def written(called, tmp_path):
-    """Return a function that runs a command with all formats: its text, Markdown, JSON document and page."""
     files = {name: tmp_path / f"answer.{name}" for name in ("markdown", "json", "html")}
     options = [word for name, path in files.items() for word in (f"--{name}", path)]
 
@@ -95,19 +92,16 @@ def written(called, tmp_path):
 
 @pytest.fixture
 def digested(pinned):
-    """Return a function that compares digests by part with the committed ones, or commits them."""
     return lambda name, parts: pinned(
         f"digests/{name}.json", json.dumps({part: digest(content) for part, content in parts.items()}, indent=1) + "\n"
     )
 
 
 def digest(content):
-    data = content if isinstance(content, bytes) else str(content).encode()
-    return hashlib.sha256(data).hexdigest()[:16]
+    return hashlib.sha256(content if isinstance(content, bytes) else str(content).encode()).hexdigest()[:16]
 
 
 def parts_of(document):
-    """Return the parts of a JSON document by their name."""
     return {key: json.dumps(value, sort_keys=True) for key, value in json.loads(document).items()}
 
 

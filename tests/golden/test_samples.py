@@ -12,7 +12,6 @@ RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")
 
 
 def with_all(run):
-    """Return what the pages and the dataset are made with: everything that belongs to the run."""
     log, topology = f"sample_reports/{run}.nccl.log", "sample_reports/topo-4gpu.txt"
     return ["--nccl-log", log, "--topology", topology, "--run-id", run]
 

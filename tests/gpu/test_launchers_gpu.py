@@ -20,7 +20,6 @@ def run(machine, launcher, *words, **options):
 
 
 def assert_whole(analysis):
-    """Check what holds of every step, whatever was measured."""
     assert analysis["steps"]
     for row in analysis["steps"]:
         parts = ("compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")

@@ -26,5 +26,4 @@ def machine(tmp_path, reports):
 
 @pytest.fixture
 def lab(machine):
-    """A machine with launchers of its own, whose training program takes no time, and without the libraries of the analysis."""
     return put_launchers(machine)

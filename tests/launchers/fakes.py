@@ -94,8 +94,7 @@ class Machine:
         """Put a Python; without site packages it starts faster, and sees no torch and no nvtx but the fake ones."""
         program(self.root / "bin", "python3", f'exec "{sys.executable}" {options} "$@"')
 
-    def put_patience(self, module, **seconds):
-        """Shorten what programs of ours wait, which needs a Python with site packages."""
+    def put_patience(self, module, **seconds):  # needs a Python with site packages
         self.put_python("")
         at_start = "if any('run_module.py' in word for word in sys.orig_argv):"
         lines = ["import sys", at_start, f"    import {module} as it"]
@@ -133,7 +132,6 @@ class Machine:
         return sorted(path.name for path in self.work.iterdir() if path.suffix != ".py")
 
     def marks(self):
-        """Return what tells whether a file is the one that was there."""
         there = sorted(path for path in self.work.rglob("*") if path.is_file() and path.suffix != ".py")
         return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in there}
 
@@ -161,7 +159,6 @@ class Machine:
         return json.loads((self.work / f"{name}.capture.json").read_text())
 
     def left_behind(self):
-        """Return the processes that still run for this machine, after a moment to end."""
         deadline = time.monotonic() + 2
         while (found := self._running()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -188,8 +185,7 @@ class Machine:
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                is_ours = mark in (folder / "environ").read_bytes()
-                if is_ours and (words := (folder / "cmdline").read_bytes()):
+                if mark in (folder / "environ").read_bytes() and (words := (folder / "cmdline").read_bytes()):
                     found[int(folder.name)] = words.replace(b"\0", b" ").decode("utf-8", "replace")
             except OSError:
                 continue

@@ -68,6 +68,5 @@ def put_launchers(machine):
 
 
 def sweep(machine, *words, timeout=60):
-    """Run a sweep to its end, with the machine's own launchers if it has some."""
     folder = machine.root / "launchers"
     return machine.run("sweep.sh", *words, timeout=timeout, folder=folder if folder.is_dir() else LAUNCHERS)

@@ -57,7 +57,6 @@ class Job:
 
 
 JOBS = {
-    # --- that end by themselves
     "well": Job("ddp.sh -n 2 -o a/b/run"),
     "odd_name": Job("ddp.sh -n 2 -o 'gm[1]'"),
     "no_export": Job("ddp.sh -n 2 --no-export"),
@@ -70,7 +69,6 @@ JOBS = {
     "torchrun_fails": Job("ddp.sh -n 2", before="torchrun.broken"),
     "stale_ranks": Job("baseline.sh", "import os; print(os.environ.get('RANK'))",
                        variables={"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}),
-    # --- that are ended
     "time_limit": Job("ddp.sh -n 2 --timeout 4", WAITING),
     "loop_over": Job("ddp.sh -n 2 --linger 1", LOOP_OVER),
     "linger": Job("ddp.sh -n 2 --linger 1", WAITING, EARLY),
@@ -87,7 +85,6 @@ JOBS = {
     # An nsys that has missed its agent is started once more.
     "agent_missed": Job("ddp.sh", RAN, f"[ -e again ] || {{ touch again; {MISSED}; }}; {CAPTURE}"),
     "agent_missed_twice": Job("ddp.sh", RAN, MISSED),
-    # --- with an earlier capture of the name
     "earlier": Job(["ddp.sh -n 2", "ddp.sh -n 2", "ddp.sh -n 2 --force"]),
     "earlier_put_back": Job(["ddp.sh -n 2", "ddp.sh -n 2 --force"], nsys=ONCE),
     "earlier_forced": Job("ddp.sh -o run --force --no-export", marks=(), before=(

@@ -61,7 +61,6 @@ def test_what_cannot_be_used_is_refused_with_a_fix(machine, pinned):
 
 
 def printed(machine, words):
-    """Return what a dry run says, and the words of the command that it prints."""
     launcher, *rest = shlex.split(words)
     answer = machine.run(launcher, "--dry-run", "--program", "train.py", *rest)
     assert (answer.status, answer.out.count("\n")) == (0, 1 + words.count("\n")), answer.err
@@ -373,13 +372,11 @@ def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tm
     assert (answers[1].returncode, answers[1].stderr) == (2, error)
 
 
-# --- the training program's options ---------------------------------------------------------------
 TRAIN = LAUNCHERS / "train_vit.py"
 
 
 @pytest.fixture
 def parse(monkeypatch):
-    """Return what reads options, in a process that torchrun has started."""
     spec = importlib.util.spec_from_file_location("vit_options", TRAIN.with_name("vit_options.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

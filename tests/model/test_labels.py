@@ -69,7 +69,6 @@ def test_skip_first_is_nothing_else(value):
     assert caught.value.lines()[-1] == "  fix: --skip-first auto"
 
 
-# --- names of kernels -----------------------------------------------------------------------------
 def test_what_a_kernels_name_says_and_the_label_that_tells_it_apart(pinned):
     lines = (FROZEN / "names/kernels.txt").read_text(encoding="utf-8").splitlines()
     found = []
@@ -169,7 +168,6 @@ def test_every_option_that_is_told_as_a_parameter_is_one_of_both():
         assert re.match(r"\w+", in_python(f"--{name}"))[0] in parameters
 
 
-# --- tables ---------------------------------------------------------------------------------------
 TEXT = r"""steps by rank, start_ns: One row per (rank, step): where the time
         of a step goes.
     wall_ns   ns            |C \ M|: without

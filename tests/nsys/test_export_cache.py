@@ -48,7 +48,6 @@ def exports(cache):
 
 
 def let_go():
-    """Do as the end of the process does: release its claims."""
     for lock in export_cache._CLAIMS.values():
         os.close(lock)
     export_cache._CLAIMS.clear()

@@ -228,7 +228,6 @@ def test_one_failure_keeps_no_other_from_its_export_and_all_are_counted(tmp_path
             export_reports([tmp_path / name], nsys=picky)
 
 
-# --- new files, and who claims a place ------------------------------------------------------------
 def test_a_file_gets_the_mode_of_any_new_file_and_the_mask_stays(tmp_path):
     path = tmp_path / "a"
     path.touch(mode=0o600)
@@ -241,8 +240,7 @@ def test_a_file_gets_the_mode_of_any_new_file_and_the_mask_stays(tmp_path):
 
 
 def test_only_the_logs_of_the_database_itself_go(tmp_path):
-    names = ["a.sqlite", "a.sqlite-wal", "a.sqlite-shm", "a.sqlite-journal", "b.sqlite-wal", "a-wal"]
-    for name in names:
+    for name in ["a.sqlite", "a.sqlite-wal", "a.sqlite-shm", "a.sqlite-journal", "b.sqlite-wal", "a-wal"]:
         (tmp_path / name).touch()
     (tmp_path / "c.sqlite-wal").symlink_to("gone")
     assert [one.name for one in files.side_files(tmp_path / "c.sqlite")] == ["c.sqlite-wal"]

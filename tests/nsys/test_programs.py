@@ -79,7 +79,7 @@ def test_lines_that_tell_go_before_those_that_came_last_each_once_and_fit_to_pri
 def test_the_importer_lies_where_packages_put_it(tmp_path, nsys, importer):
     found = Program(program(tmp_path, nsys, ""), None)
     assert find_importer(found, tmp_path) is None
-    expected = program(tmp_path, importer, "")
+    expected = program(tmp_path, importer, "")  # written before it is looked for
     assert find_importer(found, tmp_path) == expected
 
 
@@ -108,7 +108,6 @@ def test_a_program_is_asked_and_not_its_children_and_one_that_prints_without_end
     assert len(output.text) < 2**21
 
 
-# --- the script that installs nsys for tests ------------------------------------------------------
 SCRIPT = Path(__file__).parents[2] / ".ci" / "install-nsys"
 
 

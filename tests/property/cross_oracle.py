@@ -37,7 +37,6 @@ class Run:
 
 
 def moved(rank: Rank, by: int) -> Rank:
-    """Return the rank as a clock that is ahead by so much would have it."""
     return replace(
         rank,
         steps=tuple((number, start + by, end + by) for number, start, end in rank.steps),
@@ -49,12 +48,10 @@ def moved(rank: Rank, by: int) -> Rank:
 
 
 def communicates(run: Run) -> bool:
-    """Tell whether a kernel is known to communicate: else nothing is known of the communication of several ranks."""
     return len(run.ranks) == 1 or any(kernel.collective for rank in run.ranks for kernel in rank.kernels)
 
 
 def is_part_known(run: Run) -> bool:
-    """Tell whether the step ranges of a rank leave communication out."""
     launched = [[k for k in rank.kernels if k.launch is not None] for rank in run.ranks]
     return any(
         leaves_comm_out(
@@ -175,7 +172,6 @@ def clocks(run: Run) -> list[tuple[int, int | None]]:
 
 
 def to_aligned(run: Run) -> list[int]:
-    """Return what turns each rank's own times into aligned time."""
     shifts, offsets = session_shifts(run), clocks(run)
     return [shifts[rank.report] - offsets[rank.report][0] for rank in run.ranks]
 
@@ -240,7 +236,6 @@ def arrival(number, kernel, operations, move, errors) -> dict[str, object]:
 
 
 def steps(run: Run) -> list[dict[str, object]]:
-    """Return rank, step, window and waiting time, every nanosecond counted by itself."""
     rows, move = collectives(run), to_aligned(run)
     found = []
     for number, rank in enumerate(run.ranks):
@@ -297,7 +292,6 @@ def held_up_alone(run: Run, rows: list[dict[str, object]]) -> dict[int, int]:
 
 
 def stragglers(run: Run) -> list[list[dict[str, object]]]:
-    """Return the table, one for each way to settle ties of lateness."""
     chosen, tables = summary_steps(run), []
     rows = [row for row in collectives(run) if row["in_summary"] and row["is_matched"]]
     waits = [row for row in steps(run) if row["step"] in chosen]

@@ -71,13 +71,11 @@ def kernels(process: Process) -> list[Op]:
 
 
 def users(process: Process) -> list[Range]:
-    """Return the ranges of no library."""
     own = [r for r in process.ranges if not (r.domain or "").startswith(LIBRARY_DOMAINS)]
     return [r for r in own if not r.text.startswith("MPI_")]
 
 
 def members_on(process: Process, family: str) -> list[Range]:
-    """Return the members on the family's best thread."""
     own = [r for r in users(process) if family_of(r.text) == family]
     threads = sorted({r.thread for r in own})
     if not threads:
@@ -99,8 +97,7 @@ def launched_in(member: Range, op: Op) -> bool:
     return op.launch is not None and member.start <= op.launch < member.end
 
 
-def is_part_of_a_step(process: Process, family: str) -> bool:
-    """Tell whether a family is layers or micro-batches."""
+def is_part_of_a_step(process: Process, family: str) -> bool:  # layers or micro-batches
     members = members_on(process, family)
     computes = [op for op in process.ops if op.category == "compute" and op.launch is not None]
     updates = [op for op in computes if OPTIMIZER.search(op.name)]
@@ -123,8 +120,6 @@ def qualifies(process: Process, family: str) -> bool:
 
 
 def is_inside(processes: list[Process], family: str, other: str) -> bool:
-    """Tell whether every range of a family lies in one of another's, on every rank, and not the other way round too."""
-
     def lie_in(inner: str, outer: str) -> bool:
         pairs = ((m, members_on(p, outer)) for p in processes for m in members_on(p, inner))
         return all(any(o.start <= m.start and m.end <= o.end for o in around) for m, around in pairs)
@@ -133,7 +128,6 @@ def is_inside(processes: list[Process], family: str, other: str) -> bool:
 
 
 def choose_family(processes: list[Process]) -> str | None:
-    """Return the family of the steps, None without one or if no rank has a window of it."""
     names = {family_of(r.text) for p in processes for r in users(p)}
     good = [f for f in names if all(qualifies(p, f) for p in processes)]
     outer = [f for f in good if re.search("epoch|warm-?up", f.lower())]
@@ -145,8 +139,7 @@ def choose_family(processes: list[Process]) -> str | None:
 
     def order(family):
         total = sum(union_on_best(p, family) for p in processes)
-        first = min(members_on(p, family)[0].start for p in processes)
-        return (-total, first, family)
+        return (-total, min(members_on(p, family)[0].start for p in processes), family)
 
     family = min(good, key=order)
     return family if any(windows(p, family) for p in processes) else None
@@ -173,15 +166,13 @@ def windows(process: Process, family: str | None) -> list[tuple[int, int, int, b
     result = []
     for at, (index, start) in enumerate(begun):
         if at + 1 < len(begun):
-            complete = at > 0 or index == 0
-            result.append((index, start, begun[at + 1][1], complete))
+            result.append((index, start, begun[at + 1][1], at > 0 or index == 0))
         else:
             result.append((index, start, max(op.end for op in belongs(process, members[index])), False))
     return result
 
 
 def numbers(processes: list[Process], family: str | None) -> list[list[int]]:
-    """Return the step number of each member of each process."""
     if family is None:
         return [[0] for _ in processes]
     texts = [[m.text for m in members_on(process, family)] for process in processes]
@@ -234,7 +225,6 @@ PARTS = (
 
 
 def lacks_comm(processes: list[Process]) -> bool:
-    """Tell whether several ranks ran and nothing is known to communicate."""
     return len(processes) > 1 and not any(op.category == "comm" for p in processes for op in p.ops)
 
 
@@ -251,7 +241,6 @@ def leaves_comm_out(spans, launches, of_comm) -> bool:
 
 
 def is_part_known(processes: list[Process], family: str | None) -> bool:
-    """Tell whether the step ranges of a rank leave communication out."""
     launched = [([op for op in kernels(p) if op.launch is not None], p) for p in processes if family]
     return any(
         leaves_comm_out(

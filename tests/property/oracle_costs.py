@@ -102,7 +102,6 @@ def _longest_free(gap: range, spans: list[tuple[int, int]]) -> tuple[int, int] |
 
 
 def _can_block(process: oracle.Process) -> bool:
-    """Tell whether any call of the API was recorded."""
     return bool(process.calls) or any(op.launch is not None for op in process.ops)
 
 
@@ -148,7 +147,6 @@ def idle_causes(process: oracle.Process, family: str | None) -> list[dict[str, i
 
 
 def grad_copies(process: oracle.Process, family: str | None) -> list[dict[str, int]]:
-    """Return the figures of the copies of gradients in each window."""
     backward = roles(process, family)["backward"]
     launched = [op for op in process.ops if op.category == "dtod" and op.launch is not None]
     launched.sort(key=lambda op: op.launch or 0)

@@ -39,7 +39,6 @@ def ops(draw, launches):
 
 @st.composite
 def bursts(draw, at):
-    """Draw DtoD copies launched one after the other, as DDP copies a bucket's gradients."""
     launch, start = draw(at), draw(TIMES)
     found = []
     for _ in range(draw(st.integers(7, 9))):
@@ -51,7 +50,6 @@ def bursts(draw, at):
 
 @st.composite
 def trains(draw):
-    """Draw many equal kernels one after the other, some of them under communication."""
     names = draw(st.sampled_from(["a", "a", "ab"]))
     found, at = [], 0
     for number in range(draw(st.integers(14, 22))):
@@ -67,7 +65,6 @@ def trains(draw):
 
 @st.composite
 def steady_ranges(draw):
-    """Draw step ranges one after the other on one thread, so that windows are common, with phases inside."""
     found, at = [], draw(st.integers(-20, 10))
     for number in range(draw(st.integers(2, 5))):
         end = at + draw(st.integers(1, 20))
@@ -87,7 +84,6 @@ def random_ranges(draw):
 
 @st.composite
 def nested_ranges(draw):
-    """Draw layers or micro-batches inside ranges around them, with and without gaps between them."""
     found, at = [], draw(st.integers(-20, 10))
     for number in range(draw(st.integers(1, 3))):
         begin = at
@@ -118,7 +114,6 @@ def processes(draw):
 
 @st.composite
 def workloads(draw):
-    """Draw steps as training has them: phases one after the other, kernels launched in them that run soon after."""
     found, ranges, calls, at, busy = [], [], [], draw(TIMES), -20
     for number in range(draw(st.integers(2, 4))):
         begin = at
@@ -140,7 +135,6 @@ def workloads(draw):
 
 
 def build(process: Process, pid: int = 1000) -> TraceBuilder:
-    """Write a process down as a report's rows, in the order drawn."""
     builder = TraceBuilder(pid=pid)
     for op in process.ops:
         if op.category == "compute":
@@ -169,7 +163,6 @@ PROCESSES = st.one_of(processes(), workloads())
 
 
 def write(found, folder: Path) -> None:
-    """Write one report per process."""
     for rank, process in enumerate(found):
         build(process, pid=1000 + rank).write(folder / f"r_{rank}.sqlite")
 
@@ -235,7 +228,6 @@ def _time(kernel: Kernel) -> int:
 
 
 def _collective(draw, kernels, step, place, stream, *, is_even):
-    """Draw one collective: an operation per rank, None where it was lost."""
     starts = []
     for own in kernels:
         free = max((k.end for k in own if k.stream == stream), default=0)
@@ -249,8 +241,7 @@ def _collective(draw, kernels, step, place, stream, *, is_even):
         # Launched in the step, between two steps, or by nobody knows whom.
         strange = [] if is_even else [STEP * step + 96, None]
         launch = draw(st.sampled_from([STEP * step + 1 + place] * 20 + strange))
-        lost = not is_even and draw(rarely(25))
-        found.append(None if lost else Kernel(start, end, launch, stream=stream))
+        found.append(None if not is_even and draw(rarely(25)) else Kernel(start, end, launch, stream=stream))
     return found
 
 

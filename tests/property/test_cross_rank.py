@@ -27,7 +27,6 @@ FLOORS = 4  # medians of even numbers are floored: of ends and of differences, i
 
 
 def tables(run, **more):
-    """Return everything about waiting, as rows."""
     with tempfile.TemporaryDirectory() as folder:
         found = load_run(run, Path(folder), **more)
         ranks = found.ranks.select(["rank", "clock_offset_ns", "clock_error_ns"]).to_pylist()
@@ -45,7 +44,6 @@ def shifted(run, which, by):
 
 
 def held_up(rows):
-    """Take from rows how long each rank held up the others, and return the sums by collective."""
     sums = {}
     for row in rows:
         place = row["step"], row["seq"]
@@ -172,13 +170,11 @@ def loaded(found):
 
 
 def by_key(table, rank, *keys):
-    """Return the rows of a rank by some of their columns, without them."""
     rows = rows_of(table, rank)
     return {tuple(row[key] for key in keys): {n: v for n, v in row.items() if n not in NAMED} for row in rows}
 
 
 def summary_members(run, rank, numbers):
-    """Return which of a rank's members are steps of the figures."""
     steps = {row["step"] for row in rows_of(run.steps(), rank) if row["in_summary"]}
     return {member for member, number in enumerate(numbers) if number in steps}
 
@@ -229,8 +225,6 @@ def test_kernels_slowed_by_communication_equal_comparing_each_with_all_others(pr
 
 
 def moved(process, by, random):
-    """Return the same process some time later, its rows in another order."""
-
     def later(one):
         launch = {} if getattr(one, "launch", None) is None else {"launch": one.launch + by}
         return replace(one, start=one.start + by, end=one.end + by, **launch)

@@ -102,7 +102,6 @@ def check_rows(found, got, shifts):
 
 
 def part(whole, steps, rank, first, last):
-    """Return what a span is to hold, from everything."""
     events, ranges = whole[rank]
     windows = [row for row in steps.to_pylist() if row["rank"] == rank]
     windows = [row for row in windows if first <= row["step"] <= last]
@@ -182,8 +181,6 @@ def test_the_timelines_of_real_runs_add_up_to_the_step(real, name):
 
 
 def check_sums(row, bars):
-    """Check that the bars of a rank add up to its row of steps."""
-
     def total(lane, column="busy_ns"):
         return sum(bar[column] for bar in bars if bar["lane"] == lane)
 
@@ -230,7 +227,6 @@ COLLECTIVES = st.sampled_from(["all_gather", "all_reduce"])
 
 @st.composite
 def operations(draw):
-    """Draw operations of which many touch, overlap, begin or end together, or leave equal gaps."""
     found, at = [], draw(st.integers(0, 15))
     usual = draw(st.sampled_from(CATEGORIES))
     for _ in range(draw(st.integers(0, 14))):
@@ -279,7 +275,6 @@ def phase_ranges(ranges, found, rank):
 
 
 def collectives(found, rank):
-    """Return the waits, and an unmatched collective."""
     fixed = {"step": STEP, "rank": rank, "comm_id": "0", "in_summary": True}
     names = ("start_ns", "end_ns", "wait_ns", "collective", "seq", "is_matched")
     rows = [*((*astuple(one), True) for one in found), (7, 29, None, "other", 99, False)]

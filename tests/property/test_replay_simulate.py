@@ -52,7 +52,6 @@ def programs(draw):
 
 
 def one_by_one(program, slowing):
-    """Return the edges of each rank, moving every rank on by hand from marker to marker."""
     n_ranks = program.n_ranks
     now = program.begin_ns.tolist()
     busy = [[] for _ in range(n_ranks)]
@@ -66,8 +65,7 @@ def one_by_one(program, slowing):
             n_begun = begun[rank] - begun_before[rank]
             # An operation takes 1 us at least: of shorter ones a piece of work holds no more than fit.
             density = n_begun / max(ahead, 1000 * max(n_begun, 1))
-            slow = 1 + slowing.ratio + slowing.delay_ns * density
-            now[rank] = moved_on(now[rank], ahead, busy[rank], slow)
+            now[rank] = moved_on(now[rank], ahead, busy[rank], 1 + slowing.ratio + slowing.delay_ns * density)
         before, begun_before = work, begun
         if kind == READY:
             starts = [max(free[r], now[r]) + program.lag_ns[which][r] for r in range(n_ranks)]
@@ -91,7 +89,6 @@ def one_by_one(program, slowing):
 
 
 def work_until_join(program, at, rank):
-    """Return a rank's work from a marker to the next where it waits for a collective, or to the end."""
     waits = (program.kind[at:] == JOIN) & program.passes[at:, rank]
     to = at + int(np.argmax(waits)) if waits.any() else -1
     return program.places[0, to, rank] - program.places[0, at, rank]
@@ -118,8 +115,7 @@ def test_it_is_what_moving_rank_by_rank_gives(program, slowdown, delay):
 def test_settings_side_by_side_do_not_touch_each_other(program):
     settings = [Setting(NOTHING, Slowing(c, 100 * c), program.transfer_ns * f) for c in (0.0, 0.5) for f in (1.0, 2.0)]
     together = simulate(program, settings)
-    alone = np.concatenate([simulate(program, [one]) for one in settings])
-    assert together == pytest.approx(alone, abs=1e-6)
+    assert together == pytest.approx(np.concatenate([simulate(program, [one]) for one in settings]), abs=1e-6)
 
 
 @given(programs())
@@ -127,8 +123,7 @@ def test_a_shift_of_all_clocks_shifts_all_windows_and_no_work_is_lost(program):
     alone, slowed = simulate(program, [Setting(), Setting(NOTHING, Slowing(0.1))])
     (shifted,) = simulate(replace(program, begin_ns=program.begin_ns + 1000), [Setting(NOTHING, Slowing(0.1))])
     assert shifted == pytest.approx(slowed + 1000)
-    work = program.places[0, program.kind == WINDOW]
-    assert (np.diff(alone, axis=0) >= np.diff(work, axis=0) - 1e-6).all()
+    assert (np.diff(alone, axis=0) >= np.diff(program.places[0, program.kind == WINDOW], axis=0) - 1e-6).all()
 
 
 @given(programs())

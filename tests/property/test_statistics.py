@@ -34,7 +34,6 @@ def test_swapping_the_sides_mirrors_everything_exactly(one, other):
 
 
 def words(result, **renamed):
-    """Say of each side why it decides nothing."""
     clauses = (clause.partition(": ") for clause in result.undecided.split("; "))
     return {(renamed.get(side, side), why) for sides, _, why in clauses for side in sides.split(" and ")}
 
@@ -57,8 +56,7 @@ def test_another_unit_scales_everything_exactly(one, other, unit):
     assert scaled.delta == result.delta * unit
     if result.undecided is None:
         # Where steps do not differ at all the search ends at a number that is as good as 0, in any unit.
-        expected = (result.low * unit, result.high * unit)
-        assert bounds(scaled) == pytest.approx(expected, rel=1e-15, abs=1e-100)
+        assert bounds(scaled) == pytest.approx((result.low * unit, result.high * unit), rel=1e-15, abs=1e-100)
 
 
 @given(ANY_SIDE, ANY_SIDE, st.integers(-(10**12), 10**12))

@@ -60,7 +60,6 @@ def clipped(start: int, end: int, window: tuple[int, int]) -> list[int]:
 
 
 def join(bars: list[Bar], most: int) -> list[Bar]:
-    """Join the two neighbours with the smallest gap, the earliest of such, as long as there are too many."""
     bars = list(bars)
     while len(bars) > most:
         gaps = [(bars[i + 1].start - max(one.end for one in bars[: i + 1]), i) for i in range(len(bars) - 1)]
@@ -83,8 +82,7 @@ def merged(ops: list[Op], window: tuple[int, int], most: int) -> list[Bar]:
         bars[-1].ticks.append(tick)
         bars[-1].end = tick + 1
     for op, ticks in parts:
-        owner = next(bar for bar in bars if ticks[0] in bar.ticks)
-        owner.operations.append((op.name, len(ticks), None))
+        next(bar for bar in bars if ticks[0] in bar.ticks).operations.append((op.name, len(ticks), None))
     return join(bars, most)
 
 
@@ -139,12 +137,10 @@ def phases(ops: list[Op], ranges: list[Phase], window: tuple[int, int], most: in
     bars = []
     for phase in ranges:
         own = launched(ops, phase)
-        if own:
-            hull = min(op.start for op in own), max(op.end for op in own)
-            if ticks := clipped(*hull, window):
-                busy = [tick for op in own for tick in clipped(op.start, op.end, window)]
-                bar = Bar(busy, ticks[0], ticks[-1] + 1, [(phase.name, len(ticks), None)])
-                bars.append((bar, len(own), phase.name))
+        if own and (ticks := clipped(min(op.start for op in own), max(op.end for op in own), window)):
+            busy = [tick for op in own for tick in clipped(op.start, op.end, window)]
+            bar = Bar(busy, ticks[0], ticks[-1] + 1, [(phase.name, len(ticks), None)])
+            bars.append((bar, len(own), phase.name))
     bars.sort(key=lambda found: (found[0].start, found[0].end, found[2]))
     joined = join([bar for bar, _, _ in bars], most)
     rows, used = [], 0

@@ -135,7 +135,6 @@ def test_a_step_pattern_that_matches_nothing_lists_the_families(report):
 
 
 def is_answered(path):
-    """Analyse a report that may be damaged: True for an answer, False for an error that names it."""
     try:
         dumps(document(nsyspipe.load(path)))
     except nsyspipe.NsyspipeError as error:
@@ -145,7 +144,6 @@ def is_answered(path):
 
 
 def positions(size):
-    """Return where to cut: in the header, right behind it, at page borders, everywhere, near the end."""
     pages = (4096, 4097, 8192, size // 2 // 4096 * 4096, size - 4096)
     return sorted({*range(101), *pages, *range(size // 30, size, size // 30), *(size - left for left in (512, 2, 1))})
 
@@ -170,7 +168,6 @@ def test_a_cut_is_noticed_where_the_header_does_not_say_how_long_the_file_is(rep
 
 
 def flipped(content, first, last, n_bits, rnd):
-    """Return a report with so many bits flipped, anywhere between two places."""
     damaged = bytearray(content)
     for _ in range(n_bits):
         damaged[rnd.randrange(first, last)] ^= 1 << rnd.randrange(8)

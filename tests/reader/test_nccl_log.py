@@ -33,7 +33,6 @@ def via(start, end, transport, *, channel=0, side=""):
 
 
 def two_ranks():
-    """Return the lines of two processes that make a ring of one channel over NVLink."""
     zero = [
         "NCCL version 2.28.9+cuda13.0", "NCCL_P2P_LEVEL set by environment to NVL", init(0, 2, "START"), "Channel 00/01 : 0 1",
         "1 coll channels, 1 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer",
@@ -51,7 +50,6 @@ TWO_RANKS = NcclLog(
 
 
 def read(folder, *files):
-    """Write files, each from lines or bytes, and read them together."""
     paths = [folder / f"{number}.log" for number, _ in enumerate(files)]
     for path, lines in zip(paths, files, strict=True):
         path.write_bytes(lines if isinstance(lines, bytes) else "\n".join([*lines, ""]).encode())
@@ -253,8 +251,7 @@ def test_a_last_line_without_its_end_is_not_trusted_and_of_two_lines_in_one_neit
     text = "\n".join([*ZERO, *ONE])
     assert edges(only(read(tmp_path, text.encode()))) == {(0, 1): "P2P/CUMEM"}
     assert edges(only(read(tmp_path, text.removesuffix("MEM").encode()))) == {(0, 1): "P2P/CUMEM"}
-    glued = [*ZERO[:-1], ZERO[-1].removesuffix("EM") + ONE[-1], *ONE[:-1]]
-    assert only(read(tmp_path, glued)).edges is None
+    assert only(read(tmp_path, [*ZERO[:-1], ZERO[-1].removesuffix("EM") + ONE[-1], *ONE[:-1]])).edges is None
 
 
 def test_cut_rings_and_impossible_ranks_are_left_out(tmp_path):

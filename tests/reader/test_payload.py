@@ -27,7 +27,6 @@ def implicit(name, kind, **more):
 
 
 def read(layout):
-    """Return a test's layout as nsyspipe understands its description."""
     schema, entries = layout.rows(1)
     rows = {row["idx"]: {key: value or 0 for key, value in row.items()} for row in entries}
     fields = place_entries(rows, pack=schema["alignTo"] or 0, enums={})
@@ -181,7 +180,6 @@ SKIPPED = [
 
 @st.composite
 def structs(draw):
-    """Draw a layout: runs of entries that follow each other, the runs anywhere in memory."""
     parts = [(name, draw(st.sampled_from(sorted(nccl.CODES)))) for name in draw(st.permutations(NAMES))]
     parts += [(None, draw(st.sampled_from(SKIPPED))) for _ in range(draw(st.integers(0, 4)))]
     parts = draw(st.permutations(parts[: draw(st.integers(1, len(parts)))]))

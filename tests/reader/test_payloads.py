@@ -32,7 +32,6 @@ def reduced(at, size, *, comm=5, builder_=None, **more):
 
 
 def read(folder, built, *statements, **options):
-    """Write a report, edit it in SQL, and read its payloads."""
     path = built.write(folder / "r.sqlite", **options)
     with open_report(edit(path, *statements) if statements else path) as report:
         return read_payloads(report, read_strings(report))

@@ -220,7 +220,6 @@ def test_a_pattern_means_a_family_if_it_is_a_text_with_numbers_and_is_never_run(
 
 
 def beside(folder, **named):
-    """Return what is read of the files that a sidecar names, and the reasons of what is not."""
     put(folder, RANKS | named)
     sidecars = [one.sidecar for one in found(folder).found]
     log, topology, problems = read_beside(sidecars, wants_log=True, wants_topology=True)

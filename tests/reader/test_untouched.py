@@ -21,8 +21,7 @@ from tests.cli.tools import assert_refused, environment, nsyspipe_run
 WAL_FORMAT = b"\x02\x02"
 
 
-def snapshot(folder):
-    """Return bytes and times of each file, and the folder's own: a side file that came and went shows there."""
+def snapshot(folder):  # and the folder's own times: a side file that came and went shows there
     files = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
     return files, folder.stat().st_mtime_ns
 
@@ -103,8 +102,7 @@ def report(tmp_path):
 
 
 @pytest.fixture
-def hold(report):
-    """Return a function that lets another process run statements on the report and keep it open."""
+def hold(report):  # another process runs statements on it, and keeps it open
     others = []
 
     def start(*statements):

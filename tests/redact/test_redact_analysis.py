@@ -26,7 +26,6 @@ QUICK = {"baseline", "ddp-2gpu-bucket100-nsys2025"}
 
 
 def answers(reports):
-    """Return everything that a run answers: the document as plain objects, and tables, down to every operation."""
     run = nsyspipe.load([str(one) for one in reports], jobs=1)
     tables = [run.kernels(), run.collectives(), run.phases(), run.idle_calls(), run.links()]
     tables += [table for _, *pair in run.operations() for table in pair]
@@ -57,8 +56,7 @@ def assert_same(folder, copies, hosts=("node0",), names="*.sqlite"):
     return original
 
 
-def _comparable(path):
-    """Return what a report says, without what a copy says in other words, but says."""
+def _comparable(path):  # but what a copy says in other words
     digest = digest_report(str(path), Reading())
     facts = digest.facts
     # A copy leaves out what identifies the job.

@@ -34,7 +34,6 @@ def original(tmp_path_factory):
 
 @pytest.fixture
 def planted(original, tmp_path):
-    """Return a report full of secrets, and the secrets by place."""
     path, secrets = original
     return Path(shutil.copy(path, tmp_path)), secrets
 
@@ -184,8 +183,7 @@ LAYOUT = Layout(24, is_exact=True, fields={"commhash": ("<u8", 0), "user": ("<u8
 
 
 def blob(payload, *, schema=5, schema_high=0, first=1, tail=b""):
-    header = struct.pack("<QIIQQ", first, schema, schema_high, len(payload), 32 + len(payload))
-    return header + payload + tail
+    return struct.pack("<QIIQQ", first, schema, schema_high, len(payload), 32 + len(payload)) + payload + tail
 
 
 def repacked(one, layouts, domain=1):

@@ -43,7 +43,6 @@ def run_with(*rows, is_capture=False, run_id="r1"):
 
 
 def tables(run, most=15):
-    """Return the rows of each table by heading, as cells say them."""
     return {
         block.caption: [dict(zip((one.heading.replace("\n", " ") for one in block.columns), row, strict=True)) for row in block.rows]
         for block in cost_tables(run, most).values()

@@ -131,7 +131,6 @@ def many_changes(_, runs):
 
 
 def not_split(folder, runs):
-    """Return a side whose copies were not recorded: neither they nor idle time are known of it."""
     bare = plain_rank(0, steps(90), world_size=1).write(folder / "bare.sqlite", without=("CUPTI_ACTIVITY_KIND_MEMCPY",))
     return bare, plain_run(folder / "whole", [steps(70)])
 

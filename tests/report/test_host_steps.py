@@ -110,7 +110,6 @@ def test_of_many_processes_the_slowest_are_shown_in_their_order():
     assert [*host_notes(host_figures(rows), 2)][-1] == ("These are the 2 slowest of 4 processes; --json has all.")
 
 
-# --- which family --------------------------------------------------------------------------------
 def family(name, union=100, *, first=0, n_members=2):
     return Candidate(name, 1, union, first, n_members, 0, 0)
 
@@ -142,14 +141,12 @@ def test_time_between_steps_is_probably_the_loaders():
     assert alone.between_ns is None
 
 
-# --- why the devices idle, in one line ---------------------------------------------------------------
 CAUSES = ("input", "launch", "blocked", "dependency", "unknown")
 LATE = ", launched but not started"
 CALLS = ["cudaMalloc", "cudaFree"]
 
 
 def step(*causes, wall=10_000, **known):
-    """Return a step of these five causes in us, which sum to its idle time unless that is told."""
     columns = {f"idle_{name}_ns": None if us is None else 1000 * us for name, us in zip(CAUSES, causes, strict=True)}
     idle = known.get("idle", sum(us or 0 for us in causes))
     return {"wall_ns": 1000 * wall, "idle_ns": None if idle is None else 1000 * idle} | columns
@@ -194,7 +191,6 @@ CODES = {"steps-by-repetition", "backward-by-thread"}
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return the same run twice: with ranges, and without."""
     folders = [tmp_path_factory.mktemp(name) for name in ("marked", "bare")]
     return [
         run_of(folder, *(trained(rank, 8, is_marked=is_marked) for rank in range(2)), label=folder.name, jobs=1)
@@ -207,7 +203,6 @@ def text_of(blocks):
 
 
 def texts_of(run):
-    """Return what each output says of a run, by its name."""
     board, answer, change = compare([run]), whatif(run), diff(run, run)
     return {
         "text": summary_text(run, Console(width=100)), "Markdown": markdown(run), "page": run_page(run).replace("&#39;", "'"),

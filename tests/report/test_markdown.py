@@ -55,7 +55,6 @@ def test_equal_problems_of_several_ranks_are_one_line_with_what_mends_them(stead
     assert "### Problems" not in source
 
 
-# --- extremes ------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
     """Return a run of 12 ranks, three of which stand out.
@@ -104,7 +103,6 @@ def test_the_same_reports_give_the_same_page_in_any_order(tmp_path):
     assert markdown(nsyspipe.load(paths)) == markdown(nsyspipe.load(paths[::-1]))
 
 
-# --- names stay text, and whose a file is ---------------------------------------------------------
 TAGS = {"", "p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "code"}
 NAME = "<img src=x onerror=alert(1)> @octocat #12 `a` |b| **c** [d](http://e.example) -->\n# f"
 

@@ -29,7 +29,6 @@ HOSTILE = "</style><script>alert(1)</script>\n\n<img src=x onerror=alert(2)>"
 
 
 def texts(page):
-    """Return what a reader sees, without tags and styles."""
     text = re.sub(r"<[^>]+>", " ", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
     return html.unescape(text).replace("\N{NO-BREAK SPACE}", " ")
 
@@ -161,7 +160,6 @@ def test_figures_are_logged_beside_an_experiment(monkeypatch, steady_run, servic
     assert any(steady_run.header.label in options.values() for _, _, options in recorder.calls)
 
 
-# --- files ----------------------------------------------------------------------------------------
 def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(steady_run, tmp_path):
     for name in ("run.json", "run.md", "run.csv", "run.html", "run.pftrace", "run.PERFETTO-TRACE"):
         assert export.write(steady_run, tmp_path / name) == tmp_path / name

@@ -122,8 +122,7 @@ def test_the_table_has_no_zero_for_what_was_not_recorded():
 
     assert busy(compute_ns=None) == ["-"] * 5
     # A run of one rank: nobody to wait for; copies were not recorded.
-    found = busy(compute_ns=0, comm_ns=2_000_000, exposed_comm_ns=0)
-    assert found == ["0 ms", "2.000 ms", "0 ms", "-", "-"]
+    assert busy(compute_ns=0, comm_ns=2_000_000, exposed_comm_ns=0) == ["0 ms", "2.000 ms", "0 ms", "-", "-"]
 
 
 def test_without_a_timeline_there_is_nothing_to_draw():

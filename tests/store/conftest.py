@@ -7,6 +7,5 @@ from tests.store.store_tools import new_run, old_run, other_run
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """Return two versions of a run, and another run."""
     folder = tmp_path_factory.mktemp("runs")
     return old_run(folder), new_run(folder), other_run(folder)

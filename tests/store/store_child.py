@@ -108,7 +108,6 @@ class Saver:
         return self.answer()["status"]
 
     def points(self, run: str, store: Path, **request: Any) -> list[int]:
-        """Return at which changes of a save to stop it: the first and the last of each row of changes alike, and beyond all."""
         listed = store.with_name("events")
         assert self.save(run, store, events_to=str(listed), **request) == 0
         kinds = json.loads(listed.read_text())

@@ -75,7 +75,6 @@ class Expected:
                 assert sums[RUN_ID].get(table) in [self.sums[name].get(table) for name in ("old", "new")]
 
     def by_files(self, store):
-        """Tell which run there is by the bytes of every file that can be listed."""
         files = {path: found for path, found in contents(store).items() if f"run_id={RUN_ID}/" in path}
         if not files:
             return None
@@ -109,7 +108,6 @@ def same(found, expected):
 
 
 def frames_of(store, readers=(by_pandas, by_polars)):
-    """Return some tables as pandas and Polars read a directory of them, by reader, table and run."""
     return {
         (read.__name__, table, run_id): rows
         for read in readers

@@ -67,20 +67,17 @@ def stored(folder: Path, run: Run, **options: Any) -> Path:
 
 
 def contents(store: Path) -> dict[str, bytes]:
-    """Return the bytes behind every published file, by its path in the store."""
     paths = [path for path in sorted(store.glob("[!.]*/**/*")) if not path.is_dir()]
     return {str(path.relative_to(store)): path.read_bytes() for path in paths}
 
 
 def copied(store: Path, to: Path) -> Path:
-    """Copy a store, if there is one, links as links."""
     if store.exists():
         shutil.copytree(store, to, symlinks=True)
     return to
 
 
 def left_behind(store: Path) -> list[str]:
-    """Return what a store holds besides its runs."""
     hidden = store / ".nsyspipe"
     found = [*hidden.glob("s*/*")]  # staging and switch
     found += [path for path in store.glob("[!.]*/**/*") if path.is_symlink()]
@@ -98,8 +95,7 @@ def places(store: Path, run_id: str = RUN_ID) -> dict[str, Path]:
     return found
 
 
-def unlisted(store: Path, run_id: str = RUN_ID) -> Path:
-    """Let a run not say which files belong to it, as one of an older nsyspipe, so that they can be changed."""
+def unlisted(store: Path, run_id: str = RUN_ID) -> Path:  # as one of an older nsyspipe
     path = places(store, run_id)["runs"]
     table = pq.read_table(path, partitioning=None)
     details = json.loads(table["details"][0].as_py())
@@ -109,13 +105,11 @@ def unlisted(store: Path, run_id: str = RUN_ID) -> Path:
     return store
 
 
-# --- what readers see ----------------------------------------------------------------------
 _GLOB = "read_parquet('{}/*/*.parquet', hive_partitioning=true, union_by_name=true)"
 _SUM = "SELECT '{0}' AS name, run_id, count(*) AS n, bit_xor(hash(t)) AS sum FROM {1} t GROUP BY run_id"
 
 
 def by_duckdb(store: Path, tables: tuple[str, ...] = TABLES) -> dict[str, dict[str, tuple]]:
-    """Return a checksum of each run's rows, by run and table: one query over plain globs."""
     sums = [_SUM.format(name, _GLOB.format(store / name)) for name in tables]
     with duckdb.connect() as database:
         rows = database.execute(" UNION ALL ".join(sums)).fetchall()

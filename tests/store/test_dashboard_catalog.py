@@ -39,7 +39,6 @@ def test_runs_come_in_order_each_with_the_finding_that_could_bring_most(store, c
 
 
 def rewritten(change):
-    """Return what changes the table in a file."""
     return lambda path: pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
@@ -79,7 +78,6 @@ def test_the_directory_says_which_run_it_is(store):
 
 @pytest.fixture
 def indexed(steady, store):
-    """Return a store of three runs, all of them in its index, which calls each otherwise than its file."""
     for run_id in "abc":
         save(nsyspipe.load(steady, run_id=run_id, label="of the file"), store)
     found = read_index(store)

@@ -49,7 +49,6 @@ def test_a_footer_of_too_many_parts_is_refused_before_it_takes_long(monkeypatch)
 
 
 def content(table, **options):
-    """Return the bytes of a file of a table as nsyspipe writes it, but for options."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **{"compression": "zstd", **options})
     return sink.getvalue()

@@ -31,7 +31,6 @@ def saver(expected):
 
 @pytest.fixture
 def store(tmp_path, saver):
-    """Return a store with the old run and the other one."""
     path = tmp_path / "store"
     assert saver.save("old", path) == saver.save("other", path) == 0
     return path
@@ -62,8 +61,7 @@ def test_killed_at_random_moments(expected, saver, store):
     assert (expected.whole(store), left_behind(store)) == ("new", [])
 
 
-def clear_up(store):
-    """Begin as the next writer does."""
+def clear_up(store):  # as the next writer does
     with staged_run(store, "next"):
         pass
 

@@ -102,8 +102,6 @@ def test_a_run_that_gets_into_its_place_while_it_is_looked_for_is_found(tmp_path
     place.mkdir(parents=True)
 
     def move_after(look):
-        """Let a writer put the run's row into its place once one of the two was looked at."""
-
         def looked(*arguments):
             found = look(*arguments)
             if (switch / "runs.parquet").exists():
@@ -127,7 +125,6 @@ def test_a_run_that_gets_into_its_place_while_it_is_looked_for_is_found(tmp_path
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Return a store of two runs, one of them with its operations."""
     folder = tmp_path_factory.mktemp("readers")
     for name, n_ranks in (("pair", 2), ("alone", 1)):
         (folder / name).mkdir()
@@ -138,13 +135,11 @@ def store(tmp_path_factory):
 
 
 def saved(store, table):
-    """Return what was written, file by file, in order of run and rank."""
     files = sorted((store / table).glob("*/*/*.parquet" if table in EVENT_TABLES else "*/*.parquet"))
     return pa.concat_tables([pq.ParquetFile(file).read() for file in files])
 
 
 def plain(table):
-    """Return rows as Python values, whatever the library calls a text or the zone of UTC."""
     return [tuple(map(_plain, row.values())) for row in table.to_pylist()]
 
 
@@ -187,8 +182,7 @@ def test_files_say_what_they_hold(store, table):
 
 
 def test_tables_are_sorted_by_their_keys(store):
-    by_size_or_nulls_last = {*EVENT_TABLES, "findings", "idle_calls", "kernels", "problems"}
-    for table in {*DATASET} - by_size_or_nulls_last:
+    for table in {*DATASET} - {*EVENT_TABLES, "findings", "idle_calls", "kernels", "problems"}:
         for path in (store / table).rglob("*.parquet"):
             rows = pq.ParquetFile(path).read().to_pylist()
             keys = [tuple((row[name] is not None, row[name]) for name in DATASET[table].key) for row in rows]

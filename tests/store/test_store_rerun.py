@@ -34,7 +34,6 @@ def of_run(found, run_id):
 
 
 def files(store):
-    """Return every published file as one that was not written again: its number and time of change."""
     return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in store.glob("[!.]*/**/*.parquet")}
 
 
@@ -82,8 +81,7 @@ def test_another_name_or_what_else_is_known_of_a_run_does_not_cost_its_operation
     save(nsyspipe.load(store, label="new"), store)
     assert nsyspipe.load(store).header.label == "new"
     assert len(list(nsyspipe.load(store).operations())) == 2
-    without_log = nsyspipe.load(store_tools.write_reports(tmp_path / "reports", 1), run_id=RUN_ID, jobs=1)
-    save(without_log, store)
+    save(nsyspipe.load(store_tools.write_reports(tmp_path / "reports", 1), run_id=RUN_ID, jobs=1), store)
     found = nsyspipe.load(store)
     assert found.nccl is None
     assert len(list(found.operations())) == 2

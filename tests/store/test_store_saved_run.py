@@ -40,7 +40,6 @@ def check_same(run, saved):
 
 
 def check_saves(run, store):
-    """Check that a run comes back as it is, its operations too."""
     save(run, store, events=True)
     saved = nsyspipe.load(store)
     check_same(run, saved)
@@ -116,10 +115,8 @@ def test_built_runs_come_back_as_they_are(tmp_path, build):
     assert contents(tmp_path / "again") == contents(tmp_path / "store")
 
 
-# --- which run -----------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def saved(runs, tmp_path_factory):
-    """Return a folder of stores to copy: with two runs, and with each alone."""
     folder = tmp_path_factory.mktemp("saved")
     for run, name in zip(runs[::2], ("one", "other"), strict=True):
         save(run, folder / "both", events=True)
@@ -201,7 +198,6 @@ def test_a_saved_run_goes_with_nothing_else(store, tmp_path):
         nsyspipe.load([store, tmp_path / "a_0.sqlite"])
 
 
-# --- damage and versions -------------------------------------------------------------------
 def read_all(run):
     document(run)
     for name in RUN_TABLES:
@@ -211,7 +207,6 @@ def read_all(run):
 
 @pytest.fixture
 def damaged(saved, tmp_path):
-    """Return where a saved run's tables are, and a function that reads all of it, which must fail."""
     tables = places(unlisted(copied(saved / "one", tmp_path / "store")))
 
     def refused(name):

@@ -35,7 +35,6 @@ def with_nsys(nsys: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def machine(with_nsys: Path, tmp_path: Path) -> Iterator[RealMachine]:
-    """Return a machine on which nothing may run any more when a test is over."""
     pytest.importorskip("torch")
     there = RealMachine(tmp_path, tmp_path).set_up()
     with there.watched():

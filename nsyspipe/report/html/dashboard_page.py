@@ -1,7 +1,5 @@
 """The page of a store: whether runs get better or worse, since which one, and by which runs and figures that is told."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -48,7 +46,6 @@ _ROWS = 100  # as many as the table shows first: others are made when they come 
 
 
 def _gpu_name(run: Mapping[str, Any]) -> str:
-    """Return the GPU models of a run, without the vendor that all of them share."""
     names = [name.removeprefix("NVIDIA ") for name in run["gpu_names"].split(", ") if name]
     return ", ".join(names) or "GPU not recorded"
 
@@ -75,7 +72,10 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[_Series]:
         n_alike = Counter(runs[at]["label"] for at in places)
         is_by_label = 2 * sum(n for n in n_alike.values() if n > 1) >= len(places)
         places.sort(key=lambda at: (compute[at], runs[at]["run_id"]))
-        kinds = parted(places, lambda at, kind: not any(works[at].is_unlike(works[one]) for one in _ends(kind)))
+        # Of many of a kind those of least and of most compute.
+        kinds = parted(
+            places, lambda at, kind: not any(works[at].is_unlike(works[one]) for one in {*kind[:_ENDS], *kind[-_ENDS:]})
+        )
         n_kinds = Counter(label for kind in kinds for label in {runs[at]["label"] for at in kind})
         spans = [(compute[kind[0]], compute[kind[-1]]) for kind in kinds]
         for kind, (least, most) in zip(kinds, spans, strict=True):
@@ -88,11 +88,6 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[_Series]:
                 is_one = (n_kinds[label] if is_by_label else len(kinds)) == 1
                 series[at] = (group if is_one else name, label, True)
     return series
-
-
-def _ends(kind: Sequence[int]) -> set[int]:
-    """Return the runs of a kind that one is held against: of many, those of least and of most compute."""
-    return {*kind[:_ENDS], *kind[-_ENDS:]}
 
 
 def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -126,8 +121,7 @@ def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
     return float(f"{value:.9g}") if value is not None and math.isfinite(value) else None
 
 
-def missing_text(run: Mapping[str, Any], figure: Figure) -> str:
-    """Return why a figure is null, as far as the run's own figures tell."""
+def _missing_text(run: Mapping[str, Any], figure: Figure) -> str:
     if figure.column == "wait_share" and run["n_ranks"] == 1:
         return "one rank"
     if (figure.column == "wait_share" or figure.category == "hidden") and run["comm_share"] == 0:
@@ -190,11 +184,10 @@ def dashboard_page(
 
 def _cell(row: Mapping[str, Any], figure: Figure) -> tuple[str, bool]:
     value = value_of(row, figure)
-    return (missing_text(row, figure), True) if value is None else (value_text(figure.unit, value), False)
+    return (_missing_text(row, figure), True) if value is None else (value_text(figure.unit, value), False)
 
 
 def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the scripts draw and filter: one array per property, one entry per run."""
     rows = [run["row"] for run in runs]
     by_run = series_of(rows)
     series = sorted(set(by_run), key=lambda line: (line[0], line[1] or ""))
@@ -220,7 +213,7 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
         "hints": [*hints],
         "values": values,
         "missing": {
-            one.column: {str(at): missing_text(rows[at], one) for at, n in enumerate(values[one.column]) if n is None}
+            one.column: {str(at): _missing_text(rows[at], one) for at, n in enumerate(values[one.column]) if n is None}
             for one in FOLLOWED
         },
     }
@@ -292,7 +285,6 @@ def write_pages(
 
 
 def _is_fresh(path: Path, store: Path, run_id: str) -> bool:
-    """Tell whether a page of the run is there and not older than what was saved of it."""
     if path.is_symlink() or run_id_of_page(path) != run_id:
         return False
     try:

@@ -61,8 +61,8 @@ def _blocks(difference: RunDifference) -> Iterator[Block | Chart]:
                 yield block
     if problems := [*_problems(difference)]:
         yield Troubles(problems)
-    yield formula_table()
-    yield provenance_table(difference)
+    yield _formula_table()
+    yield _provenance_table(difference)
 
 
 def _problems(difference: RunDifference) -> Iterator[tuple[str, str, str, str | None]]:
@@ -272,8 +272,7 @@ def kernel_table(difference: RunDifference, table: Table) -> Table:
 _TABLES = {METRICS: figure_table, KERNELS: kernel_table}
 
 
-def provenance_table(difference: RunDifference) -> Table:
-    """Return what identifies the captures, one column per capture."""
+def _provenance_table(difference: RunDifference) -> Table:
     columns, captures = [Field("", kind="text")], []
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
         for at, run in enumerate(side.runs, start=1):
@@ -286,8 +285,7 @@ def provenance_table(difference: RunDifference) -> Table:
     return Table(_PROVENANCE, columns, rows)
 
 
-def formula_table() -> Table:
-    """Return how each figure of a step is made."""
+def _formula_table() -> Table:
     better = {"lower": "less", "higher": "more", "neither": "neither by itself"}
     texts = (Field(heading, kind="text") for heading in ("unit in --json", "better is", "of a step"))
     columns = [Field("figure", kind="text"), Field("name", kind="name", hint="as --metric takes it"), *texts]

@@ -152,7 +152,6 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
 
 
 def _findings_note(shown: Sequence[Finding], rest: Sequence[str], step_time: str) -> str:
-    """Return what the columns of findings are, and the words in them; the rest is in their table."""
     notes = [f"Up to: share of {step_time}, the mean step time on each step's slowest rank"] * (step_time != absent)
     if any(one.expected for one in shown):
         words = {word: text for word, text in _LIKELY.items() if any(one.likely.startswith(word) for one in shown)}

@@ -283,7 +283,6 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
 
 
 def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Return each group in order of its keys: these, and of each column the median of what is known."""
     lists = table.group_by(keys, use_threads=False).aggregate([(name, "list") for name in columns])
     lists = lists.sort_by([(name, "ascending") for name in keys])
     # One by one, since what is known of all rows takes far more memory as Python's numbers.

@@ -140,7 +140,6 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
 
 
 def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
-    """Yield the first screen: verdict and largest gain, which run, what stands behind it, key figures."""
     lead, *lines = verdict(run).split("\n")
     yield Sentence(lead, "bold")
     yield from [Sentence(" ".join(lines), verdict="gain")] if lines else []
@@ -244,7 +243,6 @@ def _steps(run: Run, n_ranks: int, least: str, *, has_comm: bool) -> Iterator[Bl
 
 
 def _clock_text(run: Run) -> str:
-    """Return how well the ranks' clocks agree; nothing of one rank."""
     errors, codes = run.ranks["clock_error_ns"].to_pylist(), [row["code"] for row in run.problem_rows]
     if len(errors) < 2:  # noqa: PLR2004 - nothing to compare
         return ""
