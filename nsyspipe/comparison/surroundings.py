@@ -146,19 +146,19 @@ def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
     yield ("copies", "DtoD bytes per step", "bytes"), figures["dtod_bytes_per_step"]
     bandwidths = per_step(table, "busbw")
     yield ("link", BANDWIDTH, "bytes/s"), None if isinstance(bandwidths, str) else float(np.median(bandwidths))
-    yield ("stragglers", "lateness of the latest rank per step", "ns"), _latest(table)
+    yield ("stragglers", "longest delay of a step by a rank", "ns"), _longest_delay(table)
     if has_whole_graphs(table.run):
         return  # some collectives may not have been seen
     for sort, number in collectives_per_step(table.run).items():
         yield ("collectives", f"{sort} per step", "count"), number
 
 
-def _latest(table: StepTable) -> float | None:
-    """Return how late the latest rank is per step; None when not known."""
+def _longest_delay(table: StepTable) -> float | None:
+    """Return the longest that all others waited for a rank in a step, whichever it was, the mean over steps; None when not known."""
     rows = table.run.stragglers()
     if not rows.num_rows or rows["lateness_ns"].null_count:
         return None
-    return float(max(rows["lateness_ns"].to_pylist()) / table.n_steps)
+    return float(sum(rows["lateness_ns"].to_pylist()) / table.n_steps)
 
 
 def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
@@ -203,7 +203,7 @@ def _straggler(table: StepTable) -> str | None:
     """Name whom the run's own finding names; None where that could not be judged."""
     unjudged = [row["message"] for row in table.run.problem_rows if row["code"] == "not-judged"]
     is_judged = not any(STRAGGLER in message.partition(" (")[0] for message in unjudged)
-    if not is_judged or _latest(table) is None:
+    if not is_judged or _longest_delay(table) is None:
         return None
     rows = table.run.judged_findings().to_pylist()
     late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {})

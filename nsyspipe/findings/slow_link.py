@@ -43,6 +43,7 @@ _BETWEEN_HOSTS = (
 _SLOW_RATIO = 0.15  # below this share of what NVLink promises, it is not NVLink that carries the data
 _PER_S, _LARGE_BYTES = 1e9, 16e6
 _COPIES = "gradient copies"
+_MOSTLY_GRADIENTS = 0.95  # of all transfer
 _LEAST_BUCKET_BYTES = 1 << 20  # DDP closes each bucket but the last at its cap, the first one at this
 _NEAR = ("PIX", "PXB", "PHB")
 _NARROW = ("bf16", "f16", "f8e4m3", "f8e5m2")
@@ -131,8 +132,8 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
 
     Slow: host memory (SHM), PCIe, a socket network; without such knowledge a bus bandwidth below 15 % of NVLink's on GPUs
     that have it. It is measured on messages of 16 MB and more, or estimated from the bytes of all gradients that DDP copied,
-    over the time that all-reduces transferred; not from copies where a narrow type shows that gradients may have been
-    compressed, or where so many all-reduces are of larger buckets than what was copied.
+    over the time that all-reduces transferred, which have to be 95 % of all transfer; not from copies where a narrow type
+    shows that gradients may have been compressed, or where so many all-reduces are of larger buckets than what was copied.
     """
     rows = evidence.links.to_pylist() if evidence.links is not None else []
     link = slowest(evidence.links) if rows else None
@@ -206,10 +207,15 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
     measured = evidence.summary["busbw_bytes_per_s"]
     if measured is not None:
         return float(measured), "payload"
-    rows = evidence.collectives
-    n_bytes, transfer = _total(evidence.steps["grad_copy_bytes"]), _total(rows["transfer_ns"])
+    all_rows = evidence.collectives
+    rows = all_rows.filter(pc.equal(all_rows["collective"], "all_reduce"))
+    n_bytes, transfer, in_all = (
+        _total(evidence.steps["grad_copy_bytes"]),
+        *map(_total, (rows["transfer_ns"], all_rows["transfer_ns"])),
+    )
     is_narrow = any(datatype in _NARROW for datatype in rows["datatype"].unique().to_pylist())
-    if is_narrow or not (n_bytes and transfer) or set(rows["collective"].unique().to_pylist()) != {"all_reduce"}:
+    # Beside little else: a metric that is gathered, buffers that are broadcast.
+    if is_narrow or not (n_bytes and transfer and in_all) or transfer < _MOSTLY_GRADIENTS * in_all:
         return None, None
     if n_bytes < (rows.num_rows - evidence.steps.num_rows) * _LEAST_BUCKET_BYTES:
         return None, None  # of some of them nothing was copied: a hook sends something else

@@ -209,7 +209,7 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
         *(Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=widths.get(name, 0)) for name in _OF_RANKS if name != "wait_share" or name in known),
-        *([Field("longest\ndelay\nby it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),
+        *([Field("mean\ndelay\nby it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="mean of the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),
     ]  # fmt: skip
     shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
     notes = filter(None, [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))])

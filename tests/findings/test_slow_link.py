@@ -35,6 +35,12 @@ def buckets(n_bytes):
     return evidence(steps(2, exposed=900, grad_copy_bytes=n_bytes), met, links=[SHM])
 
 
+def beside(kind, transfer, copied=45_000):
+    """Return a run of two ranks that all-reduce what they copied in 1000 ns, beside another collective."""
+    met = [*collective(1, (0, 0), 1000), *collective(1, (2000, 2000), transfer, seq=1, kind=kind)]
+    return evidence(steps(2, wall=5000, exposed=1000 + transfer, grad_copy_bytes=copied), met, gpu_names=H200)
+
+
 # At 45 GB/s compute is slower by at most 1.6 x (0.03 + 0.47 x log10(45 / 30)).
 MOST = 1.6 * (0.03 + 0.47 * math.log10(45 / 30))
 # The ring of two hosts: NVLink inside each, InfiniBand between them.
@@ -102,6 +108,10 @@ BY_BANDWIDTH = of(
         is_conditional=True, link_nominal_bytes_per_s=None, action="use NVLink or P2P: data goes over something slower"),
     case("whether NVLink is there was not recorded", run(copied=45_000), saving=900, is_conditional=True,
         action="use NVLink, if it connects the GPUs (not recorded)"),
+    # 45 000 bytes of each rank in 1000 ns: the others take 50 of 1050 ns, which is below a twentieth, or 60.
+    case("a metric is gathered", beside("all_gather", 50), busbw_bytes_per_s=45e9),
+    case("buffers are broadcast", beside("broadcast", 50), busbw_bytes_per_s=45e9),
+    case("much else", beside("all_gather", 60), NOT_TOLD),
     case("as much as closed buckets hold", buckets(2 << 20), busbw_source="gradient copies"),
     case("less than they hold", buckets((2 << 20) - 1), busbw_source=None),
     # 2 x 3/4 of 40 bytes per ns.
