@@ -168,12 +168,13 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
     nccl = run.nccl or NcclFacts(None, {}, None)
     transports = filter(None, run.links()["transport"].unique().to_pylist())
     is_dirty = " with changes" if capture.git_is_dirty else ""
+    link = run.link.slowest if run.link else None
     groups = dimensions(run.traffic(), header.world_size)
     found: dict[str, dict[str, Any]] = {
         "collectives": {"parallelism": None if None in [one.size for one in groups] else ", ".join(map(str, groups))},
         "stragglers": {STRAGGLER: _straggler(table)},
         "link": {
-            "slowest link": run.link and run.link.slowest and run.link.slowest.kind,
+            "slowest link": None if link is None or link.kind == "unknown" else link.kind,
             "transport": ", ".join(sorted(transports)),
             "NVLink SHARP": {None: None, True: "on", False: "off"}[nccl.nvls],
         },
@@ -222,7 +223,7 @@ class Cause(NamedTuple):
     n_matters: int  # how many matters the facts are of: number and size of collectives are one; of several none is the cause for sure
     beside: tuple[
         tuple[Change, float], ...
-    ] = ()  # gradient copies that one side alone has, and what exposed copies changed by, ns
+    ] = ()  # copies of gradients on one side, and the change of exposed copies, ns
 
 
 def cause_of(difference: RunDifference) -> Cause | None:
@@ -265,11 +266,9 @@ def cause_of(difference: RunDifference) -> Cause | None:
             hidden = [comm[side] - exposed[side] for side in SIDES]
             times.append(("communication beside compute", hidden[0], hidden[1]))
     facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
-    copies = [
-        row for row in difference.changes.to_pylist() if row["what"] == GRADIENT_COPIES and part != "exposed_memory"
-    ]
+    copies = [row for row in difference.changes.to_pylist() if row["what"] == GRADIENT_COPIES]
     pairs = [(row["what"], row["unit"], row["baseline_value"], row["candidate_value"]) for row in copies]
-    beside = tuple((pair, dict(parts)["exposed_memory"]) for pair in pairs if 0.0 in pair)
+    beside = tuple((pair, dict(parts)["exposed_memory"]) for pair in pairs if 0.0 in pair and part != "exposed_memory")
     return Cause(part, delta, tuple(fact for _, fact in facts), len({matter for matter, _ in facts}), beside)
 
 

@@ -12,7 +12,7 @@ from nsyspipe.comparison.changes import SIDES, top_kernels
 from nsyspipe.comparison.comparability import OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
-from nsyspipe.comparison.metrics import INCONCLUSIVE, LEFT_OUT, NO_CHANGE
+from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.comparison.surroundings import Cause
 from nsyspipe.model.figures import NEITHER
@@ -31,13 +31,11 @@ from nsyspipe.version import __version__
 _BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
 _NO_PERCENTAGE = 10_000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
-_LITTLE = 0.001  # of the step time: nobody asks where less comes from
+_LITTLE, _MUCH = 0.001, 0.05  # of the step time: nobody asks where less comes from, everybody where so much does
 _OF_ANOTHER = {"log-of-another-run", "topology-of-another-machine"}  # what was given, and is not used
 _SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 4, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
-OF_RANKS = (
-    "A time is that of each step's rank with most of it; in nsyspipe analyze it is the mean over ranks and steps."
-)
+OF_RANKS = "A time is that of each step's rank with most of it; nsyspipe analyze has means over ranks and steps."
 # Captions of the tables, by which a page knows them.
 PARTS, METRICS = "Where the change of the mean step time comes from", "Figures of both sides"
 KERNELS, CHANGES = "Kernels that changed most", "What else changed"
@@ -107,13 +105,17 @@ def _times(suffix: str) -> list[Field]:
 
 
 def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
-    """Return all figures, the judged ones first, then the main ones that both sides have; and how many these are."""
+    """Return all figures, judged ones first, then main ones of both sides and times that changed much for sure; and how many these are."""
     rows = difference.metrics.to_pylist()
     is_capture = difference.has_capture_without_steps  # all that it has is a main one: shares and bandwidths
+    much = _MUCH * max((row["baseline"] or 0 for row in rows if row["metric"] == DEFAULT_METRIC), default=0)
 
     def place(row: Mapping[str, Any]) -> int:
         is_main = (is_capture or units.metric_figure(row["metric"])) and row["baseline"] is not None
-        return 0 if row["metric"] in difference.judged else 1 if is_main else 2
+        is_sure = row["unit"] == "ns" and row["verdict"] not in (INCONCLUSIVE, NO_CHANGE)
+        return (
+            0 if row["metric"] in difference.judged else 1 if is_main or (is_sure and abs(row["delta"]) >= much) else 2
+        )
 
     rows.sort(key=place)  # stable
     return rows, sum(place(row) < 2 for row in rows)  # noqa: PLR2004 - those that stand first
@@ -140,8 +142,7 @@ def _metrics(difference: RunDifference) -> Table:
 
 def is_outweighed(difference: RunDifference, row: Mapping[str, Any]) -> bool:
     """Tell whether a figure got worse on which no verdict rests, in a difference that is no regression: no alarm."""
-    is_aside = row["metric"] not in difference.judged and difference.verdict != "regression"
-    return is_aside and bool(row["verdict"] == "regression")
+    return row["metric"] not in difference.judged and difference.verdict != REGRESSION == row["verdict"]
 
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:

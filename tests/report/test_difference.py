@@ -271,3 +271,21 @@ def test_throughput_is_judged_as_step_time_is(tmp_path, faster):
     assert rows["step_time"]["delta_pct"] == pytest.approx(-1.96)
     assert rows["throughput"]["delta_pct"] == pytest.approx(100 * 1.96 / 98.04)
     assert rows["throughput"]["verdict"] == "no change"
+
+
+@pytest.mark.parametrize(("delta", "verdict", "is_shown"), [
+    (5 * MS, "change", True), (-5 * MS, "improvement", True),
+    # Less than a twentieth of the step time, or not for sure.
+    (4.9 * MS, "change", False), (50 * MS, "inconclusive", False), (None, "inconclusive", False),
+])  # fmt: skip
+def test_a_time_that_changed_much_for_sure_stands_with_the_main_figures(delta, verdict, is_shown):
+    rows = [
+        {"metric": "step_time", "unit": "ns", "baseline": 100 * MS, "delta": 0.0, "verdict": "no change"},
+        {"metric": "idle_input", "unit": "ns", "baseline": 1 * MS, "delta": 0.0, "verdict": "no change"},
+        {"metric": "transfer", "unit": "ns", "baseline": 7 * MS, "delta": delta, "verdict": verdict},
+    ]
+    difference = SimpleNamespace(
+        metrics=pa.Table.from_pylist(rows), has_capture_without_steps=False, judged=["step_time"]
+    )
+    sorted_rows, n_shown = words.metric_rows(difference)
+    assert [row["metric"] for row in sorted_rows[:n_shown]] == ["step_time", *["transfer"] * is_shown]
