@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from nsyspipe.analysis.traffic import bubble_ns_per_step
+from nsyspipe.model.names import few, ranges
 from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.report.findings import Finding, findings_of, is_little
 from nsyspipe.report.units import ms_text, percent_text
@@ -33,6 +34,8 @@ def verdict(run: Run) -> str:
     """
     (summary,) = run.summary().to_pylist()
     severities = {row["code"]: row["severity"] for row in run.problem_rows}
+    unrecorded = {row["rank"] for row in run.problem_rows if row["code"] in {"no-kernels", "no-kernel-names"}} - {None}
+    of_ranks = f" of rank{'s'[: len(unrecorded) > 1]} {few(ranges(sorted(unrecorded)), 3)}" if unrecorded else ""
     of_what = "the capture" if run.is_capture else "step time"
     wall = rank_step_ns(run) or 0.0
     found, is_known = findings_of(run), summary["comm_share"] is not None
@@ -45,10 +48,11 @@ def verdict(run: Run) -> str:
     if not run.header.n_ranks:
         lines = [_WITH_HOST_STEPS if run.host_steps().num_rows else _NO_VERDICT]
     elif not summary["n_summary_steps"] and not run.is_capture:
-        lines = ["No step has a window on every rank, so there are no figures for the run."]
+        why = f": kernels{of_ranks} were not recorded" if unrecorded else ""
+        lines = [f"No step has a window on every rank, so there are no figures for the run{why}."]
     elif not is_known:
         what = "the time of the capture" if run.is_capture else "the steps' time"
-        unknown = f"What {what} goes to is not known: kernels or their names were not recorded."
+        unknown = f"What {what} goes to is not known: kernels{of_ranks} or their names were not recorded."
         lines = [next((why for code, why in _UNKNOWN_COMM.items() if severities.get(code) == "error"), unknown)]
     elif summary["comm_share"] == 0:
         lines = [_without_comm(summary, of_what, amount, hides_idle="graphs-as-a-whole" in severities)]

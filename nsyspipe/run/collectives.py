@@ -247,7 +247,9 @@ def cross_rank(
         is_lost = rows.in_step & (is_whole | (n_users > 1))[rows.communicator]
         for block in matched:
             is_lost[block] = False
-        problems += _mismatches(rows, known, is_lost, aligning, may_differ=not (is_one_run or matched))
+        # Of a rank whose kernels or names were not recorded nobody knows what it would match.
+        has_all = np.unique(rows.rank[rows.in_step]).size == len(ranks)
+        problems += _mismatches(rows, known, is_lost, aligning, may_differ=has_all and not (is_one_run or matched))
     has_parts = len({one.part for one in offsets if one.error_ns is not None}) > 1
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
     known_offsets = None if has_parts else tuple(offsets)
@@ -258,7 +260,6 @@ def _mismatches(
     rows: CommRows, known: matching.Waiting, is_lost: Flags, aligning: Flags, *, may_differ: bool
 ) -> Iterator[Problem]:
     if n_unmatched := int(np.count_nonzero(is_lost)):
-        may_differ &= np.unique(rows.rank[rows.in_step]).size > 1
         code = "different-runs" if may_differ else "unmatched-collectives"
         yield problem(code, n=n_unmatched, total=int(np.count_nonzero(rows.in_step)))
     # A send, or a broadcast's root, may end before its receiver comes: NCCL has room for what it sends.

@@ -207,6 +207,11 @@ def test_a_rank_without_names_makes_the_runs_communication_unknown(tmp_path):
     expected = {"comm_share": None, "compute_share": None, "idle_share": 0.76, "step_time_ns": 1000}
     assert run.summary().select([*expected]).to_pylist() == [expected]
     assert problem_of(run, "no-kernel-names")["rank"] == 1
+    # That its collectives match none of the other's is no sign of another run.
+    assert "different-runs" not in codes(run)
+    assert (
+        run.verdict == "What the steps' time goes to is not known: kernels of rank 1 or their names were not recorded."
+    )
 
 
 @pytest.mark.parametrize("version", [one for one in schemas() if one.startswith("3.2")])
