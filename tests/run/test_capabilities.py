@@ -300,7 +300,7 @@ def test_other_tables_are_told_with_their_flag(tmp_path):
     assert (path.read_bytes(), path.stat().st_mtime_ns, [*tmp_path.iterdir()]) == (*before, [path])
     tables = {
         "os_runtime": ("OSRT_API", "--trace=cuda,nvtx,osrt"), "cpu_samples": ("COMPOSITE_EVENTS", "--sample=process-tree"),
-        "gpu_metrics": ("GPU_METRICS", "--gpu-metrics-devices=all"), "profiler_overhead": ("PROFILER_OVERHEAD", ""),
+        "gpu_metrics": ("GPU_METRICS", "--gpu-metrics-device=all"), "profiler_overhead": ("PROFILER_OVERHEAD", ""),
     }  # fmt: skip
     for name, (table, flag) in tables.items():
         assert found[name].status == "no"
