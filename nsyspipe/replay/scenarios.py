@@ -232,10 +232,11 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
         return opened
     if reason := why_not_knobs(opened, knobs):
         return reason
-    share, host = opened.launch_bound_share(knobs), opened.launching_ns if knobs.no_wait else None
+    share, host = opened.launch_bound_share(knobs), opened.launching_ns
+    sure = 1.0 if knobs.no_wait else limits.LAUNCHING_AT_MOST
     if share > limits.LARGEST_STARVED_SHARE:
         why = f"GPUs would stand idle for {100 * share:.1f} % of what is left of the step, as work is not launched yet"
-    elif host is not None and host > (most := opened.predict(knobs).high_ns):
+    elif host is not None and host > sure * (most := opened.predict(knobs).high_ns):
         why = f"hosts take {host / 1e6:.2f} ms to launch a step, and GPUs would need {most / 1e6:.2f} ms at most"
     else:
         return None
