@@ -32,7 +32,12 @@ def rank_of(rank, rows, length, *, n_ranks=2, communicator=None, backward=None, 
     builder.env(RANK=rank, WORLD_SIZE=n_ranks, LOCAL_RANK=rank)
     for number in {*numbers.values()} if communicator else ():
         n_members = n_ranks if number == of_all else 2
-        members = {"NCCL communicator ID": number, "No. of ranks": n_members, "Rank": rank % n_members, "CUDA device": 0}
+        members = {
+            "NCCL communicator ID": number,
+            "No. of ranks": n_members,
+            "Rank": rank % n_members,
+            "CUDA device": 0,
+        }
         builder.domain("NCCL", 1).nccl_payload(-1000 * number, "ncclCommInitRankConfig", members, COMM_INIT)
     for step in range(6):
         host, device = 10 * MS * step, 1000 * MS + length * step
@@ -151,7 +156,8 @@ def test_groups_of_two_ranks_stand_beside_one_of_all(written, changes, expected)
     ]  # fmt: skip
     numbers = ({IN_LINE: 5 + rank // 2, OTHER: 9} for rank in range(4))
     ranks = (
-        rank_of(rank, rows, 32 * MS, n_ranks=4, communicator=own, backward=2, of_all=9) for rank, own in enumerate(numbers)
+        rank_of(rank, rows, 32 * MS, n_ranks=4, communicator=own, backward=2, of_all=9)
+        for rank, own in enumerate(numbers)
     )
     run = written(*ranks)
     roles = {(row["ranks"], row["role"]) for row in run.traffic().to_pylist()}
