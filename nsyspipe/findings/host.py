@@ -12,7 +12,7 @@ from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import LONGEST_CALL, listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Float64, Int64
 
 # What the rules about idle time share: the rank that the others wait for tells whether, all ranks together how much. In a
 # job that synchronises the other ranks fill their queues while they wait in NCCL, so only the rank that comes last runs dry.
@@ -71,7 +71,7 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.slowed_ns` at most). Where
     waiting is not known it is the largest of the ranks' means. Of a pipeline, whose stages wait by design, there is no
     saving: how much of the idle time stands in the bubble is not known. Late launches have one, if
-    half of that is `Evidence.launching_ns`, which is in no bubble.
+    half of that is `launching_ns`, which is in no bubble.
     """
     steps = evidence.steps
     if not steps.num_rows or steps[column].null_count:
@@ -89,8 +89,8 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     order = np.lexsort((rank, -wall, wait, step))
     waited_for = order[run_starts(step[order])]
     away = cause
-    if bubble and column == "idle_launch_ns" and 2 * evidence.launching_ns.sum() >= cause.sum():
-        away, bubble = evidence.launching_ns, ""
+    if bubble and column == "idle_launch_ns" and 2 * launching_ns(evidence).sum() >= cause.sum():
+        away, bubble = launching_ns(evidence), ""
     # The largest cause on another rank of the step; on the one that has it the second largest.
     first = evidence.rows_of_most(away)
     rest = away.copy()
@@ -122,6 +122,12 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
         one_of = f" on ranks {listed(in_turn)}, on one of them in each step"
         where = one_of if len(in_turn) > 1 else f" on rank {named}{of_host}{awaited}"
     return Idle(judged, saving, named, where + bubble, parts, int(setting[0]) if setting.size == 1 else None)
+
+
+def launching_ns(evidence: Evidence) -> Float64:
+    """Return idle time in each step for late launches of a host that launches without a pause: no bubble of a pipeline."""
+    launch, pause = evidence.columns("idle_launch_ns", "idle_pause_ns")
+    return launch - pause
 
 
 def idle_above(evidence: Evidence, column: str) -> Idle | None:

@@ -299,12 +299,6 @@ class Evidence:
         order = np.lexsort((-values, step))
         return order[run_starts(step[order])]
 
-    @property
-    def launching_ns(self) -> Float64:
-        """Idle time in each row of `steps` for late launches of a host that launches without a pause: no bubble of a pipeline."""
-        launch, pause = self.columns("idle_launch_ns", "idle_pause_ns")
-        return launch - pause
-
     def columns(self, *names: str) -> Iterator[Float64]:
         """Yield columns of `steps`; what is not known counts as 0."""
         return (pc.fill_null(self.steps[name], 0).to_numpy() for name in names)
