@@ -12,7 +12,7 @@ from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import LONGEST_CALL, listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
-from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Float64, Int64
 
 # What the rules about idle time share: the rank that the others wait for tells whether, all ranks together how much. In a
 # job that synchronises the other ranks fill their queues while they wait in NCCL, so only the rank that comes last runs dry.
@@ -48,7 +48,7 @@ class Idle:
     """One cause of idle time."""
 
     judged_ns: float  # mean per step on the rank that the others wait for
-    # step time less the limit without the cause, per step; None of a pipeline, where a stage may idle in the bubble
+    # step time less the limit without the cause, per step; None where a stage of a pipeline may idle for it in the bubble
     saving_ns: float | None
     # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
     rank: int | None = None
@@ -70,7 +70,8 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
     another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.slowed_ns` at most). Where
     waiting is not known it is the largest of the ranks' means. Of a pipeline, whose stages wait by design, there is no
-    saving: how much of the idle time stands in the bubble is not known.
+    saving: how much of the idle time stands in the bubble is not known. Late launches have one, if
+    half of that is `launching_ns`, which is in no bubble.
     """
     steps = evidence.steps
     if not steps.num_rows or steps[column].null_count:
@@ -87,21 +88,24 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     rank, (_, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
     order = np.lexsort((rank, -wall, wait, step))
     waited_for = order[run_starts(step[order])]
+    away = cause
+    if bubble and column == "idle_launch_ns" and 2 * launching_ns(evidence).sum() >= cause.sum():
+        away, bubble = launching_ns(evidence), ""
     # The largest cause on another rank of the step; on the one that has it the second largest.
-    first = evidence.rows_of_most(cause)
-    rest = cause.copy()
+    first = evidence.rows_of_most(away)
+    rest = away.copy()
     rest[first] = 0
-    others = cause[first][step]
+    others = away[first][step]
     others[first] = evidence.most(rest)
     made = np.minimum(wait, others)
     # NCCL's kernels slow the compute beside them while they wait, too.
     hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
     slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, is_most=True), 0.0)
-    shortened = wall - cause - made - slowed
+    shortened = wall - away - made - slowed
     saving, parts, setting = None, {}, np.empty(0, np.int64)
     if not bubble:
         saving, limit = evidence.saving_down_to(shortened), evidence.rows_of_most(shortened)
-        parts = evidence.parts_of(limit, idle=cause, waiting=made, slowed_by_waiting=slowed)
+        parts = evidence.parts_of(limit, idle=away, waiting=made, slowed_by_waiting=slowed)
         setting = np.unique(rank[limit])
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
     shares, judged = np.bincount(place, weights=cause[waited_for]), float(cause[waited_for].mean())
@@ -111,13 +115,19 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     if 2 * middle < judged:
         # It waits at most half as long as the others do: else all wait for each other.
         own, others = wait[rank == named], wait[rank != named]
-        is_waited_for = not bubble and (not others.size or 2 * own.mean() <= others.mean())
+        is_waited_for = not evidence.is_pipeline and (not others.size or 2 * own.mean() <= others.mean())
         host = evidence.hosts.get(named) if evidence.n_hosts > 1 else None
         of_host = f" of host {printable(host)}" if host else ""
         awaited = f", which the others wait for{evidence.waited_in}" if is_waited_for else ""
         one_of = f" on ranks {listed(in_turn)}, on one of them in each step"
         where = one_of if len(in_turn) > 1 else f" on rank {named}{of_host}{awaited}"
     return Idle(judged, saving, named, where + bubble, parts, int(setting[0]) if setting.size == 1 else None)
+
+
+def launching_ns(evidence: Evidence) -> Float64:
+    """Return idle time in each step for late launches of a host that launches without a pause: no bubble of a pipeline."""
+    launch, pause = evidence.columns("idle_launch_ns", "idle_pause_ns")
+    return launch - pause
 
 
 def idle_above(evidence: Evidence, column: str) -> Idle | None:

@@ -4,6 +4,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import EXPERT, PIPELINE, SHARDED, TENSOR
 from nsyspipe.findings.gradients import many_small
+from nsyspipe.findings.host import launching_ns
 from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 
 _LEAST_BUBBLE = 0.05  # of step time
@@ -87,7 +88,8 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
     """Fire when ranks wait for other stages for 5 % of step time.
 
     Saving, per step: max over ranks(wall) - max over ranks(wall - wait - idle), the limit where no stage waits, in other
-    collectives either, nor idles, which may stand in the bubble. The stage with most work sets the pace.
+    collectives either, nor idles, which may stand in the bubble. Of idle time `host.launching_ns` does not: it stays.
+    The stage with most work sets the pace.
     """
     if not evidence.is_pipeline:
         return evidence.unknown_sends
@@ -103,6 +105,7 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
     for row in rows:
         bubbles[str(row["rank"])] += row["bubble_ns_per_step"]
     wall, idle = evidence.columns("wall_ns", "idle_ns")
+    idle = idle - launching_ns(evidence)
     waiting = pc.coalesce(evidence.steps["wait_ns"], evidence.steps["comm_ns"], 0).to_numpy()
     work = wall - idle - waiting
     parts = evidence.parts_of(evidence.rows_of_most(work), waiting=waiting, idle=idle)

@@ -95,6 +95,8 @@ _KINDS = """
         ranks mean nothing -> pass the reports of one run
     ended-before-last-arrived (warning): communication operations that end before their last rank arrives: {n}; they may be of different process groups,
         their transfer counts as 0 -> <WITH_BLOBS>, so that NCCL's payload names the communicator
+    clocks-put-last-behind-end (warning): communication operations that end before their last rank arrives: {n}, which none does: the clocks of these ranks are
+        apart by more than their error; their transfer counts as 0, and bandwidths of short messages may be too high
     rank-by-order (warning): nothing names the ranks: numbered by order of argument, device and process
         -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
     rank-map-differs (warning): --rank-map gives rank {number} to {report}, which was captured as rank {told}{more}: the map's numbers are taken

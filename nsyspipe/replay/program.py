@@ -249,13 +249,15 @@ def captured_program(
     before = np.full(ends.shape, NEVER)  # the end of the collective before each in its chain
     for own in (np.flatnonzero(uses.chain == one) for one in np.unique(uses.chain).tolist()):
         before[own[1:]] = ends[own[:-1]]
-    last = [last_start(*one) for one in zip(group, starts.astype(np.float64), strict=True)]
+    last = np.empty(ends.shape)  # of all ranks alike where all are one group
+    for at, one in enumerate(zip(group, starts.astype(np.float64), strict=True)):
+        last[at] = last_start(*one)
     still = np.zeros(first.step.size)
     program = Program(
         *_ordered(timelines, found, edges, anchors),
         step=np.searchsorted(windows.steps, first.step),
         lag_ns=(starts - np.maximum(ready, before)).astype(np.float64),
-        transfer_ns=ends.astype(np.float64) - np.reshape(last, (ends.shape[0], -1)),
+        transfer_ns=ends - last,
         **vars(uses),
         group=group,
         begin_ns=edges[0].astype(np.float64),

@@ -113,6 +113,7 @@ class Facts:
     compared: Compared
     operations_per_ns: float  # how dense the kernels are that communication may slow
     nominal_bytes_per_s: float | None  # of the fastest link of these GPUs
+    known_link: str | None  # what all ranks use, by NCCL's log; of links whose name is no generation
     world_size: int  # more than are replayed where some are not among the reports
 
     @cached_property
@@ -299,7 +300,10 @@ class Facts:
         return slowdowns(self.contention, self.bus_bytes_per_s, target, self.operations_per_ns)
 
     def target(self, knobs: Knobs, role: str | None = None) -> float | None:
-        """Return the bus bandwidth asked for of a role (the first); None for the captured one, which a link that about reaches it leaves."""
+        """Return the bus bandwidth asked for of a role (the first); None for the captured one.
+
+        A link leaves that which about reaches it, and the one that NCCL's log says ranks use: it gives what it gave.
+        """
         role = role or self.roles[0]
         if knobs.role not in (None, role):
             return None
@@ -308,6 +312,8 @@ class Facts:
             return None if own is None else own * knobs.bandwidth_factor
         if asked is None or own is None or knobs.link is None:
             return asked
+        if knobs.link == self.known_link:
+            return None
         return None if abs(own - asked) <= _SAME_LINK * asked else asked
 
     def ratio(self, knobs: Knobs, role: str) -> float:

@@ -217,6 +217,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         compared=compared_kernels(kernels),
         operations_per_ns=operations_per_ns(kernels),
         nominal_bytes_per_s=None if nominal is None else nominal.bytes_per_s,
+        known_link="shm" if run.links()["kind"].unique().to_pylist() == ["shm"] else None,
         world_size=max(len(timelines), run.header.world_size or 0),
     )
     _check_bytes(replay, gradient_bytes)
@@ -232,10 +233,11 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
         return opened
     if reason := why_not_knobs(opened, knobs):
         return reason
-    share, host = opened.launch_bound_share(knobs), opened.launching_ns if knobs.no_wait else None
+    share, host = opened.launch_bound_share(knobs), opened.launching_ns
+    sure = 1.0 if knobs.no_wait else limits.LAUNCHING_AT_MOST
     if share > limits.LARGEST_STARVED_SHARE:
         why = f"GPUs would stand idle for {100 * share:.1f} % of what is left of the step, as work is not launched yet"
-    elif host is not None and host > (most := opened.predict(knobs).high_ns):
+    elif host is not None and host > sure * (most := opened.predict(knobs).high_ns):
         why = f"hosts take {host / 1e6:.2f} ms to launch a step, and GPUs would need {most / 1e6:.2f} ms at most"
     else:
         return None

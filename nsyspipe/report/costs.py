@@ -25,7 +25,7 @@ Row = dict[str, Any]
 _NARROWEST, _NARROW, _USUAL, _WIDE, _WIDEST = 48, 60, 79, 92, 100
 _LONGEST_NAME = 160  # longer ones differ in their template arguments, which nobody reads in a table
 _CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size", TRAFFIC: "Traffic"}
-_BY_DESIGN = "by design, nobody's lateness"  # of what stages of a pipeline wait for
+_OF_STAGES = "in the bubble, or for one that launches late"  # what stages of a pipeline wait for
 _OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
 _WHOLE = "the whole array, as nccl-tests counts"
 _SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
@@ -46,7 +46,7 @@ def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
         share = "" if None in left else f", {percent_text(sum(left))} of {whole}"
         notes = [_OF_TRAFFIC] if name == TRAFFIC and not run.is_capture else []
         is_staged = any(row["bubble_ns_per_step"] is not None for row in shown)
-        notes += [f"Waits of a pipeline are for other stages: {_BY_DESIGN}."] if is_staged else []
+        notes += [f"Waits of a pipeline are for other stages, {_OF_STAGES}."] if is_staged else []
         notes += [f"{len(left)} more{share}: --csv has all."] if left else []
         if rows:
             tables[name] = table_of(_CAPTIONS[name], shown, fields, " ".join(notes) or None)
@@ -154,7 +154,7 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None, expose
         whose = "none of these" if most == OTHER else f"{most}{suffix}"
         text += f": {percent_text(exposed[most] / exposed_ns, 0)} of exposed communication is {whose}"
     bubble = bubble_ns_per_step(traffic, n_ranks)
-    return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages, {_BY_DESIGN}" if bubble else text
+    return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages, {_OF_STAGES}" if bubble else text
 
 
 def csv_cell(value: object) -> str:

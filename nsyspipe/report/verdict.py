@@ -116,6 +116,7 @@ def gain_text(findings: Sequence[Finding], *, is_whole: bool = True) -> list[str
         return [] if findings else [f"{nothing}."]
     bounded = [one for one in findings if one.share]
     worth = f"up to {first.saving} ({percent_text(first.share)}) of each step"
+    worth += ", waiting included, which is not known" if first.is_wait_included else ""
     if first.expected and first.is_limit:
         worth += f", {first.gain} if all of it were hidden (replay)"
     elif first.expected and first.worth > 0:

@@ -23,8 +23,10 @@ from nsyspipe.version import __version__
 
 _META = "nsyspipe-whatif"
 _LIMIT, _FEW_STEPS = "perfect-overlap", "few-steps-to-replay"
-_ANOTHER, _WITH_NVLINK, _SAME = "Another machine", "If NVLink connects all of the GPUs", " (no change)"
-_NO_SETTING = {_LIMIT: " (no setting)", _ANOTHER: " (another machine)", _WITH_NVLINK: " (if it is there)"}
+_ANOTHER, _SAME = "Another machine", " (no change)"
+_WITH_NVLINK, _WITH_OTHER = "If NVLink connects all of the GPUs", "If the GPUs have such a link"
+_NO_SETTING = {_LIMIT: " (no setting)", _ANOTHER: " (another machine)"}
+_NO_SETTING |= dict.fromkeys((_WITH_NVLINK, _WITH_OTHER), " (if it is there)")
 _SAME_NS = 1.0  # a gain that is less is none: nothing changes
 _NARROW, _WIDE = 79, 92  # narrower terminals get fewer columns rather than broken ones
 
@@ -68,6 +70,8 @@ def _at_most(found: WhatIf) -> str:
 
 def _whose_link(one: Scenario) -> str:
     """Return where a link is that these GPUs may not have; nothing of other changes, and of a link that they have."""
+    if one.link_place == UNKNOWN and not str(one.knobs["link"]).startswith("nvlink"):
+        return _WITH_OTHER
     return {UNKNOWN: _WITH_NVLINK, ELSEWHERE: _ANOTHER}.get(one.link_place or "", "")
 
 

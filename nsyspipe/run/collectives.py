@@ -24,6 +24,7 @@ from nsyspipe.run.process import ProcessDigest
 
 ABSENT = np.iinfo(np.int64).min  # what stands for null: no size, and no id that NCCL makes, is that low
 NONE = -1  # of what is counted from 0
+NOTHING = np.empty(0, np.int64)
 _NOT_KNOWN_NS = 2**62  # a clock's error: nothing exceeds it
 # What is known of matched operations.
 _NEEDED = "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant"
@@ -208,11 +209,12 @@ class CrossRank:
 
 
 def cross_rank(
-    ranks: Ranks, n_reports: int, world_size: int | None, *, is_one_run: bool, is_aligned: bool
+    ranks: Ranks, n_reports: int, world_size: int | None, mixed: Int64 = NOTHING, *, is_one_run: bool, is_aligned: bool
 ) -> CrossRank:
     """Put the ranks of a run, in ascending order, on one clock and match their collectives, if their steps are aligned.
 
-    Where ranks of a communicator are missing, who waits for whom in it is not known: they may have come last.
+    Where ranks of a communicator are missing, who waits for whom in it is not known: they may have come last. Nor is it in
+    what is told by order of first use and turns out to be several process groups, the `mixed`: they are not matched.
     """
     rows = comm_rows(ranks, [rank.steps for rank in ranks])
     # How many ranks a communicator has NCCL's payload says, else those that use it where none of the world is missing.
@@ -222,6 +224,7 @@ def cross_rank(
     sizes = np.where((sizes == 0) & has_all, n_users, sizes)
     is_whole = has_all | ((sizes > 0) & (n_users >= sizes))
     group, n_required = rows.groups(len(ranks))
+    group[np.isin(rows.communicator, mixed)] = matching.UNGROUPED
     matched = matching.match(group, rows.rank, n_required) if is_aligned else []
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])[rows.collective]
     blocks = [block[aligning[block[:, 0]]] for block in matched]
@@ -244,27 +247,28 @@ def cross_rank(
         problems.append(problem("clock-error-unknown" if has_clock else "no-common-clock"))
     if len(ranks) > 1 and has_clock and is_aligned:
         known = matching.waiting(matched, rows.start_ns, rows.end_ns, rows.rank, (errors, parts))
-        is_lost = rows.in_step & (is_whole | (n_users > 1))[rows.communicator]
-        for block in matched:
-            is_lost[block] = False
+        is_early = known.is_matched & aligning & (rows.end_ns < known.column("last_start_ns"))
+        new = matching.of_several(rows.communicator, known.is_matched, is_early)
+        if new.size and not rows.has_ids and len(ranks) > 2:  # noqa: PLR2004 - two ranks are one group
+            mixed = np.append(mixed, new)
+            return cross_rank(ranks, n_reports, world_size, mixed, is_one_run=is_one_run, is_aligned=True)
+        is_lost = rows.in_step & ~known.is_matched & (is_whole | (n_users > 1))[rows.communicator]
         # Of a rank whose kernels or names were not recorded nobody knows what it would match.
         has_all = np.unique(rows.rank[rows.in_step]).size == len(ranks)
-        problems += _mismatches(rows, known, is_lost, aligning, may_differ=has_all and not (is_one_run or matched))
-    has_parts = len({one.part for one in offsets if one.error_ns is not None}) > 1
+        may_differ = has_all and not (is_one_run or matched or mixed.size)
+        problems += _mismatches(rows, is_lost, is_early, may_differ=may_differ)
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
-    known_offsets = None if has_parts else tuple(offsets)
-    return CrossRank(tuple(placed), known_offsets, rows, sizes, known, tuple(problems), is_whole)
+    of_reports = None if len({one.part for one in offsets if one.error_ns is not None}) > 1 else tuple(offsets)
+    return CrossRank(tuple(placed), of_reports, rows, sizes, known, tuple(problems), is_whole)
 
 
-def _mismatches(
-    rows: CommRows, known: matching.Waiting, is_lost: Flags, aligning: Flags, *, may_differ: bool
-) -> Iterator[Problem]:
+def _mismatches(rows: CommRows, is_lost: Flags, is_early: Flags, *, may_differ: bool) -> Iterator[Problem]:
     if n_unmatched := int(np.count_nonzero(is_lost)):
         code = "different-runs" if may_differ else "unmatched-collectives"
         yield problem(code, n=n_unmatched, total=int(np.count_nonzero(rows.in_step)))
     # A send, or a broadcast's root, may end before its receiver comes: NCCL has room for what it sends.
-    if n_early := int(np.count_nonzero(known.is_matched & aligning & (rows.end_ns < known.column("last_start_ns")))):
-        yield problem("ended-before-last-arrived", n=n_early)
+    if n_early := int(np.count_nonzero(is_early)):
+        yield problem("clocks-put-last-behind-end" if rows.has_ids else "ended-before-last-arrived", n=n_early)
 
 
 def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends: Int64) -> tuple[Int64, Int64, Flags]:

@@ -119,9 +119,9 @@ SMALL_SHARDS = of(
 )
 
 
-def stages(*bubbles, comm_id="0x1", idle=0):
-    """Return stages that wait so long for each other in steps of 1000; the rest is compute and idle time."""
-    rows = [step(rank, exposed=own, wait=own, idle_launch_ns=idle) for rank, own in enumerate(bubbles)]
+def stages(*bubbles, comm_id="0x1", **idle):
+    """Return stages that wait so long for each other in steps of 1000; the rest is compute and idle time, by its causes."""
+    rows = [step(rank, exposed=own, wait=own, **idle) for rank, own in enumerate(bubbles)]
     met = collective(1, [0] * len(bubbles), max(bubbles) + 1, kind="send_recv", comm_id=comm_id)
     costs = [(own, own) for own in bubbles]
     return evidence(rows, met, traffic=traffic("pipeline", "send_recv", *costs, comm_id=comm_id))
@@ -134,7 +134,10 @@ PIPELINE_BUBBLE = of(
     parallelism.pipeline_bubble,
     # Rank 1 works 800 of 1000, rank 0 700: no step can be shorter than 800.
     case("the stage with most work sets the pace", stages(300, 200), saving=200, bubble_ns_per_step=250, bubble_share=0.25),
-    case("idle time may stand in it", stages(300, 200, idle=100), saving=300),
+    case("idle time may stand in it", stages(300, 200, idle_blocked_ns=100), saving=300),
+    # More micro-batches would be more to launch.
+    case("not what hosts take to launch", stages(300, 200, idle_launch_ns=100), saving=200),
+    case("but their pauses", stages(300, 200, idle_launch_ns=100, idle_pause_ns=60), saving=260),
     *threshold("5 % of step time", stages(50, 50), stages(50, 49)),
     # Two pipelines of two stages: each rank is in one.
     case("per rank", evidence([step(rank, exposed=200, wait=200) for rank in range(4)], [],
@@ -224,7 +227,8 @@ WAITS = collective(1, (100, 300), 400)
 IN_LATE = {role: traffic(role, "all_reduce", (300, 200), (100, 0)) for role in ("tensor", "data")}
 OF_LATE = {role: evidence(LATE, WAITS, traffic=rows) for role, rows in IN_LATE.items()}
 SHM = [link("shm", "SHM/direct/direct")]
-PIPED = stages(300, 300, idle=100)
+PIPED = stages(300, 300, idle_launch_ns=100)
+PAUSING = stages(300, 300, idle_launch_ns=100, idle_pause_ns=60)
 # The stage that waits least idles, while the other waits for it.
 WAITS_LEAST = evidence(
     [step(0, exposed=500, wait=500), step(1, exposed=50, wait=50, idle_launch_ns=300)],
@@ -265,9 +269,11 @@ ROLES_OF_OTHERS = [
     *of(
         launch_bound,
         case("others wait in layers", OF_LATE["tensor"], title="...on rank 1, which the others wait for, mostly in collectives..."),
-        case("in a pipeline", PIPED, saving=None, title="...late, perhaps in the pipeline's bubble", bubble_ns_per_step=300),
-        case("of the stage that waits least", WAITS_LEAST, saving=None, rank=1, judged_idle_launch_ns_per_step=300,
-            title="...late on rank 1, perhaps in the pipeline's bubble"),
+        # Of the 300 that each waits, 100 are what the other's launches can have made.
+        case("in a pipeline", PIPED, saving=200, title="...kernels are launched late", bubble_ns_per_step=300),
+        case("mostly pauses in a pipeline", PAUSING, saving=None, title="..., perhaps in the pipeline's bubble"),
+        case("of the stage that waits least", WAITS_LEAST, saving=300, rank=1, judged_idle_launch_ns_per_step=300,
+            title="...late on rank 1"),
     ),
     *of(gradients.single_bucket, case("layers'", OF_TENSOR), case("whose is not known", UNKNOWN, "what all-reduces serve")),
     *of(

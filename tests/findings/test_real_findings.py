@@ -166,7 +166,8 @@ def test_advice_is_of_what_a_run_has(runs, name):
     assert set(findings(run)) & (OF_ROLES | ONLY_DDP) == BY_ROLE[name]
     if name == "2gpu-pp":
         assert not {"straggler", "comm-bound"} & set(findings(run))
-        assert findings(run)["launch-bound"]["saving_ns_per_step"] is None
+        found = findings(run)
+        assert 0 < found["launch-bound"]["saving_ns_per_step"] < found["pipeline-bubble"]["saving_ns_per_step"]
 
 
 @pytest.mark.slow
@@ -179,6 +180,10 @@ def test_advice_on_four_gpus_is_of_what_a_run_has(tmp_path, name, expected):
         (tmp_path / packed.stem).write_bytes(lzma.decompress(packed.read_bytes()))
     found = findings(nsyspipe.load(tmp_path / f"{name}_?.sqlite", jobs=1))
     assert set(found) & (OF_ROLES | ONLY_DDP) - {"grad-copy"} == expected
+    if name == "pp":
+        # Rank 3 idles 35 of 76 ms because its host launches late, and never pauses: no schedule mends that.
+        saving = {one: found[one]["saving_ns_per_step"] for one in ("launch-bound", "pipeline-bubble")}
+        assert 2 * saving["pipeline-bubble"] < saving["launch-bound"]
     if name == "accum-broken":
         # Three passes of 20 buckets, 168 458 240 gradients in all (programs.json).
         figures = {"n_backward_passes": 3, "messages_per_step": 60, "bytes_per_step": 3 * 4 * 168_458_240}

@@ -37,7 +37,7 @@ def buckets(n_bytes):
 
 def beside(kind, transfer, copied=45_000):
     """Return a run of two ranks that all-reduce what they copied in 1000 ns, beside another collective."""
-    met = [*collective(1, (0, 0), 1000), *collective(1, (2000, 2000), transfer, seq=1, kind=kind)]
+    met = [*collective(1, (0, 0), 1000), *collective(1, (2000, 2000), 2000 + transfer, seq=1, kind=kind)]
     return evidence(steps(2, wall=5000, exposed=1000 + transfer, grad_copy_bytes=copied), met, gpu_names=H200)
 
 

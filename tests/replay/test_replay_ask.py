@@ -12,6 +12,7 @@ from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of, parse_bandwidth
 from nsyspipe.report.whatif import gain_text, headline
 from tests.build.ddp_run import MIB, MS, US, Ddp
 from tests.build.make_replay import OVERHEAD, SINGLE, STEP, WORK, first_of, only, refusal
+from tests.conftest import REAL
 
 LATE, FAST = SINGLE.changed(late=(0, 20 * MS)), SINGLE.changed(transfer=(10 * MS,))
 FOUR = SINGLE.changed(buckets=(1,) * 4, transfer=(20 * MS,) * 4)
@@ -80,6 +81,13 @@ def test_the_capture_its_limit_and_the_least_range_are_told(ask):
         for one in found.scenarios:
             if one.refused is None and one.step_time_ns >= found.limit_step_time_ns:
                 assert one.low_ns >= found.limit_step_time_ns
+
+
+def test_the_link_that_nccl_says_it_uses_gives_what_it_gave(tmp_path):
+    run, log = SINGLE.changed(n_ranks=4, late=(0,) * 4).write(tmp_path), REAL / "logs" / "ddp-4gpu-shm.nccl.log"
+    by_log, without = (whatif(nsyspipe.load(run, nccl_log=log), link="shm") for log in (log, ()))
+    assert only(by_log).step_time_ns == by_log.step_time_ns == STEP
+    assert only(without).step_time_ns < STEP - MS
 
 
 def test_a_link_is_its_bandwidth(ask):
@@ -352,6 +360,8 @@ CLEAR, LINK = scenario("b", 95, 94, 96), replace(scenario("link x", 80, 79, 81, 
     # A setting comes before another machine, which is none.
     ((LINK, CLEAR), "Largest single change: b, 5.000 ms (5.0 %) less step time (4.0 to 6.0 %). Another machine (link x): 20.00 ms (20.0 %) less."),
     ((LINK, scenario("b", 99, 97, 103)), "No setting has a clear gain. Another machine (link x): 20.00 ms (20.0 %) less."),
+    ((replace(scenario("link pcie", 80, 79, 81, link="pcie", role="data"), link_place="unknown"),), "No setting has a clear gain. If the GPUs have such a link (link pcie): 20.00"),
+    ((replace(scenario("link nvlink4", 80, 79, 81, link="nvlink4", role="data"), link_place="unknown"),), "No setting has a clear gain. If NVLink connects all of the GPUs (link nvlink4)"),
     # Perfect overlap is a limit and no change.
     ((scenario("perfect-overlap", 70, 69, 71), CLEAR), "Largest single change: b,"),
     # A range with the captured time in it is no clear gain, a loss none.

@@ -21,17 +21,23 @@ def half(transfer):
     return OVERHEAD + (transfer - OVERHEAD) / 2
 
 
-def rank_of(rank, rows, length, *, n_ranks=2, communicator=None, backward=None):
+def rank_of(rank, rows, length, *, n_ranks=2, communicator=None, backward=None, of_all=None):
     """Return a rank with steps of `length`, of (name or collective, begin, end in ms, stream), launched in that order.
 
     Row `backward` and those after it are launched in the backward pass, but for the last, the optimizer. With the number of
-    a communicator, or of each stream's, NCCL tells of it.
+    a communicator, or of each stream's, NCCL tells of it: of two ranks, but for the number `of_all`.
     """
     numbers = communicator if isinstance(communicator, dict) else dict.fromkeys((IN_LINE, BESIDE, OTHER), communicator)
     builder = TraceBuilder("3.25.0 2026.2.1 mfu" if communicator else DEFAULT, pid=1000 + rank).session(10**18).gpu()
     builder.env(RANK=rank, WORLD_SIZE=n_ranks, LOCAL_RANK=rank)
     for number in {*numbers.values()} if communicator else ():
-        members = {"NCCL communicator ID": number, "No. of ranks": 2, "Rank": rank % 2, "CUDA device": 0}
+        n_members = n_ranks if number == of_all else 2
+        members = {
+            "NCCL communicator ID": number,
+            "No. of ranks": n_members,
+            "Rank": rank % n_members,
+            "CUDA device": 0,
+        }
         builder.domain("NCCL", 1).nccl_payload(-1000 * number, "ncclCommInitRankConfig", members, COMM_INIT)
     for step in range(6):
         host, device = 10 * MS * step, 1000 * MS + length * step
@@ -137,6 +143,26 @@ def test_a_late_rank_holds_up_its_own_groups_and_those_theirs(written, changes, 
     found = whatif(run, **changes)
     assert only(found).step_time_ns == pytest.approx(expected, abs=2 * US)
     assert found.identity_error_pct < 0.01
+
+
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"bandwidth": "tensor=2x"}, 24 * MS + 2 * half(4 * MS)), ({"bandwidth": "data=2x"}, 30 * MS + half(2 * MS)),
+])  # fmt: skip
+def test_groups_of_two_ranks_stand_beside_one_of_all(written, changes, expected):
+    """Tensor groups 0-1 and 2-3 wait twice for 4 ms in layers, then all four ranks reduce gradients for 2 ms."""
+    rows = [
+        ("forward", 0, 10, IN_LINE), ("AllReduce", 10, 14, IN_LINE), ("layer_backward", 14, 24, IN_LINE),
+        ("AllReduce", 24, 28, IN_LINE), ("AllReduce", 28, 30, OTHER), ("optimizer", 30, 32, IN_LINE),
+    ]  # fmt: skip
+    numbers = ({IN_LINE: 5 + rank // 2, OTHER: 9} for rank in range(4))
+    ranks = (
+        rank_of(rank, rows, 32 * MS, n_ranks=4, communicator=own, backward=2, of_all=9)
+        for rank, own in enumerate(numbers)
+    )
+    run = written(*ranks)
+    roles = {(row["ranks"], row["role"]) for row in run.traffic().to_pylist()}
+    assert roles == {("0,1", "tensor"), ("2,3", "tensor"), ("0,1,2,3", "data")}
+    assert only(whatif(run, **changes)).step_time_ns == pytest.approx(expected, abs=2 * US)
 
 
 def test_ranks_that_launch_in_different_orders_are_refused(written):

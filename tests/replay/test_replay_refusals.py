@@ -148,6 +148,22 @@ def test_a_straggler_is_not_balanced_to_more_than_the_other_host_launches(writte
     assert words in refusal(whatif(written(slow, launch_bound(1)), no_wait=True))
 
 
+@pytest.mark.parametrize(("bandwidth", "expected"), [
+    ("2x", 20 * MS), ("4x", 15 * MS),
+    # In 18 ms at least, so a quarter too many, hosts launch what GPUs would do in 10 + 20 / 20.
+    ("20x", "hosts take 18.00 ms to launch a step, and GPUs would need 11."),
+])  # fmt: skip
+def test_no_link_makes_a_step_much_shorter_than_its_hosts_take_to_launch_it(written, bandwidth, expected):
+    rows = [("part", at * MS, (at + 1) * MS, int(1.8 * at * MS)) for at in range(10)]
+    rows = [*rows, (NCCL, 10 * MS, 30 * MS, 18 * MS)]
+    ranks = (rank_of(rank, 30 * MS, rows, lead=40 * MS, span=(-US, 30 * MS - 2 * US)) for rank in range(2))
+    answer = whatif(written(*ranks), bandwidth=bandwidth)
+    if isinstance(expected, str):
+        assert expected in refusal(answer)
+    else:
+        assert only(answer).step_time_ns == pytest.approx(expected, rel=0.01)
+
+
 @pytest.mark.parametrize(("forgotten", "reason"), [
     # Two of one rank: the first is of the step that is skipped. Steps 1 to 18 count: the last one is cut off.
     ([(1, NCCL, 2)], "launches of collectives were not recorded (1 of 36)"),

@@ -210,6 +210,8 @@ UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}
     # What is larger stands behind, as what exposes communication does behind what lessens it; little is all of it.
     ([("a", 2e7, 1e7, "x"), ("b", 5e7, None, "y", LIMIT)], 1e8, "To change first: x: up to 20.00 ms (20.0 %) of each step, likely 10.00 ms (10.0 %)."),
     ([("a", 1e6, None, "x"), ("b", 5e6, None, "y", MAY_WAIT)], 1e8, "To change first: x: up to 1.000 ms (1.0 %) of each step."),
+    ([("a", 5e6, None, "x", MAY_WAIT)], 1e8,
+     "To change first: x: up to 5.000 ms (5.0 %) of each step, waiting included, which is not known."),
     ([], 100e6, "Nothing to gain was found."),
     ([("a", None, None, "read with care")], 100e6, None),
 ])  # fmt: skip

@@ -74,6 +74,22 @@ def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_wa
     assert (row["severity"], row["message"].partition(";")[0][-10:]) == ("warning", "arrives: 1")
 
 
+def test_process_groups_that_take_turns_on_one_stream_are_not_matched_with_each_other(tmp_path):
+    # Without NCCL's names ranks 0-1 and 2-3 look like one communicator: but one pair ends before the
+    # other begins, in two steps 0-1 and in two 2-3, which no clock explains. All four gather.
+    builders = every_step(reports(4), 600, 620, 630, 640, end=700, name=GATHER, stream=20)
+    for steps, first in (((0, 1), 300), ((2, 3), 400)):
+        every_step(builders[:2], first, first + 10, end=first + 50, steps=steps)
+        every_step(builders[2:], 700 - first, 710 - first, end=750 - first, steps=steps)
+    run = load(builders, tmp_path)
+    gathered = [("all_gather", rank, True, wait) for rank, wait in enumerate((40, 20, 10, 0))]
+    reduced = [("all_reduce", rank, False, None) for rank in range(4)]
+    assert sorted(collectives(run, "collective", "rank", "is_matched", "wait_ns")) == gathered + reduced
+    assert (waits(run), clocks(run)) == ([[None] * 4] * 4, [(0, 0, 0)] * 4)
+    assert problem_of(run, "unmatched-collectives")["message"].startswith("16 of 32 communication operations")
+    assert said(run) == ["unmatched-collectives"]
+
+
 def test_the_root_of_a_broadcast_may_end_before_the_others_come(tmp_path):
     builders = every_step(every_step(reports(2), 300, 310, end=400), 500, 500, end=520, stream=20, name=BROADCAST)
     builders[0].nccl(1600, 1610, launch=1030, stream=20, name=BROADCAST)

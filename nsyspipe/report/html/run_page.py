@@ -99,7 +99,9 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     late = straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"])
     yield late or Sentence(run_report.without_waits(run))
     if summary["wait_share"] and PIPELINE in parallelism(run.traffic()):
-        yield Sentence("What stages of a pipeline wait for each other is by design, and makes no rank late.")
+        yield Sentence(
+            "What stages of a pipeline wait for each other, in its bubble or for one that launches late, makes no rank late here."
+        )
     yield Heading("Phases")
     if phases := run_report.phase_table(run.phase_summary(), words.rank_step_ns(run)):
         yield replace(phases, is_close=True)
