@@ -209,9 +209,7 @@ def test_a_rank_without_names_makes_the_runs_communication_unknown(tmp_path):
     assert problem_of(run, "no-kernel-names")["rank"] == 1
     # That its collectives match none of the other's is no sign of another run.
     assert "different-runs" not in codes(run)
-    assert (
-        run.verdict == "What the steps' time goes to is not known: kernels of rank 1 or their names were not recorded."
-    )
+    assert "steps' time goes to is not known: kernels of rank 1 or their names were not recorded." in run.verdict
 
 
 @pytest.mark.parametrize("version", [one for one in schemas() if one.startswith("3.2")])
