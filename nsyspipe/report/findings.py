@@ -179,7 +179,7 @@ def parts_text(evidence: Mapping[str, Any]) -> str:
     parts, longest = (evidence.get(name, {}) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
     parts = dict(sorted(parts.items(), key=lambda part: -part[1]))
     if "delays" in parts and longest and abs(parts["delays"] / longest - 1) >= words.SEEN:
-        return f"at most what ranks wait in a step, added up; of each step's longest delay {ms_text(longest)} in the mean are rank {evidence['rank']}'s"
+        return f"all delays of a step together, at most; its longest is rank {evidence['rank']}'s for {ms_text(longest)} in the mean"
     whole = sum(parts.values())
     seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else words.SEEN) * whole}
     if "delays" in parts or not (longest or len(seen) > 1):
