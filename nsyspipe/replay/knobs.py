@@ -283,7 +283,7 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if n_starved and not knobs.no_wait:
         fix = "its host has to launch sooner first"
         fix = "ask nsyspipe whatif --no-wait, as if no rank were late" if replay.is_answered_balanced else fix
-        yield f"the GPU of rank {rank} stands idle for want of launches, {share} of its step in the median, no other as long ({fix})"
+        yield f"the GPU of rank {rank} stands idle for want of launches, {share} of its step in the median, no other GPU as long ({fix})"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:

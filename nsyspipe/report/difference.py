@@ -348,7 +348,7 @@ def _against_parts(difference: RunDifference) -> dict[str, str]:
     parts = [(row["part"], row["delta_ns"] or 0, deltas[row["part"]]) for row in difference.step_time_parts.to_pylist()]
     little = _LITTLE * (difference.mean_step_time[0] or 0)
     opposed = {name: delta for name, delta, own in parts if min(delta, own) < -little and max(delta, own) > little}
-    return {name: f" (slowest {delta_text('ns', delta)})" for name, delta in opposed.items()}
+    return {name: f" (slowest rank's {delta_text('ns', delta)})" for name, delta in opposed.items()}
 
 
 def gate_text(gate: Gate) -> str:

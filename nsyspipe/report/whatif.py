@@ -37,7 +37,7 @@ def headline(found: WhatIf) -> str:
     if not answered:
         (why, n), *more_reasons = Counter(one.refused_in_options for one in found.scenarios).most_common()
         n_more = sum(n for _, n in more_reasons)
-        rest = f" To {n_more} more neither, for other reasons: see below." if n_more else ""
+        rest = f" {n_more} more are not answered for other reasons, see below." if n_more else ""
         return f"No answer{f' to {n} changes' if n_more else ''}: {why}.{rest}{_at_most(found)}"
     if (asked := answered[0]).id == "custom":
         change = "as captured: nothing changes" if _is_captured(asked) else _change(found, asked)

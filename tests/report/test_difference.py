@@ -160,7 +160,7 @@ def test_a_built_difference_says_in_all_formats_what_it_did(case, runs, tmp_path
 @pytest.mark.parametrize(("compute", "exposed", "part", "said"), [
     (("regression", 22, 25), (24, 11), 3, "Compute takes +3.000 ms, while communication beside it went from 1.000 ms to 14.00 ms a step"),
     (("regression", 22, 25), (24, 24), 3, None), (("no change", 22, 22), (24, 11), 0, None),
-    (("no change", 22, 25), (24, 24), -1, " (slowest -1.000 ms)"),
+    (("no change", 22, 25), (24, 24), -1, " (slowest rank's -1.000 ms)"),
     (("no change", 22, 25), (24, 24), -0.01, None),
 ])  # fmt: skip
 def test_what_runs_beside_compute_and_signs_that_differ_are_said(compute, exposed, part, said):

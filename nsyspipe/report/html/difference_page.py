@@ -237,8 +237,8 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
         verdicts.append([*cells, Word(row["verdict"], why, report.is_outweighed(difference, row))])
     read = (
         "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey band: less than "
-        "the smallest change that counts; an arrow: further than the scale. Red: regression, grey where the verdict does not rest on "
-        "it and is none; violet: improvement. Bold: what the verdict rests on."
+        "the smallest change that counts; an arrow: further than the scale. Red: regression, in grey where the run as a whole has "
+        "none; violet: improvement; other colours: undecided. Bold: what the verdict rests on."
     )
     common = mostly and f"Inconclusive without a reason: {mostly.replace(':', ',')}."
     note = " ".join(filter(None, [table.note, read, common]))
