@@ -19,7 +19,7 @@ EOF
 
 own_option() {
   taken=0
-  [[ $1 != -n && $1 != --nproc* ]] || die "$1: no such option: the baseline is one rank" "launchers/ddp.sh -n ${2:-2}"
+  [[ $1 != -n && $1 != --nproc* ]] || die "$1: no such option: the baseline is one rank" "$(beside ddp.sh) -n ${2:-2}"
 }
 
 parse_options "$@"
@@ -27,7 +27,10 @@ parse_options "$@"
 counted=yes
 check_options
 # Left over from a job around this one, they would make a rank of it.
-unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
+for one in RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE; do
+  [ -z "${!one+x}" ] || changed+=("$one")
+  unset "$one"
+done
 nsys_command "${name}_0"
 rank_command "${nsys_words[@]}"
 run_job -- "${rank_words[@]}"

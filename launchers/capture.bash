@@ -28,6 +28,9 @@ trace='' graphs='' range='' ranks='' nsys=${NSYS:-} nsys_args=()
 timeout=3600 exit_timeout=600
 unset linger
 cpu='' force='' dry_run='' no_export='' no_profile=''
+# Of the environment, the names that whoever starts this launcher has set or taken away for it alone: a dry run shows them.
+read -ra changed <<<"${NSYSPIPE_CHANGED:-}"
+unset NSYSPIPE_CHANGED
 
 common_options() {
   cat <<'EOF'
@@ -73,6 +76,14 @@ die() {
   exit 2
 }
 
+# beside LAUNCHER: how to call another launcher, where the user has called this one.
+beside() {
+  local folder=.
+  case $0 in */*) folder=${0%/*} ;; esac
+  [ -x "$folder/$1" ] || folder=$launchers
+  printf %q "$folder/$1"
+}
+
 # nearest_option WORD: of the options that the launcher and this file take the one that is most like it, or nothing.
 nearest_option() {
   sed -nE 's/^ +(-[a-z_| -]+)\) .*/\1/p' "$0" "$launchers/capture.bash" | "${ours[@]}" -c 'import difflib, re, sys
@@ -83,14 +94,14 @@ print(*difflib.get_close_matches(sys.argv[1], re.findall("--[a-z_-]+", sys.stdin
 own_option() { taken=0; }
 
 parse_options() {
-  local word value nearest
+  local word value nearest one given=' '
   while [ $# -gt 0 ]; do
     word=$1 value=${2-}
     case $word in --*=*) value=${word#*=} word=${word%%=*}; shift; set -- "$word" "$value" "$@" ;; esac
     taken=2
     case $word in
       -o | --output) name=$value ;;
-      --program) program=$value module='' ;;
+      --program) program=$value ;;
       -m | --module) module=$value ;;
       --attach-steps) attach_steps=$value ;;
       --trace) trace=$value ;;
@@ -117,6 +128,13 @@ parse_options() {
       die "$word: no such option" "${nearest:+did you mean $nearest? }arguments of the training program follow --; see --help"
     fi
     [ $# -ge "$taken" ] || die "$word: needs a value" "see --help"
+    # An option that takes one value says so if it is given two, by whatever name.
+    case $word in -o) one=--output ;; -m) one=--module ;; -n | --nproc?per?node) one=--nproc ;; *) one=${word//_/-} ;; esac
+    if [ "$taken" = 2 ] && [ "$one" != --nsys-arg ]; then
+      case $given in *" $one "*) die "$one: takes one value, and is given several" "leave one" ;; esac
+      given+="$one "
+[[ $given != *' --program '* || $given != *' --module '* ]] || die "--program and -m: each names the training program" "leave one out"
+    fi
     shift "$taken"
   done
 }
@@ -222,14 +240,20 @@ run_job() {
   # Our range's name is not registered. Not by nsys's --env-var, which it takes only once.
   [ -n "$no_profile" ] || [ "$range" != nvtx ] || command=(NSYS_NVTX_PROFILER_REGISTER_ONLY=0 "${command[@]}")
   [ -n "$cpu$no_profile" ] || command=("${nccl_words[@]}" "${command[@]}")
-  command=(env PYTHONPATH="$users_path" "${command[@]}")
   if [ -n "$dry_run" ]; then
+    local one away=() set=()
+    for one in "${changed[@]}"; do
+      [[ $one =~ ^[A-Za-z_][A-Za-z_0-9]*$ ]] || continue
+      if [ -n "${!one+x}" ]; then set+=("$one=${!one}"); else away+=(-u "$one"); fi
+    done
+    command=(env "${away[@]}" PYTHONPATH="$users_path" "${set[@]}" "${command[@]}")
     "${ours[@]}" -c 'import shlex, sys; print(shlex.join(sys.argv[1:]))' "${command[@]}"
     local of_job="ends it ${NSYSPIPE_ENDED:-after $timeout s} (--timeout)"
     [ "$timeout" != 0 ] || of_job='sets it no limit (--timeout 0)'
     echo "note: that is what the launcher runs; the launcher itself $of_job" >&2
     return
   fi
+  command=(env PYTHONPATH="$users_path" "${command[@]}")
   [ -n "$no_profile" ] || options+=(--nsys="$nsys" --trace="$trace")
   exec "${run_module[@]}" nsyspipe.capture.job --name="$name" --program="${module:-${program##*/}}" --nproc="$nproc" \
     --capture-range="$range" --timeout="$timeout" --exit-timeout="$exit_timeout" ${linger:+--linger="$linger"} \

@@ -154,7 +154,7 @@ run_one() {
   echo "== $label" >&2
   [ -n "$dry_run" ] || : >"$name/$label.begun"
   # What programs print goes to stderr, the commands of a dry run to stdout, as the table.
-  if [ -n "$dry_run" ]; then run env "${variables[@]}" "${words[@]}"; else run env "${variables[@]}" "${words[@]}" >&2; fi
+  if [ -n "$dry_run" ]; then run env "${variables[@]}" NSYSPIPE_CHANGED="${variables[*]%%=*}" "${words[@]}"; else run env "${variables[@]}" "${words[@]}" >&2; fi
   if [ "$status" = 0 ]; then
     [ -n "$dry_run" ] || printf '%s\n' "$made" >"$name/$label.done"
   else
@@ -202,7 +202,7 @@ not_taken=${module:+--module}${attach_steps:+ --attach-steps}${ranks:+ --ranks}$
 not_taken+=${no_export:+ --no-export}${no_profile:+ --no-profile}${nsys_args[*]:+ --nsys-arg}
 [ "$program" = "$launchers/train_vit.py" ] || not_taken+=" --program"
 if [ -n "$not_taken" ]; then
-  die "sweep.sh: its runs do not take ${not_taken# }" "see --help; start baseline.sh or ddp.sh with it"
+  die "sweep.sh: its runs do not take ${not_taken# }" "see --help; start $(beside baseline.sh) or $(beside ddp.sh) with it"
 fi
 check_python
 : "${name:=study}"

@@ -104,19 +104,30 @@ def _options(words: list[str]) -> tuple[argparse.Namespace, list[str], list[str]
     cut = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(prog="try.sh", add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
-    parser.add_argument("-o", "--output", type=Path, default=Path("trial"))
-    parser.add_argument("--captures", type=int, default=3)
-    parser.add_argument("--finding")
-    parser.add_argument("--program", default=str(LAUNCHERS / "train_vit.py"))
+    parser.add_argument("-o", "--output", type=Path, default=Path("trial"), action=_Once)
+    parser.add_argument("--captures", type=int, default=3, action=_Once)
+    parser.add_argument("--finding", action=_Once)
+    parser.add_argument("--program", action=_Once)
     parser.add_argument("--takes", action="append", default=[])
     parser.add_argument("--set", action="append", default=[])
-    parser.add_argument("--with", dest="words", default="")
+    parser.add_argument("--with", dest="words", default="", action=_Once)
     options, launcher = parser.parse_known_args(_joined(words[:cut]))
     if options.help:
         print(_USAGE, end="")
         raise SystemExit
     _check(options, launcher)
-    return options, [*launcher, "--program", options.program], words[cut + 1 :]
+    return options, [*launcher, *(["--program", options.program] if options.program else [])], words[cut + 1 :]
+
+
+class _Once(argparse.Action):
+    """An option that takes one value, and says so if it is given two."""
+
+    def __call__(self, _parser: object, into: argparse.Namespace, value: object, _option: object = None) -> None:
+        given = into.__dict__.setdefault("given", set[str]())
+        if self.dest in given:
+            raise TrialError(f"{self.option_strings[-1]}: takes one value, and is given several", "leave one")
+        given.add(self.dest)
+        setattr(into, self.dest, value)
 
 
 def _findings() -> set[str]:
@@ -156,7 +167,8 @@ def _check(options: argparse.Namespace, launcher: Sequence[str]) -> None:
 
 def _takes(options: argparse.Namespace, launcher: Sequence[str]) -> dict[str, str]:
     """Return what the training program takes for what findings advise."""
-    is_vit = Path(options.program).resolve() == LAUNCHERS / "train_vit.py" and not {"-m", "--module"} & {*launcher}
+    vit = LAUNCHERS / "train_vit.py"
+    is_vit = Path(options.program or vit).resolve() == vit and not {"-m", "--module"} & {*launcher}
     return (_VIT_TAKES if is_vit else {}) | dict(one.split("=", 1) for one in options.takes)
 
 
@@ -198,9 +210,12 @@ def _tried(options: argparse.Namespace, launcher: Sequence[str], capture: _Captu
     folder: Path = options.output
     capture.take("before-1", Change())
     if "--dry-run" in launcher:
+        if asked:
+            capture.take("after-1", asked)
+        those = "those are the first two" if asked else "that is the first"
         what = f"{asked}" if asked else "what analyze advises after the first"
-        rest = f"the others have other names, and {options.captures} of them the change: {what}"
-        print(f"note: that is the first of {capture.n_all} captures; {rest}", file=sys.stderr)
+        rest = f"the others have other names, and {options.captures} of all the change: {what}"
+        print(f"note: {those} of {capture.n_all} captures; {rest}", file=sys.stderr)
         return 0
     findings = _analyzed(folder, "before-1")["findings"]
     finding, change = (None, asked) if asked else _advised(findings, options, launcher)
@@ -225,10 +240,19 @@ class _Captures:
         for key, value in change.variables.items():
             variables.pop(key, None)
             variables |= {} if value is None else {key: value}
-        words = [*self.launcher, *change.options, "-o", str(self.folder / name), "--", *self.program, *change.words]
+        if "--dry-run" in self.launcher:
+            variables["NSYSPIPE_CHANGED"] = " ".join(change.variables)
+        launcher = _without(self.launcher, change.options[0]) if change.options else self.launcher
+        words = [*launcher, *change.options, "-o", str(self.folder / name), "--", *self.program, *change.words]
         if status := _run([str(LAUNCHERS / "ddp.sh"), *words], variables):
             raise TrialError(f"{name}: the capture ended with status {status}", "see above", status)
         self.taken.append(name)
+
+
+def _without(words: Sequence[str], option: str) -> list[str]:
+    """Return a launcher's words without an option and its value, of which a change brings another."""
+    pairs = zip(["", *words], words, strict=False)
+    return [word for before, word in pairs if option not in (before, word) and not word.startswith(f"{option}=")]
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:

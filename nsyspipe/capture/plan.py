@@ -19,10 +19,10 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import SimpleNamespace
 
-from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError, OutputError
+from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError, OutputError, nearest_name
 from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys import programs as nsys
-from nsyspipe.nsys.programs import Nsys, ask, installed, ranges_reach, torch_versions
+from nsyspipe.nsys.programs import Nsys, ask, installed, numbers, ranges_reach, torch_versions
 
 _ANSWER_S = 30.0
 _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
@@ -32,6 +32,15 @@ _REPORT = re.compile(r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)")  # wha
 _FACTS = (".capture.json", ".topo.txt")
 _FACT_OF_NODE = re.compile(r"\.(node)([0-9]{1,9})\.(?:capture\.json|topo\.txt)")
 _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
+# What --trace takes, for an nsys whose help lists nothing: what 2024.2 lists, and what others do, newer or of other systems.
+_KNOWN_TRACE = (
+    "cublas", "cublas-verbose", "cuda", "cuda-hw", "cuda-sw", "cudla", "cudla-verbose", "cudnn", "cusolver",
+    "cusolver-verbose", "cusparse", "cusparse-verbose", "dx11", "dx11-annotations", "dx12", "dx12-annotations", "gds",
+    "mpi", "nccl", "none", "nvmedia", "nvtx", "nvvideo", "openacc", "opencl", "opengl", "opengl-annotations", "openmp",
+    "openxr", "openxr-annotations", "oshmem", "osrt", "python-gil", "syscall", "tegra-accelerators", "ucx", "vulkan",
+    "vulkan-annotations", "wddm",
+)  # fmt: skip
+_FIRST_WITH_NCCL = (2025, 6)
 LINGER_S, _MOST_NAMED = 120.0, 3  # for a program that has said that its loop is over
 
 
@@ -231,6 +240,11 @@ def _tell_nsys(options: argparse.Namespace, *, is_refused: bool) -> int:
     except NsyspipeError as error:
         if status := _refused(error, is_noted=options.dry_run):
             return status
+        if isinstance(error, CaptureError):  # nobody has looked at them
+            try:
+                _check_trace(trace, ())
+            except OptionError as wrong:
+                _refused(wrong, is_noted=True)
         there = nsys.find_nsys()
         name = options.nsys or (str(there.path) if there else "nsys")
     print(f"{name}\n{','.join(trace)}\n{graphs}")  # noqa: T201
@@ -240,16 +254,23 @@ def _tell_nsys(options: argparse.Namespace, *, is_refused: bool) -> int:
 def usable_tracing(found: Nsys, trace: Sequence[str], graphs: str) -> tuple[list[str], str, list[str]]:
     """Return what this nsys takes of trace values and for CUDA graphs (empty: its own way), and notes; OptionError without a substitute."""
     known, says, notes = found.trace_values(), f"nsys {found.version_text} does not know", []
-    refused = [value for value in trace if known and value not in known]
-    if others := ", ".join(value for value in refused if value != "nccl"):
-        raise OptionError(f"--trace {','.join(trace)}", f"{says} {others}", found=", ".join(known), fix="leave it out")
-    if refused:
+    _check_trace(trace, known, says)
+    if "nccl" in trace and ("nccl" not in known if known else numbers(found.version_text)[:2] < _FIRST_WITH_NCCL):
         trace = list(dict.fromkeys([*(value for value in trace if value != "nccl"), "nvtx"]))
         notes.append(f"note: {says} --trace=nccl (2025.6 does); nvtx carries NCCL's ranges")
     if graphs and not found.has("profile", "--cuda-graph-trace"):
         notes.append(f"note: {says} --cuda-graph-trace={graphs}: CUDA graphs are traced in its own way")
         graphs = ""
     return [*trace], graphs, notes
+
+
+def _check_trace(trace: Sequence[str], known: Sequence[str], says: str = "no nsys knows") -> None:
+    """Refuse values that an nsys does not list, where it lists any, else those that no nsys knows; for nccl there is another."""
+    if others := [value for value in trace if value not in (*(known or _KNOWN_TRACE), "nccl")]:
+        meant = [nearest_name(value, known or _KNOWN_TRACE) if value in others else value for value in trace]
+        fix = f"--trace {','.join(dict.fromkeys(filter(None, meant)))}" if any(meant) else "leave it out"
+        problem = f"{says if known else 'no nsys knows'} {', '.join(others)}"
+        raise OptionError(f"--trace {','.join(trace)}", problem, found=", ".join(known or _KNOWN_TRACE), fix=fix)
 
 
 def n_gpus() -> int | None:

@@ -60,7 +60,7 @@ def doctor(
         parse_skip_first(reading.skip_first)
         parse_findings(reading.findings)
         patterns = ("step", "comm_kernel", "backward", "forward", "optimizer", "data")
-        told = Reading.from_text(**{name: getattr(reading, name) for name in patterns})
+        told = Reading.from_text(n_steps=reading.steps, **{name: getattr(reading, name) for name in patterns})
         found_logs, topology = find_logs(logs), [] if reading.topology is None else [Path(reading.topology)]
         with progress(shown=running.is_shown) as stage:
             paths, chosen = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)

@@ -15,7 +15,7 @@ import typer
 
 from nsyspipe.cli.options import OneRunOptions, ReadingOptions, RunningOptions, SeveralRunsOptions, check_name
 from nsyspipe.cli.outputs import Stage, progress
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import NsyspipeError, OptionError, ReportNotFoundError, nearest_name
 from nsyspipe.model.names import listed
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs, find_named, split_logs, words_of_runs
 from nsyspipe.store import layout
@@ -37,7 +37,12 @@ def reports_to_read(
     arguments: Sequence[str], reading: ReadingOptions, *, jobs: int | None, stage: Stage
 ) -> tuple[list[Path], ChosenRanks | None]:
     """Return the exports of the reports that are named and read, and the ranks that were asked for; None for all."""
-    named, chosen = find_named(arguments), None
+    try:
+        named, chosen = find_named(arguments), None
+    except ReportNotFoundError as error:
+        if fix := next(filter(None, map(_meant_run, arguments)), None):
+            raise ReportNotFoundError(error.subject, error.problem, found=error.found, fix=fix) from error
+        raise
     if reading.ranks is not None:
         from nsyspipe.run.ranks import choose_ranks
 
@@ -47,6 +52,21 @@ def reports_to_read(
     return exported_reports(named, jobs=jobs, on_progress=stage("exporting reports") if is_any_raw else None), chosen
 
 
+def _meant_run(place: str) -> str | None:
+    """Return the saved run that a place where nothing lies may mean, ``stor:NAME`` or ``STORE/NAME``, as a shell names it."""
+    if os.path.lexists(place) or glob.has_magic(place):
+        return None
+    before, colon, name = place.rpartition(":")
+    store, name = (Path(before), name) if colon else (Path(place).parent, Path(place).name)
+    with contextlib.suppress(OSError, NsyspipeError):
+        if colon:
+            stores = [one.name for one in store.parent.iterdir() if one.is_dir() and is_saved(one)]
+            store = store.with_name(nearest_name(store.name, stores) or store.name)
+        named = layout.labels_by_time(store)
+        return layout.argument_of(store, name) if name in {*named, *named.values()} - {""} else None
+    return None
+
+
 @contextlib.contextmanager
 def opened_run(named: Sequence[str], reading: OneRunOptions, running: RunningOptions) -> Iterator[tuple[Run, Stage]]:
     """Yield the run that all arguments name together, and what starts a stage; processes that read end with the context."""
@@ -54,6 +74,12 @@ def opened_run(named: Sequence[str], reading: OneRunOptions, running: RunningOpt
     if len({*labels}) > 1:
         raise OptionError(shlex.join(named), "names several runs, where one is meant", fix=shlex.quote(named[0]))
     options = reading.chosen("label", "run_id", "topology") | {"nccl_log": reading.nccl_log or [], "reports": places}
+    if labels[0] is not None and options["label"] not in (None, labels[0]):
+        problem, fix = (
+            f"is another name than that of {named[0]}",
+            f"--label {shlex.quote(options['label'])}, or {labels[0]}=",
+        )
+        raise OptionError(f"--label {options['label']}", problem, fix=f"leave one out: {fix}")
     options["label"] = options["label"] or labels[0]
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         if not any(is_saved(Path(place)) for place in places):
@@ -72,7 +98,11 @@ def store_of(arguments: Sequence[str]) -> Path:
     first = Path(arguments[0])
     store = find_saved(first)[0] if is_one_run(first) else first
     if len(arguments) > 1 or store != first:
-        problem, fix = "not one store, of which all runs are shown", shlex.quote(os.path.relpath(store))
+        problem, shown = (
+            "not one store, of which all runs are shown",
+            str(store) if first.is_absolute() else os.path.relpath(store),
+        )
+        fix = shlex.quote(shown)
         raise OptionError(shlex.join(arguments), problem, fix=fix)
     return store
 

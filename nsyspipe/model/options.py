@@ -44,6 +44,9 @@ class Reading:
     def from_text(cls, *, n_steps: int | None = None, **patterns: str | None) -> Reading:
         """Compile the regular expressions ``step``, ``comm_kernel`` and those of phases; the step ``none`` is no step at all."""
         step, comm_kernel = (patterns.pop(name, None) for name in ("step", "comm_kernel"))
+        if n_steps is not None and step not in (None, REPETITION):
+            problem = f"says how many steps to find by repetition, which --step {step} does not"
+            raise OptionError(f"--steps {n_steps}", problem, fix="leave one of them out")
         phases = PHASE_PATTERNS | {phase: text for phase, text in patterns.items() if text is not None}
         return cls(
             None if step in (None, NO_STEPS, REPETITION) else compile_pattern("--step", step),

@@ -91,7 +91,8 @@ def check_directory(given: str, name: str) -> None:
             raise OutputError(given, "is a directory, where a file is to be written", fix=str(path / name))
         parent = path.resolve().parent
         if not parent.exists():
-            fix = f"mkdir -p {shlex.quote(decoded(os.path.relpath(parent)))}, or another directory"
+            shown = str(parent) if path.is_absolute() else os.path.relpath(parent)
+            fix = f"mkdir -p {shlex.quote(decoded(shown))}, or another directory"
             raise OutputError(given, "cannot be written: its directory is not there", fix=fix)
         if not parent.is_dir():
             raise NotADirectoryError(20, os.strerror(20))

@@ -302,7 +302,8 @@ def stem_rank(path: str) -> int | None:
 
 def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecars) -> list[int]:
     """Return the rank that a map gives to each process; `OptionError` unless it names each, no other, each number of the job once."""
-    numbers, used = [], set()
+    _check_named(ranks, rank_map)
+    numbers: list[int] = []
     pids = [None if rank.is_alone else rank.process.pid for rank in ranks]
     names = [_map_keys(files.source_of(Path(rank.report.path)), pid) for rank, pid in zip(ranks, pids, strict=True)]
     named = [next((key for key in keys if key in rank_map), None) for keys in names]
@@ -310,18 +311,28 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
         found, fix = ", ".join([*map(str, rank_map)][:_SHOWN_NAMES]), ",".join(f"{name}=N" for name in absent)
         raise OptionError("--rank-map", f"gives no rank to {', '.join(absent)}", found=found, fix=f'add "{fix}"')
     for key in filter(None, named):
-        used.add(key)
         if rank_map[key] in numbers:
             raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
         numbers.append(rank_map[key])
-    if unused := sorted(set(rank_map) - used):
-        problem = f"names {unused[0]}, which is not among the reports with GPU activity or steps"
-        raise OptionError("--rank-map", problem, fix="leave it out")
     told = (told_world_size([rank.report], sidecars) for rank in ranks)
     most = max((size for size in told if size is not None), default=None)
     if most is not None and max(numbers) >= most:
         raise OptionError("--rank-map", f"gives rank {max(numbers)} of {most}", fix=f"ranks 0 to {most - 1}")
     return numbers
+
+
+def _check_named(ranks: Ranks, rank_map: Mapping[str, int]) -> None:
+    """Refuse what is no report of the run, or another name of one that is named already, before what the map lacks is asked for."""
+    unused, there = set(rank_map), []
+    for rank in ranks:
+        keys = _map_keys(files.source_of(Path(rank.report.path)), None if rank.is_alone else rank.process.pid)
+        unused.discard(next((key for key in keys if key in rank_map), ""))
+        there.append(keys[0])
+    if unused:
+        wrong = min(unused)
+        problem = f"names {wrong}, which is not among the reports with GPU activity or steps"
+        fix = "one of these, or leave it out"
+        raise OptionError("--rank-map", problem, found=few(there, _SHOWN_NAMES), fix=fix)
 
 
 def _map_keys(path: Path, pid: int | None) -> list[str]:
@@ -356,13 +367,27 @@ def _parsed(text: str) -> dict[str, int]:
         names, _, numbers = (part.strip() for part in pair.rpartition("="))
         named = _counted(names, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)") if "-" in numbers else [names]
         given = _counted(numbers, "()([0-9]{1,6})-([0-9]{1,6})()") or [numbers]
-        if not names or len(named) != len(given) or not re.fullmatch("[0-9]{1,18}", given[0]):
+        if problem := _unpaired(names, numbers, len(named), len(given)):
+            raise OptionError(f"--rank-map {pair}", problem, fix=_MAP)
+        if not names or not re.fullmatch("[0-9]{1,18}", given[0]):
             raise OptionError(f"--rank-map {pair}", "not of the form REPORT=RANK", fix=_MAP)
         for name, number in zip(named, given, strict=True):
             if name in ranks:
                 raise OptionError("--rank-map", f"names {name} twice", fix="one rank per report")
             ranks[name] = int(number)
     return ranks
+
+
+def _unpaired(names: str, numbers: str, n_names: int, n_numbers: int) -> str:
+    """Say why a range of ranks does not go with the reports before it; nothing where it does, or is none."""
+    if not (of_ranks := re.fullmatch(r"[0-9]{1,6}-[0-9]{1,6}", numbers)):
+        return ""
+    for text in (*re.findall(r"\[([0-9]{1,6}-[0-9]{1,6})\]", names), of_ranks[0]):
+        first, last = map(int, text.split("-"))
+        if last < first:
+            return f"the range {text} ends before it begins"
+    counts = (f"{n} {word}{'s' * (n > 1)}" for n, word in ((n_names or 1, "report"), (n_numbers, "rank")))
+    return ", ".join(counts) * (n_names != n_numbers)
 
 
 def _counted(text: str, pattern: str) -> list[str]:

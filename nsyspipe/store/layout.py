@@ -316,8 +316,7 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
 
     store, asked = Path(place), f"--against {label}"
     if not is_saved(store) or is_one_run(store):
-        fix = f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
-        raise OptionError(asked, f"{place} is no store, in which labels name runs", fix=fix)
+        raise OptionError(asked, f"{place} is no store, in which labels name runs", fix=_with_a_store(store, label))
     found, ids = listed_runs(store), dict[str, dict[str, bool]]()  # of a label: of each run whether it has all ranks
     if found.unreadable:
         problem = f"{argument_of(store, found.unreadable[0].run_id)} cannot be read, whatever its label is"
@@ -335,6 +334,9 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
     start = shlex.join(["nsyspipe", "diff", "--against", label, place])
     if others:
         named = others[0] if len(others) == 1 and isinstance(others[0], str) else ""
+        if named == label and not os.path.lexists(named):
+            fix = f"{start} {shlex.quote([*candidates, 'REPORTS'][0])}"
+            raise OptionError(named, "is the label of the baseline, too", found=counts, fix=fix)
         is_place = os.path.lexists(named) or glob.has_magic(named) or is_one_run(Path(named))
         if named and named not in ids and not (is_place or {*named} & {os.sep, "="}):
             fix = f"{start} {shlex.quote(nearest_name(named, candidates) or [*candidates, 'REPORTS'][0])}"
@@ -346,6 +348,15 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
     sides = ((name, ids[name]) for name in (label, *candidates))
     left_out = {name: [one for one, has_all in of.items() if any(of.values()) > has_all] for name, of in sides}
     return {name: ([place_of(place, one) for one in ids[name] if one not in of], of) for name, of in left_out.items()}
+
+
+def _with_a_store(path: Path, label: str) -> str:
+    """Return a command that compares with a label, given what is no store: one run of a store may be meant as the candidate."""
+    if (one := _one_run(path)) is None:
+        return f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
+    store, name, _ = one
+    candidate = [] if name == label else [name if name in labels_by_time(store).values() else str(path)]
+    return shlex.join(["nsyspipe", "diff", "--against", label, str(store), *candidate])
 
 
 def _one_run(path: Path) -> tuple[Path, str, bool] | None:

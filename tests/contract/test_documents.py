@@ -37,7 +37,8 @@ SUPERSET = ROOT / "docs" / "examples" / "superset"
 RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 # Options of other programs.
 OPTIONS = (
-    "--body-file --capture-range-end --cap-add --cudabacktrace --delay --duration --email --firstname --force-overwrite "
+    "--bind --container-image --container-mounts --container-workdir --network --nv --stop-on-range-end "
+    "--body-file --capture-range-end --cudabacktrace --delay --duration --email --firstname --force-overwrite "
     "--gpus --group --include-blobs --index-url --ipc --job --lastname --no-deps --no-python --nodes --nproc_per_node "
     "--gpus-per-node --lr --nthreads --ntasks --password --rm --sample --scheduler-file --seed --tables --type --user --username --with-threads"
 )

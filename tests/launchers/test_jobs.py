@@ -99,7 +99,7 @@ JOBS = {
     "dealt_ranks": Job([DEALT, f"{DEALT} --force"], before="run_0.nsys-rep", marks=()),
     "place_taken": Job("ddp.sh -n 2 -o run", "import os; os.environ['RANK'] == '0' and exec(\"" + TAKING.format("run_0.nsys-rep")
                        + '")', BLOCKED),
-    "place_of_node_taken": Job(f"{NODE} --nnodes 1 --node-rank 0 --node-wide", TAKING.format("run_node0.nsys-rep"), BLOCKED,
+    "place_of_node_taken": Job("node.sh --nnodes 1 --rdzv-endpoint h:1 -o run --node-rank 0 --node-wide", TAKING.format("run_node0.nsys-rep"), BLOCKED,
                                marks=()),
 }  # fmt: skip
 

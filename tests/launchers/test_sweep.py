@@ -36,6 +36,13 @@ def test_a_dry_run_prints_every_command_and_writes_nothing(machine):
     assert machine.files() == []
 
 
+def test_the_commands_of_a_dry_run_have_what_a_run_sets_in_the_environment(machine):
+    machine.put_gpus(2)
+    answer = sweep(machine, "--dry-run", "-o", "d", "--only", "^ddp-2gpu-(shm|bf16)$")
+    bf16, shm = answer.out.splitlines()
+    assert ("NCCL_P2P_DISABLE=1 " in bf16, "NCCL_P2P_DISABLE=1 " in shm) == (False, True)
+
+
 @pytest.mark.slow
 def test_the_whole_sweep_analyzes_its_runs_compares_them_and_prints_a_table(lab):
     lab.put_python("")

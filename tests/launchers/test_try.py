@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -116,7 +117,10 @@ def test_what_no_launcher_can_change_is_said_with_how_to_try_it(lab):
     (("--finding", "straggler"), "--finding straggler: nothing is known that a launcher could change, but for single-bucket, "),
     (("--with", "--name it's"), """"--name it's": No closing quotation"""),
     (("--takes", "grad-copy='x"), """"'x": No closing quotation"""),
-    (("--nproc", "x"), "-n x: not a number of ranks"),
+    (("--nproc", "4"), "--nproc: takes one value, and is given several"),
+    (("-o", "a", "--output", "b"), "--output: takes one value, and is given several\n  fix: leave one"),
+    (("--with", "--a", "--with", "--b"), "--with: takes one value, and is given several"),
+    (("--program", "x.py", "-m", "x"), "--program and -m: each names the training program"),
 ])  # fmt: skip
 def test_words_that_cannot_be_followed_are_refused_before_anything_is_captured(lab, words, error):
     answer, order = trial(lab, "-n", "2", *words)
@@ -126,10 +130,32 @@ def test_words_that_cannot_be_followed_are_refused_before_anything_is_captured(l
 
 
 def test_a_dry_run_shows_the_first_capture_and_says_what_the_others_are(lab):
-    for words, change in (((), "what analyze advises after the first"), (("--with", "--hook bf16"), "--hook bf16")):
-        answer, order = trial(lab, "-n", "2", "--dry-run", *words)
-        assert (answer.status, order, answer.out.count("before-1")) == (0, [], 2)
-        assert answer.err.endswith(f"of 6 captures; the others have other names, and 3 of them the change: {change}\n")
+    answer, order = trial(lab, "-n", "2", "--dry-run")
+    assert (answer.status, order, answer.out.count("before-1")) == (0, [], 2)
+    rest = "the others have other names, and 3 of all the change: what analyze advises after the first"
+    assert answer.err.endswith(f"note: that is the first of 6 captures; {rest}\n")
+    lab.variables["NCCL_P2P_DISABLE"] = "1"
+    words = ("--with", "--hook bf16", "--set", "NCCL_MAX_CTAS=8", "--set", "NCCL_P2P_DISABLE=")
+    answer, order = trial(lab, "-n", "2", "--dry-run", *words)
+    assert (answer.status, order) == (0, [])
+    before, after = map(shlex.split, answer.out.splitlines())
+    assert ("NCCL_MAX_CTAS=8" in before, "-u" in before, before[-1]) == (
+        False,
+        False,
+        str(lab.root / "launchers" / "train_vit.py"),
+    )
+    assert (after[1:3], "NCCL_MAX_CTAS=8" in after, after[-2:]) == (
+        ["-u", "NCCL_P2P_DISABLE"],
+        True,
+        ["--hook", "bf16"],
+    )
+    assert re.search("those are the first two of 6 captures; .* the change: unset NCCL_P2P_DISABLE, ", answer.err)
+
+
+def test_a_change_of_the_trace_takes_the_place_of_the_users():
+    code = "import trial; print(trial._without(['-n', '2', '--trace', 'nvtx', '--trace=osrt', '--cpu'], '--trace'))"
+    told = subprocess.run([sys.executable, "-c", code], cwd=LAUNCHERS, capture_output=True, text=True, check=True)
+    assert told.stdout == "['-n', '2', '--cpu']\n"
 
 
 def test_a_trial_knows_the_findings_that_analyze_has():

@@ -17,6 +17,7 @@ from tests.build.programs import program, put
 from tests.launchers.fakes import LAUNCHERS, NEW_HELP
 from tests.launchers.jobs import ddp
 
+OF_NODE = "node.sh --nnodes 2 --rdzv-endpoint n0:29500"
 NODE = "node.sh --nnodes 2 --node-rank 1 --rdzv-endpoint n0:29500 -n 4"
 NO_NSYS = pytest.mark.skipif(find_nsys(search_path="/nowhere") is not None, reason="an nsys is in a usual place")
 ODD = ["--dry-run", "-o", "a b", "", "it's", 'say "x"', "$HOME", "*", "--", "new\nline", "ä"]
@@ -27,14 +28,16 @@ REFUSED = [
     *("ddp.sh --exit-timeout 0", "ddp.sh --cuda-graph-trace all", "ddp.sh --capture-range all", "ddp.sh -o captures/"),
     *("ddp.sh -o 'dir/a b'", "ddp.sh -o 100%/run", "ddp.sh --cpu=yes", "ddp.sh --trace nvtx,dx12", "baseline.sh -n 2"),
     *("ddp.sh --attach-steps 50", "ddp.sh --attach-steps 0:9", "ddp.sh --attach-steps 9:9", "ddp.sh --attach-steps 1:2 --capture-range none"),
-    *("node.sh", "node.sh --nnodes 2", f"{NODE} --node-rank 2", f"{NODE} --node-rank 01", f"{NODE} --rdzv-endpoint node0"),
-    *(f"{NODE} --node-wide --ranks 0", f"{NODE} -n 'a[$(touch owned)]'", f"{NODE} --ranks=8", f"{NODE} --nnodes 3 -n 1 --ranks 0,8", "ddp.sh -n 8 --ranks 0,8", "ddp.sh -n 2 train.py"),
+    *("node.sh", "node.sh --nnodes 2", f"{OF_NODE} --node-rank 2", f"{OF_NODE} --node-rank 01", "node.sh --nnodes 2 --node-rank 1 --rdzv-endpoint node0"),
+    *(f"{NODE} --node-wide --ranks 0", f"{OF_NODE} --node-rank 1 -n 'a[$(touch owned)]'", f"{NODE} --ranks=8", "node.sh --nnodes 3 --node-rank 1 --rdzv-endpoint n0:1 -n 1 --ranks 0,8", "ddp.sh -n 8 --ranks 0,8", "ddp.sh -n 2 train.py"),
     *("sweep.sh --program x.py", "sweep.sh --force", "sweep.sh --attach-steps 1:2", "sweep.sh --repeat 0", "sweep.sh -n x", "sweep.sh --only nothing", "sweep.sh --analyze-only -o nowhere"),
+    *("ddp.sh -n 8 -n 4", "ddp.sh --nproc=2 --nproc_per_node 2", f"{NODE} --node_rank 0", "ddp.sh -o a --output b", "sweep.sh --only a --only b", "ddp.sh -m train"),
+    *("ddp.sh --trace nvtxx,osrt", "ddp.sh --trace nvtx,mydomain"),
 ]  # fmt: skip
 PRINTED = [
     *("ddp.sh -n 2 -- --lr 1", "baseline.sh", "ddp.sh --cuda-graph-trace graph", "ddp.sh --trace nvtx", "ddp.sh --no-profile"),
     *("ddp.sh --nsys-arg=--cuda-graph-trace=graph:host-only", f"{NODE} --ranks 0-1,7", f"{NODE} --node-wide"),
-    *(f"{NODE} --rdzv-backend=c10d -o d/run", "baseline.sh --nsys-arg=--env-var=A=1 --cpu", "ddp.sh -n 3 --output=x/y --nproc=2"),
+    *(f"{NODE} --rdzv-backend=c10d -o d/run", "baseline.sh --nsys-arg=--env-var=A=1 --cpu", "ddp.sh --output=x/y --nproc=2"),
     *("ddp.sh --attach-steps 50:70 -m trainer.main -- --lr 1", f"{NODE} --attach-steps 1:2", "baseline.sh --attach-steps=9:10"),
     "ddp.sh --capture-range none --force --nsys-arg --delay=3 --nsys-arg=--kill=none --ranks=0 --exit-timeout=7 --trace=nvtx",
     *(f"{launcher} --cpu -- {shlex.join(ODD)}" for launcher in ("baseline.sh", "ddp.sh")),
@@ -62,7 +65,8 @@ def test_what_cannot_be_used_is_refused_with_a_fix(machine, pinned):
 
 def printed(machine, words):
     launcher, *rest = shlex.split(words)
-    answer = machine.run(launcher, "--dry-run", "--program", "train.py", *rest)
+    own = [] if any(word.startswith(("-m", "--program")) for word in rest) else ["--program", "train.py"]
+    answer = machine.run(launcher, "--dry-run", *own, *rest)
     assert (answer.status, answer.out.count("\n")) == (0, 1 + words.count("\n")), answer.err
     assert machine.files() == []
     return answer, shlex.split(answer.out)
@@ -292,7 +296,7 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
     if script.suffix == ".sbatch":
         assert not re.search("^  --(nnodes|node-rank|rdzv-endpoint)", told.stdout, re.MULTILINE)  # it says them itself
         refused = run(script, status=2)
-        assert refused.stderr == "error: slurm.sbatch: this is no Slurm job\n  fix: sbatch launchers/slurm.sbatch\n"
+        assert refused.stderr == f"error: slurm.sbatch: this is no Slurm job\n  fix: sbatch {script}\n"
         return
     assert run(script, "-h").stdout == run("/bin/sh", script, "-h").stdout == told.stdout
     assert f"  launchers/{script.name}" in told.stdout
@@ -328,6 +332,7 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
         refused = machine.run("slurm.sbatch", "--dry-run", word, "4")
         assert (refused.status, refused.out) == (2, "")
         assert refused.err.startswith(f"error: {word}: ")
+        assert f" {LAUNCHERS}/slurm.sbatch ..." in refused.err  # the path as it was called
     unlimited = machine.run("slurm.sbatch", "--dry-run", "--program", "nowhere.py").err
     assert "ends it five minutes before Slurm's --time, or after 3600 s if that is sooner (--timeout)" in unlimited
     assert "  fix: --dry-run needs none; the machine that captures has to have them\n" in told.err
@@ -338,16 +343,64 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     assert f"note: captures/slurm-JOB: reports cannot be written below {machine.work}/captures\n" in told.err
     machine.variables["SLURM_GPUS_ON_NODE"] = "4"
     assert "assumed" not in machine.run("slurm.sbatch", "--dry-run").err
+    mine = machine.run(
+        "slurm.sbatch", "--dry-run", "-n", "2", "-o", "mine/x", "--nsys-arg", "-o", "--program", "nowhere.py"
+    )
+    assert ("--nproc_per_node=2 " in mine.out, "mine/x_%q{RANK}" in mine.out, mine.out.count("slurm-JOB")) == (
+        True,
+        True,
+        0,
+    )
+    machine.variables["SLURM_NNODES"] = "two"
+    refused = machine.run("slurm.sbatch", "--dry-run")
+    fix = f"SLURM_NNODES=2 bash {LAUNCHERS}/slurm.sbatch --dry-run ..."
+    assert (refused.status, refused.err) == (2, f"error: SLURM_NNODES='two': not a number\n  fix: {fix}\n")
     assert machine.run("slurm.sbatch", "--", "--dry-run").status == 2
+
+
+def test_a_copy_of_the_slurm_script_says_how_to_name_the_launchers_and_takes_them_there(machine):
+    shutil.copy(LAUNCHERS / "slurm.sbatch", machine.work / "copy.sbatch")
+    for words in (("--dry-run",), ("--help",)):
+        told = machine.run("copy.sbatch", *words, folder=machine.work)
+        assert told.status == 2
+        fix = "export NSYSPIPE_LAUNCHERS=DIRECTORY_OF_NODE_SH"
+        assert told.err == f"error: {machine.work}/launchers/node.sh: no such program\n  fix: {fix}\n"
+    machine.variables["NSYSPIPE_LAUNCHERS"] = str(LAUNCHERS)
+    told = machine.run("copy.sbatch", "--dry-run", "--program", "train.py", folder=machine.work)
+    assert (told.status, "--nnodes=2 " in told.out) == (0, True)
+    assert "NSYSPIPE_LAUNCHERS" in (LAUNCHERS.parent / "docs" / "launchers.md").read_text()
+
+
+def test_what_a_launcher_is_started_with_for_itself_is_in_the_command_of_a_dry_run(machine):
+    machine.variables |= {"NSYSPIPE_CHANGED": "A B NCCL_DEBUG no-name", "A": "1 2", "NCCL_DEBUG": "INFO"}
+    _, command = printed(machine, "ddp.sh --cpu")
+    assert command[:5] == ["env", "-u", "B", f"PYTHONPATH={machine.root}/site", "A=1 2"]
+    assert "NCCL_DEBUG=INFO" in command
+    machine.variables = {"RANK": "3", "WORLD_SIZE": "8"}
+    _, command = printed(machine, "baseline.sh --cpu")
+    assert command[:5] == ["env", "-u", "RANK", "-u", "WORLD_SIZE"]
+
+
+def test_an_nsys_that_lists_no_trace_values_is_not_given_what_none_knows(machine):
+    machine.put_nsys(help_text="no help")
+    for launcher in ("ddp.sh", "baseline.sh"):
+        answer, _ = printed(machine, f"{launcher} --cpu --trace cuda,nvtxx")
+        assert "note: --trace cuda,nvtxx: no nsys knows nvtxx\n" in answer.err
+        assert "\n  fix: --trace cuda,nvtx\n" in answer.err
+        assert machine.run(launcher, "--cpu", "--program", "train.py", "--trace", "cuda,nvtxx").status == 2
+    assert "does not know --trace=nccl (2025.6 does)" in printed(machine, "ddp.sh")[0].err
+    (machine.root / "bin" / "nsys").write_text("exit 1")  # nobody to ask
+    assert "no nsys knows nvtxx" in printed(machine, "ddp.sh --cpu --trace cuda,nvtxx")[0].err
 
 
 def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tmp_path):
     """Slurm runs a copy: the script's place, and the directory where it was submitted, are in what Slurm says."""
     copy = shutil.copy(LAUNCHERS / "slurm.sbatch", tmp_path / "slurm_script")
     told = f"JobId=7\n   Command={LAUNCHERS}/slurm.sbatch --program train.py\n"
-    for command, arguments in (("show job 7", told), ("show hostnames nodes", "n0\nn1\n")):
-        put(tmp_path, f"said/{command}", arguments)
-    program(tmp_path, "scontrol", f'cat "{tmp_path}/said/$*"')
+    put(tmp_path, "said/show job 7", told)
+    # Line by line, as long after whoever reads the first one only would have left.
+    names = "i=0; while [ $i -lt 5000 ]; do echo n$i; i=$((i + 1)); done"
+    program(tmp_path, "scontrol", f'case $2 in hostnames) {names};; *) cat "{tmp_path}/said/$*";; esac')
     program(tmp_path, "srun", 'printf "%s\\n" "$@"')
     slurm = {
         "CPUS_PER_TASK": "32", "JOB_END_TIME": str(int(time.time()) + 1800), "JOB_ID": "7", "JOB_NODELIST": "nodes",
@@ -364,7 +417,7 @@ def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tm
     assert told[:2] == ["--ntasks-per-node=1", "--cpus-per-task=32"]
     assert 1400 < int(told.pop(15)) <= 1500  # five minutes before Slurm's half an hour is over
     assert told[5:] == [
-        f"{LAUNCHERS}/node.sh", "--nnodes", "2", "--nproc", "8", "--rdzv-endpoint", "n0:20007",
+        f"{LAUNCHERS}/node.sh", "--nnodes", "2", "--rdzv-endpoint", "n0:20007", "--nproc", "8",
         "-o", "captures/slurm-7", "--timeout", "--program", "train.py",
     ]  # fmt: skip
     error = f"error: {tmp_path}/launchers/node.sh: no such program\n  "

@@ -153,8 +153,10 @@ def test_a_launchers_number_comes_with_its_own_size(tmp_path, environments, rank
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("x_0.sqlite=0", "x_1.sqlite"), ("x=0", 'add "x_0.sqlite=N,x_1.sqlite=N"'), ("x_0=0,x_1=0", "rank 0 twice"), ("x_0=0,x_1=1,x_2=2", "x_2"), ("x_0=0,x_1=b", "x_1=b"),
-     ("x_0=0,=1", "=1"), ("x_0=0,x_1=-1", "x_1=-1"), ("x_[0-1]=0-2", "x_[0-1]=0-2"), ("x_[0-1]=1-0", "1-0"), ("no/such/file", "no/such/file"), ("x_0=0,x_1=99999999999999999999", "99999999999999999999")],
+    [("x_0.sqlite=0", "x_1.sqlite"), ("x=0", "names x, which is not among the reports"), ("x_0=0,x_1=0", "rank 0 twice"), ("x_0=0,x_1=1,x_2=2", "x_2"), ("x_0=0,x_1=b", "x_1=b"),
+     ("x_0=0,=1", "=1"), ("x_0=0,x_1=-1", "x_1=-1"), ("x_[0-1]=0-2", "x_[0-1]=0-2': 2 reports, 3 ranks"), ("x_0=0-1", "1 report, 2 ranks"),
+     ("x_[0-1]=1-0", "the range 1-0 ends before it begins"), ("x_[1-0]=0-1", "the range 1-0 ends before it begins"),
+     ("x_9=0", "names x_9, which is not among the reports"), ("x_9=0,x_0=0", "one of these, or leave it out"), ("=0-1", "=0-1"), ("no/such/file", "no/such/file"), ("x_0=0,x_1=99999999999999999999", "99999999999999999999")],
 )  # fmt: skip
 def test_a_rank_map_that_cannot_be_used_is_refused(tmp_path, text, says):
     write(tmp_path, x_0=bare(0), x_1=bare(1))
