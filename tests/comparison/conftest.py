@@ -1,10 +1,16 @@
 """Runs that are laid out by hand, each made once for all tests."""
 
+from dataclasses import replace
+
 import pytest
 
 import nsyspipe
+from nsyspipe.comparison.changes import StepTable
+from nsyspipe.comparison.surroundings import surroundings
+from nsyspipe.model.side_files import RunCapture
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import plain_rank
+from tests.build.tools import Changed
 from tests.build.trace import steady_rank
 
 NEW = "3.25.0 2026.2.1 mfu"
@@ -48,3 +54,15 @@ def payload_run(folder, size):
 def run(made):
     """Return two ranks of equal steps: windows [1000, 1600), skipped, three of 1200, and one that is cut off."""
     return made(STEPS, STEPS)
+
+
+def changes(*sides):
+    sides = [side if isinstance(side, list) else [side] for side in sides]
+    rows = surroundings(*([StepTable(run) for run in side] for side in sides)).to_pylist()
+    words, numbers = ("baseline", "candidate"), ("baseline_value", "candidate_value", "delta")
+    names = [words if row["delta"] is None else numbers for row in rows]
+    return {(row["topic"], row["what"]): tuple(map(row.get, own)) for row, own in zip(rows, names, strict=True)}
+
+
+def captured(run, **facts):
+    return Changed(run, header=replace(run.header, capture=RunCapture(**facts)))

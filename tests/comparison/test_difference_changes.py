@@ -1,4 +1,4 @@
-"""What changed around the step time, and what makes two runs not comparable, or their comparison doubtful."""
+"""What changed around the step time, and the cause of its change."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,33 +8,17 @@ import pytest
 
 import nsyspipe
 from nsyspipe.analysis.links import SlowestLink
-from nsyspipe.api import compare, diff
-from nsyspipe.comparison.changes import StepTable
-from nsyspipe.comparison.comparability import check_comparable, check_order
+from nsyspipe.api import diff
 from nsyspipe.comparison.difference import Side
-from nsyspipe.comparison.surroundings import CHANGES, GRADIENT_COPIES, _is_alike, surroundings
-from nsyspipe.model import schema
-from nsyspipe.model.side_files import NcclFacts, RunCapture
+from nsyspipe.comparison.surroundings import CHANGES, GRADIENT_COPIES, _is_alike
+from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.difference import cause_text
 from nsyspipe.report.words import opposed_text
-from nsyspipe.run.work import Work
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import MS, plain_run
 from tests.build.tools import Changed
-from tests.build.trace import TraceBuilder, steady_rank
-from tests.comparison.conftest import BYTES, COMM, NEW, STEPS, payload_run
-
-
-def changes(*sides):
-    sides = [side if isinstance(side, list) else [side] for side in sides]
-    rows = surroundings(*([StepTable(run) for run in side] for side in sides)).to_pylist()
-    words, numbers = ("baseline", "candidate"), ("baseline_value", "candidate_value", "delta")
-    names = [words if row["delta"] is None else numbers for row in rows]
-    return {(row["topic"], row["what"]): tuple(map(row.get, own)) for row, own in zip(rows, names, strict=True)}
-
-
-def captured(run, **facts):
-    return Changed(run, header=replace(run.header, capture=RunCapture(**facts)))
+from tests.build.trace import steady_rank
+from tests.comparison.conftest import BYTES, COMM, NEW, STEPS, captured, changes
 
 
 def test_collectives_and_copies_are_counted_per_rank_and_step(run, made):
@@ -174,96 +158,6 @@ def test_one_more_of_many_is_a_change(unit, one, other, is_alike):
     assert _is_alike(unit, one, other, little_ns=10.0) == is_alike
 
 
-# Whether they can be compared.
-def checks(before, after):
-    lists = [runs if isinstance(runs, list) else [runs] for runs in (before, after)]
-    sides = [SimpleNamespace(name="x", runs=runs, work=Work.of(runs)) for runs in lists]
-    # Built runs are one capture but for what a test changes.
-    found = [one for one in check_comparable(*sides) if one.check != "same-capture"]
-    return {check.check: (check.blocks, check.baseline, check.candidate) for check in found}
-
-
-def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made):
-    assert checks(run, run) == {}
-    side = Side("x", (run,))
-    for other in (run, nsyspipe.load(run.inputs[0].parent, run_id="another")):  # whatever it is called
-        (found,) = check_comparable(side, Side("y", (other,)))
-        assert (found.check, found.blocks) == ("same-capture", True)
-        assert found.message == f"the same capture is on both sides: {run.header.label}"
-        assert diff(run, other).metrics["why"][0].as_py() == "not comparable: the same capture is on both sides"
-    # A capture of the same program whose kernels last longer is another one.
-    assert check_comparable(side, Side("y", (made(*[[(1900, 100, 40, 60)] * 3] * 2),))) == []
-
-
-# Compute of 0.001 ms of a kernel "gemm"; a matrix product of another name may be of another precision.
-@pytest.mark.parametrize(("compute", "kernel", "shared"), [
-    (1_999, "gemm", None), (2_000, "gemm", ""), (500, "gemm", ""), (2_999, "conv", None),
-    (3_000, "conv", " (0 % of it in the baseline's kernels)"), (1_001, "softmax", " (0 % of it in the baseline's kernels)"),
-])  # fmt: skip
-def test_steps_of_other_work_are_told_by_what_they_compute_whatever_they_are_called(run, made, compute, kernel, shared):
-    for family in ("step #", "Batch #"):
-        other = Changed(made(*[[(compute, 100, 40, 60)] * 3] * 2, kernel=kernel), step_family=family)
-        sides = [Side("a", (Changed(run, step_family="step #"),)), Side("b", (other,))]
-        found = next((one for one in check_comparable(*sides) if one.check == "other-work"), None)
-        assert (found is not None) == (shared is not None)
-        if found is not None:
-            before, now = (f"{ns / 1e6:.4g} ms of compute in 1 kernel" for ns in (1000, compute))
-            assert (found.blocks, found.baseline, found.candidate) == (True, before, now + shared)
-            # What seems to do other work has no cause, is no regression, and is not ranked beside it.
-            assert (diff(*sides).cause, diff(*sides).verdict) == (None, "inconclusive")
-            assert compare(sides).table["why"].to_pylist()[1] == diff(*sides).metrics["why"][0].as_py()
-            assert [kind.labels for kind in compare(sides).kinds] == [("a",), ("b",)]
-            assert [kind.labels for kind in compare(sides, force=True).kinds] == [("a", "b")]
-
-
-# Each kernel's time and number in a step, of compute that is the sum: layers, micro-batches, a fused program, a precision.
-@pytest.mark.parametrize(("before", "after", "is_other"), [
-    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm": (50, 5), "norm": (6, 2)}, True),
-    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm": (95, 36), "norm": (12, 12)}, False),
-    ({"gemm": (60, 9), "add": (20, 30), "norm": (20, 3)}, {"gemm": (60, 9), "triton": (15, 6)}, False),
-    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm_bf16": (40, 9), "norm": (10, 3)}, False),
-    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm_bf16": (40, 20), "norm": (10, 5)}, True),
-    ({"gemm": (90, 9), "norm": (10, 3)}, {"gemm_bf16": (80, 9), "conv": (10, 4), "softmax": (10, 5)}, True),
-])  # fmt: skip
-def test_one_program_stays_comparable_and_programs_part(before, after, is_other):
-    works = []
-    for kernels in (before, after):
-        products = sum(n for name, (_, n) in kernels.items() if name.startswith(("gemm", "conv")))
-        launches = {name: n for name, (_, n) in kernels.items() if not name.startswith(("gemm", "conv"))}
-        times = {name: ns for name, (ns, _) in kernels.items()}
-        works.append(Work(sum(times.values()), times, {"matrix products": products, **launches}, {}))
-    assert (works[0].is_other(works[1]), works[1].is_other(works[0])) == (is_other, is_other)
-
-
-# What two ranks' communicator serves, on either side; null sizes of what serves nobody knows what may be of a model.
-@pytest.mark.parametrize(("before", "after", "expected"), [
-    ("data", "tensor", (True, "1 (data 2)", "2 (tensor 2)")), ("pipeline", "sharded", (True, "2 (pipeline 2)", "1 (sharded 2)")),
-    ("expert data", "tensor other", (True, "1 (expert and data 2)", "2 or more (tensor 2)")),
-    ("data other", "tensor", (False, "not known (data 2)", "2 (tensor 2)")), ("data", "other", None),
-    ("data", "sharded expert", None), ("tensor", "pipeline", None), ("tensor other", "tensor other", None),
-])  # fmt: skip
-def test_runs_whose_ranks_share_batches_part_from_others(run, made, before, after, expected):
-    own, runs = {"communicator": "0x1", "n_ranks": 2, "ranks": "0,1", "collective": "all_reduce"}, []
-    for one, roles in ((run, before), (made(*[[(1900, 100, 40, 60)] * 3] * 2), after)):
-        rows = [own | {"role": role} for role in roles.split()]
-        runs.append(Changed(one, traffic=partial(schema.TRAFFIC.from_rows, rows)))
-    sides, is_parted = [Side("a", runs[:1]), Side("b", runs[1:])], expected is not None and expected[0]
-    assert checks(*runs).get("shared-batch") == expected
-    assert diff(*sides).is_comparable != is_parted
-    assert len(compare(sides).kinds) == 1 + is_parted
-    assert diff(*sides, force=True).metrics["why"][0].as_py() != "not comparable: ranks per batch"
-
-
-@pytest.mark.parametrize(("name", "is_parted", "parallelism"), [
-    ("2gpu-tp", True, "tensor 2"), ("2gpu-pp", True, "pipeline 2"), ("2gpu-moe", False, "expert and data 2"), ("2gpu-fsdp2", False, "sharded 2"),
-])  # fmt: skip
-def test_real_runs_of_tensor_and_pipeline_parallelism_part_from_ddp(runs, name, is_parted, parallelism):
-    pair = runs("2gpu-gpt-b25"), runs(name)
-    assert ("shared-batch" in checks(*pair)) == is_parted
-    assert checks(*pair).get("experts") == ((False, "none", "some") if name == "2gpu-moe" else None)
-    assert changes(*pair)["collectives", "parallelism"] == ("data 2", parallelism)
-
-
 def ms_steps(compute, comm=10, copies=4, idle=6):
     return [[((compute + n % 3) * MS, comm * MS, copies * MS, idle * MS) for n in range(9)]] * 2
 
@@ -373,107 +267,3 @@ def test_every_change_that_may_explain_communication_is_told_with_the_others(tmp
     is_one_of_several = text.endswith("; which of them it is cannot be told apart here.")
     assert is_one_of_several == (words == "causes") == (cause.n_matters > 1)
     assert facts.keys() <= {*difference.changes["what"].to_pylist()}
-
-
-@pytest.mark.parametrize(("before", "after", "is_told"), [
-    (["2026-03-02T10:00:00Z"], ["2026-03-01T23:59:59Z"], True), (["2026-03-02"], ["2026-03-03"], False),
-    (["2026-03-01", "2026-03-03"], ["2026-03-02", "2026-03-04"], False), (["2026-03-02"], [None], False),
-])  # fmt: skip
-def test_a_candidate_that_was_captured_first_is_told(run, before, after, is_told):
-    runs = (
-        [Changed(run, header=replace(run.header, captured_at_utc=time)) for time in side] for side in (before, after)
-    )
-    found = [one.message for one in check_order(*(SimpleNamespace(runs=side) for side in runs))]
-    said = "baseline 2026-03-02 10:00:00 UTC, candidate 2026-03-01 23:59:59 UTC; if the two are the wrong way round, swap them"
-    assert found == [f"the candidate was captured before the baseline: {said}"] * is_told
-
-
-def test_another_world_size_or_gpu_blocks_and_what_was_not_recorded_does_not(run, made):
-    assert checks(run, made(*[STEPS] * 3)) == {"world-size": (True, "2", "3")}
-    runs = [made(*[STEPS] * n, world_size=None) for n in (2, 3)]
-    assert checks(*runs)["world-size"] == (True, "2", "3")  # ranks are counted
-    other, unknown = (made(STEPS, STEPS, gpu=gpu) for gpu in ("NVIDIA A100", None))
-    assert checks(run, other) == {"gpu-model": (True, "NVIDIA H200", "NVIDIA A100")}
-    assert checks(run, unknown)["gpu-model"] == (False, "NVIDIA H200", "not recorded")
-    # Of captures of one side that differ each is told.
-    assert checks(run, [run, other])["gpu-model"] == (True, "NVIDIA H200", "NVIDIA H200 | NVIDIA A100")
-
-
-def test_a_rank_that_only_one_side_lacks_blocks(run, made):
-    lacking = made(STEPS, world_size=2)
-    found = checks(run, lacking)
-    assert found["missing-ranks"] == (True, "none", "1")
-    assert found["recorded"] == (False, "none", "1 of 2 ranks are not among the reports (rank 1)")
-    assert checks(lacking, lacking) == {"missing-ranks": (False, "1", "1")}  # where both lack the same, they are alike
-    one, other = made(STEPS, world_size=12), made(STEPS, STEPS, world_size=12)  # many are counted
-    assert checks(one, other)["missing-ranks"] == (True, "1, 2, 3, 4, 5, 6 and 5 more", "2, 3, 4, 5, 6, 7 and 4 more")
-
-
-def test_what_blocks_stands_first(run, made):
-    other = made(*[STEPS[:1]] * 3, name="iter")
-    found = [check.blocks for check in check_comparable(Side("a", (run,)), Side("b", (other,)))]
-    assert found == sorted(found, reverse=True)
-    assert found[0]
-
-
-def with_one_range(builder):
-    builder.rows["NVTX_EVENTS"] = builder.rows["NVTX_EVENTS"][:2]
-
-
-def with_overhead(builder):
-    """Let the profiler work in the first step of the figures, [1600, 2800): 120 of 3 x 1200 ns."""
-    builder.schema = builder.schema | {"PROFILER_OVERHEAD": {"start": "INT", "end": "INT"}}
-    builder.add("PROFILER_OVERHEAD", start=2000, end=2120)
-
-
-@pytest.mark.parametrize(("steps", "options", "check", "words"), [
-    (STEPS, {"name": "iter"}, "step-family", ("'step #'", "'iter #'")),
-    (STEPS, {"load": {"skip_first": 0}}, "skipped-steps", ("1", "0")), (STEPS[:2], {}, "few-steps", ("3", "2")),
-    (STEPS, {"edit": with_one_range, "load": {"step": "step"}}, "cut-off-steps", ("none", "some")),
-    (STEPS, {"without": ("CUPTI_ACTIVITY_KIND_MEMCPY",)}, "recorded", ("none", "calls that copy were made, but the report has no table of copies")),
-    (STEPS, {"edit": with_overhead}, "profiler-overhead", ("0.0 %", "3.3 %")),
-])  # fmt: skip
-def test_what_makes_a_comparison_doubtful_is_named(run, made, steps, options, check, words):
-    found = checks(run, made(steps, steps, **options))
-    assert found[check] == (False, *words)
-    if check in {"step-family", "few-steps"}:
-        assert list(found) == [check]
-
-
-def test_other_message_bytes_are_named(tmp_path):
-    runs = [payload_run(tmp_path / str(size), size) for size in (4096, 8192, 4100)]
-    assert checks(runs[0], runs[1]) == {"message-bytes": (False, "0.004096 MB", "0.008192 MB")}
-    assert checks(runs[0], runs[2]) == {}  # a tenth of a per cent is padding
-    assert checks(runs[:2], runs[0])["message-bytes"][1] == "0.006144 MB"  # of several captures their mean
-
-
-def test_other_traces_are_named_where_both_sides_say_theirs(run):
-    cuda, nvtx, osrt = (captured(run, trace=trace.split()) for trace in ("cuda", "cuda nvtx", "nvtx cuda osrt"))
-    assert checks(nvtx, osrt) == {"traces": (False, "cuda, nvtx", "cuda, nvtx, osrt")}
-    assert checks(cuda, run) == {}
-
-
-def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path):
-    for rank in range(2):
-        host = TraceBuilder(pid=1000 + rank).session(10**18).host("node0").env(RANK=rank, WORLD_SIZE=2)
-        for step in range(3):
-            host.range(1000 * step, 1000 * step + 300, f"step {step}")
-        host.write(tmp_path / f"host_{rank}.sqlite")
-    hosts = nsyspipe.load(tmp_path / "host_*.sqlite", jobs=1)
-    assert checks(hosts, hosts) == {"no-gpu-activity": (False, "not recorded", "not recorded")}
-    found = checks(run, hosts)
-    assert found["no-gpu-activity"] == (True, "recorded", "not recorded")
-    assert "missing-ranks" not in found
-    assert "few-steps" not in found
-    *_, check = check_comparable(Side("a", (hosts,)), Side("b", (hosts,)))
-    assert check.message == "GPU activity: baseline not recorded, candidate not recorded"
-    row = diff(hosts, hosts).judged_rows[0]
-    assert (row["verdict"], row["why"]) == ("inconclusive", "both: no GPU activity was recorded")
-
-
-def test_what_would_settle_a_finding_is_not_the_command_that_is_running(runs):
-    run = runs("2gpu-gpt-b25-shm")
-    (fix,) = [row["fix"] for row in run.problems.to_pylist() if "comm-slows-compute" in row["message"]]
-    assert fix.endswith("compare their kernels: nsyspipe.diff")
-    fixes = {row["fix"] for row in diff(run, run).problems.to_pylist() if "comm-slows-compute" in row["message"]}
-    assert fixes == {fix.removesuffix(": nsyspipe.diff")}
