@@ -153,7 +153,7 @@ def test_a_launchers_number_comes_with_its_own_size(tmp_path, environments, rank
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("x_0.sqlite=0", "x_1.sqlite"), ("x=0", 'add "x_0.sqlite=N,x_1.sqlite=N"'), ("x_0=0,x_1=0", "rank 0 twice"), ("x_0=0,x_1=1,x_2=2", "x_2"), ("x_0=0,x_1=b", "x_1=b"),
+    [("x_0.sqlite=0", "x_1.sqlite"), ("x=0", 'rank_map="x_0.sqlite=N,x_1.sqlite=N"'), ("x_0=0,x_1=0", "rank 0 twice"), ("x_0=0,x_1=1,x_2=2", "x_2"), ("x_0=0,x_1=b", "x_1=b"),
      ("x_0=0,=1", "=1"), ("x_0=0,x_1=-1", "x_1=-1"), ("x_[0-1]=0-2", "x_[0-1]=0-2"), ("x_[0-1]=1-0", "1-0"), ("no/such/file", "no/such/file"), ("x_0=0,x_1=99999999999999999999", "99999999999999999999")],
 )  # fmt: skip
 def test_a_rank_map_that_cannot_be_used_is_refused(tmp_path, text, says):
