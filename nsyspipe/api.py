@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison import gate
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, short_repr, whole_path
 from nsyspipe.model.options import (
     AUTO,
     Reading,
@@ -21,7 +22,7 @@ from nsyspipe.model.options import (
     paths_of,
     several,
 )
-from nsyspipe.nsys.find_reports import exported_reports, find_named
+from nsyspipe.nsys.find_reports import exported_reports, find_logs, find_named, words_of_runs
 from nsyspipe.run.run import Run
 from nsyspipe.store.layout import is_saved, labels_by_time, place_of, runs_by_label
 
@@ -44,8 +45,8 @@ def load(
     data: str | None = None,
     comm_kernel: str | None = None,
     steps: int | None = None,
-    skip_first: int | str = AUTO,
-    rank_map: Mapping[str, int] | str | None = None,
+    skip_first: int | str | None = AUTO,
+    rank_map: Mapping[Any, int] | str | None = None,
     ranks: str | int | Iterable[int] | ChosenRanks | None = None,
     jobs: int | None = None,
     label: str | None = None,
@@ -75,7 +76,7 @@ def load(
     skip_first
         How many complete steps to leave out at the start; ``"auto"`` leaves out the first when another remains.
     rank_map
-        Rank by report name, as a mapping or as text (``"a.sqlite=0,b.sqlite=1"``, or a file of such pairs).
+        Rank by report name or path, as a mapping or as text (``"a.sqlite=0,b.sqlite=1"``, or a file of such pairs).
     ranks
         Read the reports of these ranks only, ``"0-7,63"`` or numbers; the others count as missing. Which report is whose
         is told by the rank map, else by names that end in their numbers, else by the rank that each captured; None reads
@@ -83,9 +84,9 @@ def load(
     jobs
         Processes to use; None takes what cores, memory and the reports' sizes suggest.
     label, run_id
-        Name and identifier; None makes them from the reports.
+        Name and identifier; None makes them from the reports. Of a store without `run_id` the latest run of the label.
     nccl_log
-        Logs of the run with ``NCCL_DEBUG=INFO``, one or several.
+        Logs of the run with ``NCCL_DEBUG=INFO``, one or several, or a glob.
     topology
         A file with the output of ``nvidia-smi topo -m`` on a host of the run.
     executor
@@ -103,10 +104,13 @@ def load(
         If a parameter is of another kind, a regular expression or the rank map cannot be used, an option does not go with
         a saved run, or ``STORE:NAME`` is the id of one run and the label of another.
     """
+    if isinstance(reports, Run):
+        raise OptionError(f"reports={short_repr(reports)}", "is loaded already", fix="run.summary(), as it is")
     if not (arguments := paths_of("reports", reports, "load('captures/')")):
         raise OptionError("reports=[]", "names no report", fix="load('captures/')")
     check_whole("steps", steps, "steps=20")
     check_whole("jobs", jobs, "jobs=4")
+    skip_first = AUTO if skip_first is None else skip_first
     if not isinstance(skip_first, str):
         check_whole("skip_first", skip_first, "skip_first=1", 0)
     check_text("label", label, "label='baseline'")
@@ -118,30 +122,24 @@ def load(
     phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
     patterns: dict[str, Any] = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
-        options = {**patterns, "steps": steps, "skip_first": None if skip_first == AUTO else skip_first}
+        options: dict[str, Any] = {**patterns, "steps": steps, "skip_first": None if skip_first == AUTO else skip_first}
         options |= {"rank_map": rank_map, "ranks": ranks, "nccl_log": nccl_log or None, "topology": topology}
-        named = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
-        if len(arguments) > 1:
-            problem = "a saved run and something else, which are no one run"
-            raise OptionError(", ".join(map(str, arguments)), problem, fix="pass the saved run alone")
-        if named:
-            problem = f"{arguments[0]} is a saved run, whose figures are made"
-            raise OptionError(", ".join(named), problem, fix="leave them out, or analyze the reports again")
-        from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
-
-        return open_saved(Path(arguments[0]), run_id, label)
+        return _saved(arguments, run_id, label, options)
     # A saved run needs nothing of what reads reports.
     from nsyspipe.replay.answer import AnsweredRun  # noqa: PLC0415
     from nsyspipe.run.ranks import ChosenRanks, choose_ranks, parse_rank_map  # noqa: PLC0415
 
-    logs = paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'")
+    logs = find_logs(paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'"))
+    maps = [] if topology is None else find_logs([path_of("topology", topology, "topology='topo.txt'")])
+    if len(maps) > 1:
+        raise OptionError(f"topology={str(topology)!r}", f"are {len(maps)} files", fix=f"topology={str(maps[0])!r}")
     if ranks is None or isinstance(ranks, ChosenRanks):
         chosen = ranks
     else:
         chosen = choose_ranks(ranks, find_named(arguments), rank_map)
         arguments = [*map(str, chosen.paths)]
     return AnsweredRun(
-        paths=tuple(exported_reports(arguments, jobs=jobs)),
+        paths=tuple(map(whole_path, exported_reports(arguments, jobs=jobs))),
         reading=Reading.from_text(n_steps=steps, **patterns),
         skip_first=parse_skip_first(skip_first),
         rank_map=chosen.rank_map if chosen else parse_rank_map(rank_map),
@@ -149,11 +147,24 @@ def load(
         jobs=jobs,
         given_label=label,
         given_run_id=run_id,
-        nccl_logs=tuple(Path(log) for log in logs),
-        topology=None if topology is None else Path(path_of("topology", topology, "topology='topo.txt'")),
+        nccl_logs=tuple(map(whole_path, logs)),
+        topology=whole_path(maps[0]) if maps else None,
         executor=executor,
         on_progress=on_progress,
     )
+
+
+def _saved(arguments: Sequence[str], run_id: str | None, label: str | None, options: Mapping[str, object]) -> Run:
+    if len(arguments) > 1:
+        is_all = all(is_saved(Path(argument)) for argument in arguments)
+        problem = f"{'several saved runs' if is_all else 'a saved run and something else'}, which are no one run"
+        raise OptionError(", ".join(arguments), problem, fix=f"load({arguments[0]!r}) alone")
+    if named := [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]:
+        problem = f"{arguments[0]} is a saved run, whose figures are made"
+        raise OptionError(", ".join(named), problem, fix="leave them out, or analyze the reports again")
+    from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
+
+    return open_saved(Path(arguments[0]), run_id, label)
 
 
 def diff(
@@ -237,7 +248,7 @@ def diff(
     if candidate is None:
         fix = "diff(BASELINE, CANDIDATE); a list is several captures of one of them"
         raise OptionError("diff", "compares two runs, and one is named", fix=fix)
-    before, after = told_apart([_as_side(baseline), _as_side(candidate)])
+    before, after = told_apart([_as_side(baseline, "baseline"), _as_side(candidate, "candidate")])
     return RunDifference(before, after, rules, judged, fail_on)
 
 
@@ -301,11 +312,17 @@ def compare(
         place = os.fspath(given)
         ids = [*labels_by_time(Path(place))]
         if len(ids) <= 1:
-            find_named([] if is_saved(Path(place)) else [place])  # refuses what names no run
-            raise OptionError(repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)")
+            named = [] if is_saved(Path(place)) else shlex.split(" ".join(words_of_runs(find_named([place]))))
+            what = f"has reports of {len(named)} runs by their names"
+            what, named = (
+                (what, [*map(repr, named)]) if len(named) > 1 else ("is one run, not a list of them", ["RUN"] * 2)
+            )
+            raise OptionError(repr(place), what, fix=f"compare({', '.join(named)})")
         sides = [_as_side(place_of(place, run_id)) for run_id in ids]
     else:
         fix = "compare(RUN, RUN), or compare('runs/')"
+        if isinstance(given, set | frozenset):
+            raise OptionError.of_kind("runs", given, "a list of them, the first of which is the reference,", fix)
         sides = [_as_side(run) for run in several("runs", given, "a list of them", fix)]
     if not sides:
         raise OptionError("compare", "has no run", fix="one run at least, the reference first")
@@ -396,19 +413,21 @@ def whatif(
     A faster link is not predicted to be slower, nor its range to end higher, on any capture that was tried; yet nothing
     forces it: between 30 and 300 GB/s the slowdown that is assumed grows with the bandwidth, and holds while ranks wait.
     """
+    from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
     from nsyspipe.replay.answer import whatif as ask  # noqa: PLC0415 - few ask for it
 
     changes: dict[str, Any] = {
         "bandwidth": bandwidth, "link": link, "gradient_dtype": gradient_dtype, "bucket_mb": bucket_mb, "no_wait": no_wait,
         "no_grad_copy": no_grad_copy, "no_sync": no_sync, "prefetch": prefetch, "perfect_overlap": perfect_overlap,
     }  # fmt: skip
-    (opened, *others) = _as_side(run).runs
+    is_opened = isinstance(run, Side | Run) or (isinstance(run, list | tuple) and isinstance([*run, None][0], Run))
+    opened, *others = _as_side(run, "run").runs if is_opened else [load(run)]  # type: ignore[arg-type]  # as it refuses
     if others:
         raise OptionError("whatif", "asks one run, and several are given", fix="whatif(RUN) of one of them")
     return ask(opened, gradient_bytes=gradient_bytes, **changes)
 
 
-def _as_side(side: AnySide) -> Side:
+def _as_side(side: AnySide, name: str = "runs") -> Side:
     from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
 
     if isinstance(side, Side):
@@ -417,7 +436,8 @@ def _as_side(side: AnySide) -> Side:
         run = side if isinstance(side, Run) else load(side)
         return Side(run.header.label, (run,))
     fix = "load([REPORT, REPORT]) for reports of one run, or [load(RUN), load(RUN)]"
-    runs = tuple(several("run", side, "a run, a path, or a list of runs", fix))
+    runs = tuple(several(name, side, "a run, a path, or a list of runs", fix))
     if not (runs and all(isinstance(run, Run) for run in runs)):
-        raise OptionError("a list", "is not of runs", fix=fix)
+        problem = "is a list that is not of runs" if runs else "names no run"
+        raise OptionError(f"{name}={short_repr(side)}", problem, fix=fix)
     return Side(runs[0].header.label, runs)

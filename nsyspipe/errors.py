@@ -1,10 +1,12 @@
 """Every error a user can cause: exit code 2 without a traceback. Anything else that escapes is a bug and ends with 1."""
 
+import builtins
 import errno
 import functools
 import os
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 # Options that the Python API has as parameters: with a value, where a text may have it after the option, and alone.
@@ -33,19 +35,35 @@ _COMMAND = re.compile(
     r"|(?P<shell>(?:convert|doctor|redact|schema)\b))"
 )
 _GIVEN = re.compile(r"--[a-z-]+ ((?!and --).+)", re.DOTALL)  # an option with its value
-_LITERAL = re.compile(r"None|True|False|-?\d+(\.\d+)?|[\[({<].*|.*\.\.\.", re.DOTALL)  # as Python writes it
-_LONGEST_VALUE = 60
+_LITERAL = re.compile(r"None|nan|-?inf|True|False|-?\d+(\.\d+)?|[\[({<].*|.*\.\.\.", re.DOTALL)  # as Python writes it
+_LONGEST_VALUE, _LONGEST_SUBJECT = 60, 500
 # As the system, its loader, SQLite and (last, of a module) Python say it; not every library has an error for it.
 _NO_MEMORY = (
     "Cannot allocate memory", "failed to map segment", "out of memory", "error return without exception set",
     "Failed to launch worker thread",
 )  # fmt: skip
+_GIVEN_AS: dict[str, str] = {}  # whole paths -> as they were given
+
+
+def whole_path(given: str | os.PathLike[str]) -> Path:
+    """Return a path that names its file wherever this process goes; errors go on naming it as it was given."""
+    whole = os.path.abspath(given)  # noqa: PTH100 - by the links that were given
+    _GIVEN_AS[whole] = os.fspath(given)
+    return Path(whole)
+
+
+def as_given(text: str) -> str:
+    """Return a text in which paths of `whole_path` stand as they were given."""
+    for whole in [whole for whole, given in _GIVEN_AS.items() if whole != given and whole in text]:
+        text = re.sub(rf"(?<![\w./-]){re.escape(whole)}(?![\w.-])", lambda found: _GIVEN_AS[found[0]], text)
+    return text
 
 
 def _as_call(command: re.Match[str]) -> str:
     def value(name: str, before: str = "") -> str:
         given = command[name]
-        return "" if given is None else before + (given if given.isupper() else repr(given.strip("'")))
+        is_placeholder = given is not None and given.isupper() and given.isalpha()
+        return "" if given is None else before + (given if is_placeholder else repr(given.strip("'")))
 
     if command["shell"]:
         return f"(in a shell) {command[0]}"
@@ -57,7 +75,8 @@ def _as_call(command: re.Match[str]) -> str:
         changes = ", ".join(in_python(f"--{change}") for change in command["changes"].split(" --")[1:])
         return f"nsyspipe.whatif(run, {changes})" if changes else "nsyspipe.whatif"
     if command["listed"] or command["one"]:
-        return f"nsyspipe.compare({value('listed')})" if command["listed"] else f"nsyspipe.load({value('one')})"
+        listed = command["listed"] and repr(f"{command['listed'].strip(chr(39))}/runs")
+        return f"pandas.read_parquet({listed})" if listed else f"nsyspipe.load({value('one')})"
     if command["out"]:
         loaded = f"nsyspipe.load({value('reports')}{value('label', ', label=')})"
         return f"nsyspipe.export.parquet({loaded}, {value('out')})"
@@ -77,9 +96,9 @@ def in_python(text: str) -> str:
         name, value = _RENAMED.get(option["name"], option["name"].replace("-", "_")), option["value"]
         if value is None:
             return name if text[option.end() :].startswith(":") else f"{name}="
-        if first_last := re.fullmatch(r"(\d+):(\d+)", value):
+        if name == "steps" and (first_last := re.fullmatch(r"(\d+):(\d+)", value)):
             return f"{name}=({first_last[1]}, {first_last[2]})"
-        number = r"\d+" if name == "ranks" else r"\d{1,3}(,\d{3})+|[\d.]+"
+        number = r"\d+" if name == "ranks" else r"\d{1,3}(,\d{3})+|\d*\.?\d+"
         is_plain = value[0] in "'\"" or value.isupper() or re.fullmatch(number, value)
         return f"{name}={value.replace(',', '_') if value[0].isdigit() and is_plain else value if is_plain else repr(value)}"
 
@@ -120,6 +139,7 @@ class NsyspipeError(Exception):
     exit_code = 2
 
     def __init__(self, subject: str, problem: str, *, found: str | None = None, fix: str | None = None) -> None:
+        subject, problem, fix = as_given(subject), as_given(problem), fix and as_given(fix)
         super().__init__(f"{_given_in_python(subject)}: {in_python(problem)}")
         self.subject, self.problem, self.found, self.fix = subject, problem, found, fix
 
@@ -130,12 +150,11 @@ class NsyspipeError(Exception):
     def lines(self) -> list[str]:
         """Return the message as the terminal shows it, without the word ``error``: in the words of the commands."""
         extra = [f"  {label}: {text}" for label, text in (("found", self.found), ("fix", self.fix)) if text]
-        return [f"{self.subject}: {self.problem}", *extra]
+        return [f"{shortened(self.subject, _LONGEST_SUBJECT)}: {self.problem}", *extra]
 
     def __str__(self) -> str:
-        first, *more = self.lines()
-        problem = in_python(first.removeprefix(self.subject))
-        return "\n".join([f"{_given_in_python(self.subject)}{problem}", *map(in_python, more)])
+        given = shortened(_given_in_python(self.subject), _LONGEST_SUBJECT)
+        return "\n".join([f"{given}: {in_python(self.problem)}", *map(in_python, self.lines()[1:])])
 
 
 class InputError(NsyspipeError):
@@ -193,6 +212,8 @@ class OptionError(NsyspipeError):
     def of_kind(cls, name: str, given: object, needed: str, fix: str) -> Self:
         """Return the error for a parameter of Python that got another kind of value."""
         noun = type(given).__name__
+        if hasattr(builtins, noun) and type(given).__module__ != "builtins":  # numpy has a bool of its own
+            noun = f"{type(given).__module__}.{noun}"
         kind = "a run" if noun.endswith("Run") else f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
         return cls(f"{name}={short_repr(given)}", f"is {kind}, where {needed} was needed", fix=fix)
 

@@ -314,11 +314,14 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     """Return the first and the last step of a pair, or of one number; an OptionError, with the steps that there are, for none."""
     ends = tuple(wanted) if isinstance(wanted, tuple | list) else (wanted, wanted)
     numbers = all_steps["step"].to_numpy()
-    if len(ends) != len(("first", "last")) or not all(isinstance(one, Integral) for one in ends):
+    is_whole = all(isinstance(one, Integral) for one in ends) and bool not in map(type, ends)
+    if len(ends) != len(("first", "last")) or not is_whole:
         needed = "a step's number, or the first and the last of several"
         raise OptionError.of_kind("steps", wanted, needed, "steps=(3, 5)")
     first, last = map(int, ends)
-    if ((numbers >= first) & (numbers <= last)).any():
+    lowest, highest = (numbers.min(), numbers.max()) if numbers.size else (0, -1)
+    has_any = ((numbers >= first) & (numbers <= last)).any()
+    if has_any and lowest <= first and last <= highest:
         return first, last
     shown_first, shown_last = short_repr(first), short_repr(last)
     if first > last:
@@ -327,7 +330,8 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     given = f"steps {shown_first}:{shown_last}" if first < last else f"step {shown_first}"
     found, fix = "no steps at all", None
     if numbers.size:
-        lowest, highest = numbers.min(), numbers.max()
         found = f"steps {lowest} to {highest}"
-        fix = "one of these" if first == last else f"--perfetto-steps {lowest}:{highest}"
-    raise OptionError(given, "no rank has such a step", found=found, fix=fix)
+        there = (max(first, lowest), min(last, highest)) if has_any else (lowest, highest)
+        fix = "one of these" if first == last else f"--perfetto-steps {there[0]}:{there[1]}"
+    problem = "no rank has some of these" if has_any else "no rank has such a step"
+    raise OptionError(given, problem, found=found, fix=fix)

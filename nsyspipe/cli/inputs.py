@@ -82,7 +82,9 @@ def opened_run(named: Sequence[str], reading: OneRunOptions, running: RunningOpt
         raise OptionError(f"--label {options['label']}", problem, fix=f"leave one out: {fix}")
     options["label"] = options["label"] or labels[0]
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
-        if not any(is_saved(Path(place)) for place in places):
+        if labels[0] and len(places) == 1 and is_saved(Path(places[0])):  # the run is called so, whatever its label is
+            options["reports"] = place_of(*find_saved(Path(places[0]), reading.run_id))
+        elif not any(is_saved(Path(place)) for place in places):
             reports, logs = split_logs(places, reading.nccl_log)
             options["nccl_log"] = find_logs(logs)
             paths, options["ranks"] = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)

@@ -50,7 +50,7 @@ class Side:
     def __post_init__(self) -> None:
         check_text("label", self.label, "a name in quotes, as 'main'")
         runs = [self.runs] if isinstance(self.runs, Run) else self.runs
-        if not isinstance(runs, list | tuple) or any(isinstance(run, str | Path) for run in runs):
+        if not (isinstance(runs, list | tuple) and all(hasattr(run, "header") for run in runs)):
             raise OptionError.of_kind("runs", self.runs, "a loaded run, or several,", "Side('main', [load(RUN)])")
         object.__setattr__(self, "runs", tuple(runs))
         if not self.runs:

@@ -100,7 +100,7 @@ def _action(verdict: LinkVerdict, evidence: Evidence) -> str:
     if is_inside and "1" in switches:
         # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
         return f"unset NCCL_P2P_DISABLE: it forces {over.removesuffix(' (SHM)')}"
-    if verdict.is_nvlink_there:
+    if verdict.is_nvlink_there and not verdict.is_seen:
         return "use the NVLink that connects the GPUs"
     return f"use NVLink or P2P: data goes over {over}" if kind else "use NVLink, if it connects the GPUs (not recorded)"
 
@@ -113,13 +113,13 @@ class LinkVerdict:
     is_seen: bool  # NCCL's log or the topology says so, not only the bandwidth that was reached
     is_near: bool  # it is the shortest way there is without NVLink: peer to peer below one PCIe host bridge
     text: str  # what the data crosses, in words
-    lacking: tuple[str, str]  # reason and fix when it cannot be told
+    lacking: tuple[str, ...]  # reason and fix when it cannot be told, else nothing
     evidence: Mapping[str, Any]  # figures behind it
     slowest: SlowestLink | None = None  # by NCCL's log or the topology
     busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
     busbw_source: str | None = None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
     crosses_hosts: bool = False  # a network is among the links, be it the slow one or not
-    is_nvlink_there: bool = False  # by the topology between all pairs, where what NCCL uses is not known
+    is_nvlink_there: bool = False  # by the topology between all pairs that the link is of
 
     @property
     def is_estimate(self) -> bool:
@@ -150,9 +150,9 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     }  # fmt: skip
     is_slow = _by_link(link.kind, rows) if link else None
     text = link.text if link else ""
-    lacking = _ASK.get(link.kind, LACKING) if link else LACKING
+    lacking: tuple[str, ...] = _ASK.get(link.kind, LACKING) if link else LACKING
     is_seen, crosses = is_slow is not None, any(row["kind"] == "net" for row in rows)
-    paths = [row["path"] or "" for row in rows if link and link.kind == row["kind"] == "unknown"]
+    paths = [row["path"] or "" for row in rows if link and link.kind == row["kind"]]
     is_nvlink_there = bool(paths) and all(path.startswith("NV") for path in paths)
     if not is_seen and promised is not None:
         large = reached if source == _COPIES else None
@@ -166,6 +166,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
             text = f"far less bandwidth than NVLink gives{', which connects the GPUs' * is_nvlink_there}"
         elif evidence.has_absent_ranks:
             lacking = _ABSENT
+    lacking = lacking if is_slow is None else ()
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
     is_near = may_be_near and all(row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind)
     return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source, crosses, is_nvlink_there)

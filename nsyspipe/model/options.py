@@ -21,6 +21,7 @@ NO_STEPS = "none"  # --step none: the capture as a whole. A range that is really
 REPETITION = "repetition"  # --step repetition: steps by what launches repeat, whatever ranges there are
 DEFAULT_FINDINGS = 5  # --findings: a screen has more to show
 OnProgress = Callable[[int, int], None]  # called with (done, in all)
+_EXAMPLES = {"step": "step", "comm_kernel": "all_reduce"}  # of regular expressions; those of phases are their names
 _MOST_DIGITS = 18
 _LONGEST_GIVEN = 60
 MOST_RANKS = 1 << 20  # more than any job has
@@ -60,7 +61,8 @@ class Reading:
 
 def compile_pattern(option: str, text: str) -> re.Pattern[str]:
     """Compile a user's regular expression; an `OptionError` says where it breaks."""
-    check_kind(option.lstrip("-"), text, str, "a regular expression as text", "'^step'")
+    name = option.lstrip("-").replace("-", "_")
+    check_kind(name, text, str, "a regular expression as text", f"{name}='^{_EXAMPLES.get(name, f'{name}$')}'")
     if not text:
         raise OptionError(f"{option} ''", "is empty, which matches everything", fix=f"leave {option} out")
     try:
@@ -126,6 +128,13 @@ def check_number(name: str, value: object, fix: str) -> None:
         raise OptionError(f"{name}={short_repr(value)}", "is too large", fix="a smaller number") from error
 
 
+def plain_number(value: Any) -> Any:  # noqa: ANN401 - whatever was given
+    """Return a number of numpy, or a fraction, as one of Python's own, which can be written down; all else as it is."""
+    with contextlib.suppress(OverflowError):
+        value = value if isinstance(value, int | float) or not isinstance(value, Real) else float(value)
+    return value
+
+
 def check_text(name: str, value: object, fix: str) -> None:
     """Refuse (OptionError) what is given to a parameter of Python in place of a text that can be written, or None."""
     check_kind(name, value, str, "a text", fix)
@@ -137,7 +146,7 @@ def check_text(name: str, value: object, fix: str) -> None:
 
 def check_kind(name: str, value: object, kind: type | UnionType, needed: str, fix: str) -> None:
     """Refuse (OptionError) what is given to a parameter of Python in place of what is needed, or None."""
-    if value is not None and not isinstance(value, kind):
+    if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is Integral)):
         raise OptionError.of_kind(name, value, needed, fix)
 
 
@@ -166,7 +175,8 @@ def paths_of(name: str, given: object, fix: str) -> list[str]:
 
 def several(name: str, given: object, needed: str, fix: str) -> Iterable[Any]:
     """Return what can be gone through; an `OptionError` says what was needed if it cannot."""
-    if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes) or hasattr(given, "columns"):  # as frames
+    is_whole = isinstance(given, Mapping | bytes) or {"columns", "read"} & {*dir(given)}  # a frame, a file
+    if is_whole or not isinstance(given, Iterable):
         raise OptionError.of_kind(name, given, needed, fix)
     return given
 

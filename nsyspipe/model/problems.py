@@ -126,6 +126,8 @@ _KINDS = """
         used -> pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log
     log-of-other-processes (warning): the NCCL log is of as many ranks, but its processes have other ids: it is of another job, or of containers
         -> pass the log of this job; in containers ids may differ
+    log-of-some-processes (info): the NCCL logs are of {n} of {total} processes of the run: what connects the others may not be known
+        -> pass the logs of all processes: --nccl-log 'nccl_*.log'
     log-without-communicators (info): the NCCL log names no communicator, so that it says nothing of what connects the ranks
         -> pass the log of a run with NCCL_DEBUG=INFO, of an NCCL whose lines name a commId
     topology-of-another-machine (warning): the topology has no GPU {gpus}, on which the run has ranks: it is of another machine, and says nothing of

@@ -4,6 +4,7 @@ What cannot be a closed, whole SQLite file is refused here, before an engine tou
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -240,6 +241,8 @@ def readable(path: Path) -> Iterator[None]:
     except OSError as error:
         if (told := shortage(error)) is not None:
             raise told from error
+        if error.errno == errno.ENAMETOOLONG:
+            raise ReportNotFoundError(str(path), "is too long for a file name", fix="check the path") from error
         raise DamagedReportError(str(path), f"cannot be opened ({error.strerror})") from error
     except ValueError as error:  # a NUL character
         raise DamagedReportError(repr(str(path)), f"is no file name ({error})") from error

@@ -16,6 +16,7 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from nsyspipe import errors
 from nsyspipe.errors import InputError, NotAReportError, OptionError, OutputError, ReportNotFoundError
 from nsyspipe.model.names import decoded, grouped, listed, printable, table_of_store
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
@@ -94,7 +95,7 @@ def naming_sources(text: str) -> str:
     """Return a text that names reports where it named their exports in the cache, as `source_of` does."""
     for made, source in _SOURCES.items():
         text = text.replace(str(made), str(source))
-    return text
+    return errors.as_given(text)
 
 
 def split_logs(arguments: Iterable[str], logs: Sequence[str] | None) -> tuple[list[str], list[str]]:
@@ -229,7 +230,7 @@ def exported_reports(
     outcomes = attempt_exports(targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress)
     _make_room(folder, int(limit))
     all_exported(outcomes)
-    _SOURCES.update((target, source) for source, target in targets.items())
+    _SOURCES.update((target, errors.whole_path(source)) for source, target in targets.items())
     return [targets.get(path, path) for path in paths]
 
 

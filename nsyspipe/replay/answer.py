@@ -16,6 +16,7 @@ from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
 from nsyspipe.findings.judge import EXPOSURE, in_order, is_conditional, severity_of
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
+from nsyspipe.model.options import plain_number
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import table
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
@@ -160,7 +161,9 @@ class WhatIf(ShownInNotebooks):
 
 def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> WhatIf:  # noqa: ANN401 - of `knobs_of`
     """Answer what `api.whatif` is asked, of an opened run."""
-    asked = knobs_of(gradient_bytes=gradient_bytes, **changes)
+    gradient_bytes = plain_number(gradient_bytes)
+    numbers = {name: plain_number(changes.get(name)) for name in ("bandwidth", "bucket_mb")}
+    asked = knobs_of(gradient_bytes=gradient_bytes, **changes | numbers)
     opened = opened_replay(run, gradient_bytes)
     replay = None if isinstance(opened, str) else opened
     fitting = {key: one for key, one in _WHERE_IT_FITS.items() if replay and not why_refused(replay, one)}

@@ -23,7 +23,7 @@ from nsyspipe.report import units
 from nsyspipe.report.blocks import Block, Facts, Field, Notes, Sentence, Table, Troubles, Word, of, table_of
 from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format
-from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, value_text
+from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, sure_text, value_text
 from nsyspipe.report.words import opposed_text, same_problems, settling_text, subject_parts, uneven_notes
 from nsyspipe.version import __version__
 
@@ -127,7 +127,7 @@ def _metrics(difference: RunDifference) -> Table:
     what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
     whose, below = ("of the capture", "") if statistics == {None} else ("of the rank with\nmost of it", f"\n{what}")
     said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # where it may be either
-    sure, against = f"its {percent_text(difference.rules.confidence, 0)}\ninterval", _against_parts(difference)
+    sure, against = f"its {sure_text(difference.rules.confidence)}\ninterval", _against_parts(difference)
     fields = [
         Field(whose, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], "") + against.get(row["metric"], ""), "word"),
         *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
@@ -245,7 +245,7 @@ def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
     text = " ".join(filter(None, [row["statistic"], name, change_text(row)]))
     if row["ci_low"] is None:
         return f"{text}; {_reason(row)}"
-    sure = f"{text}, {percent_text(row['confidence'], 0)} interval"
+    sure = f"{text}, {sure_text(row['confidence'])} interval"
     if row["verdict"] != INCONCLUSIVE:
         is_open = row["better"] == NEITHER and row["verdict"] != NO_CHANGE
         return f"{sure} {interval_text(row)}{f'; {name} is neither better lower nor higher' * is_open}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsyspipe.model.options import OnProgress
     from nsyspipe.replay.answer import WhatIf
     from nsyspipe.report.blocks import Block
-    from nsyspipe.run.run import Run
+    from nsyspipe.run.run import AskedRanks, Run
 
 __all__ = ["dashboard", "document", "parquet", "write"]
 Steps: TypeAlias = "tuple[int, int] | None"  # the first and the last to write, by number; None for all
@@ -75,7 +75,7 @@ SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suff
 
 def write(
     answer: Run | RunDifference | Scoreboard | WhatIf, path: str | os.PathLike[str], *,
-    steps: Steps | int = None, ranks: Iterable[int] | int | None = None, force: bool = False,
+    steps: Steps | int = None, ranks: AskedRanks = None, force: bool = False,
 ) -> Path:  # fmt: skip
     """Write a run, a difference, a scoreboard or a what-if to one file, whose suffix says what: a document, a page, ...; return its path.
 
@@ -104,19 +104,23 @@ def write(
     from nsyspipe.run.run import Run
 
     check_flags(force=force)
-    path = Path(path_of("path", path, "run.html"))
+    path = Path(given := path_of("path", path, "run.html"))
+    if not (given and path.name):
+        files.check_directory(given, "run.html")
     name = SUFFIXES.get(path.suffix.lower(), "")
     formats, identity, inputs = ({}, None, []) if isinstance(answer, Run) else _of_answer(answer)
     known = FORMATS if isinstance(answer, Run) else formats
     if name not in known:
         found = ", ".join(suffix for suffix, one in SUFFIXES.items() if one in known)
         is_store = isinstance(answer, Run) and path.suffix == ".parquet"
-        fix = f"export.parquet(run, {path.stem + '/'!r})" if is_store else path.with_suffix(".html").name
+        stem = path.with_name("run") if path.name.startswith(".") else path.with_suffix("")
+        fix = f"export.parquet(run, '{stem}/')" if is_store else f"{stem}.html"
         raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=found, fix=fix)
     of_trace = {what: given for what, given in (("steps", steps), ("ranks", ranks)) if given is not None}
     if of_trace and name != "perfetto":
-        what, given = of_trace.popitem()
-        raise OptionError(f"{what}={short_repr(given)}", "belongs to a trace", fix=f"run.pftrace, or no {what}")
+        what, asked = of_trace.popitem()
+        raise OptionError(f"{what}={short_repr(asked)}", "belongs to a trace", fix=f"run.pftrace, or no {what}")
+    files.check_directory(given, path.name)
     if not isinstance(answer, Run):
         text = formats[name].text()
         files.write_text(path, text, inputs, may_replace=lambda: force or formats[name].identity_of(path) == identity)
@@ -177,9 +181,13 @@ def dashboard(
         If a file cannot be written, or is something else.
     """
     from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
+    from nsyspipe.store.layout import find_saved, is_one_run
 
     check_flags(force=force)
     place, given = Path(path_of("store", store, "dashboard('runs/', 'runs.html')")), path_of("path", path, "runs.html")
+    if is_one_run(place):
+        fix = f"dashboard({str(find_saved(place)[0])!r}, {given!r})"
+        raise OptionError(f"store={str(place)!r}", "is one run, where all of a store are shown", fix=fix)
     check_dashboard(given, place, force=force)
     into = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
     text, *_ = store_page(place, Path(given), into, force=force)

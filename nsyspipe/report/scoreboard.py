@@ -19,6 +19,7 @@ from nsyspipe.comparison.statistics import MEDIAN
 from nsyspipe.model.figures import FIGURES, shown
 from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
+from nsyspipe.report import units
 from nsyspipe.report.blocks import Block, Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
 from nsyspipe.report.costs import csv_cell, csv_text
 from nsyspipe.report.export import formats_of
@@ -90,7 +91,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=0 if board.sort == "step_time" else _TIME),
         Field("steps/s", of("throughput_steps_per_s", rate_text), hint=_DOCS["throughput_steps_per_s"], unit="steps/s", from_width=0 if board.sort == "throughput" else _RATE),
         Field("speed-up\nof means", lambda row: _speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", peer)),
-        Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, hint="of the speed-up of means; the verdict rests on that of the change", from_width=_INTERVAL),
+        Field(f"{units.sure_text(board.rules.confidence)} interval", interval, hint="of the speed-up of means; the verdict rests on that of the change", from_width=_INTERVAL),
         *([Field("over the\nfirst", lambda row: absent if row["label"] in others else _speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
         *([Field(f"change\nof {judged}", change, hint=f"of the step time against {peer}, and its interval: the verdict is an improvement or a regression where that excludes 0 and the change is {effect} or more", from_width=_CHANGED)] if has_change else []),
         Field(f"verdict\non {judged}", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"].replace("the peer", peer), _VERDICT),
@@ -162,10 +163,10 @@ def headlines(board: Scoreboard) -> list[str]:
         return [f"{alone if is_alone else none}: {why}."]
     is_open = {UNKNOWN_WORK: (True, False), SHARED_BATCH: (False,)}
     unknown = [row for row in board.checks.to_pylist() if row["blocks"] in is_open.get(row["check"], ())]
-    unseen = {row[side] for row in unknown for side in ("label", "against")}
+    unseen = [{row["label"], row["against"]} for row in unknown]
     lines = []
     for one in several:
-        caution = " Whether they do the same work is not known." * any(row["label"] in unseen for row in one[1])
+        caution = " Whether they do the same work is not known." * any(pair.issubset(one[0].labels) for pair in unseen)
         lines.append(f"{_headline(board, *one, of_kind=len(kinds) > 1)}{caution}")
     return lines
 
@@ -232,7 +233,7 @@ def _speed(row: Row, peer: str) -> str:
 def notes(board: Scoreboard) -> list[str]:
     """Return what to know of the figures: formulas, what a step of more ranks means, what the intervals leave out."""
     rows = board.table.to_pylist()
-    effect, sure = percent_text(board.rules.min_effect), percent_text(board.rules.confidence, 0)
+    effect, sure = percent_text(board.rules.min_effect), units.sure_text(board.rules.confidence)
     over = "of the first run of its kind" if len(board.kinds) > 1 else f"of {board.reference}"
     speed = (
         f"Speed-up: mean step time {over} / that of the run, with its {sure} interval; verdict: as nsyspipe diff "

@@ -101,6 +101,11 @@ def percent_text(ratio: float | None, digits: int = 1) -> str:
     return f"{'<' if ratio > 0 else '>-'}{10**-digits:.{digits}f} %" if ratio and float(text) == 0 else f"{text} %"
 
 
+def sure_text(confidence: float) -> str:
+    """Return how sure an interval is, ``95 %``, in as many digits as it was given."""
+    return f"{100 * confidence:.14g} %"
+
+
 def bytes_text(n_bytes: float | None, digits: int = 2) -> str:
     """Return bytes in decimal units, ``1.70 GB``."""
     if n_bytes is None:

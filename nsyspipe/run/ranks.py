@@ -1,18 +1,20 @@
 """Which process is which rank: the first source that numbers them all; and whether reports can be of one run."""
 
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from nsyspipe.errors import OptionError, RankConflictError
+from nsyspipe.errors import OptionError, RankConflictError, as_given, short_repr
 from nsyspipe.model import schema
 from nsyspipe.model.names import decoded, few, grouped, ranges
-from nsyspipe.model.options import asked_ranks
+from nsyspipe.model.options import asked_ranks, path_of
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog
 from nsyspipe.nsys import find_reports as files
@@ -98,8 +100,10 @@ def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Ident
 def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportDigest, what: str) -> RankConflictError:
     names = " and ".join(decoded(str(files.source_of(Path(digest.path)))) for digest in (one, other))
     fix = "pass each report once" if what == _TWICE else "pass the reports of one run"
-    groups = files.words_of_runs((digest.path for digest in digests), is_whole=True)
+    groups = files.words_of_runs((as_given(digest.path) for digest in digests), is_whole=True)
     has_ranks = any(files.RANK_OF_NAME.search(path.stem) for group in groups.values() for path in group)
+    if one.path == other.path:
+        return RankConflictError(names, what, fix="pass each report once")
     if what != _TWICE and len(groups) > 1 and has_ranks:
         more = f" or {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
         return RankConflictError(names, what, fix=f"{fix}: {' or '.join([*groups][:_SHOWN])}{more}")
@@ -308,8 +312,9 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
     names = [_map_keys(files.source_of(Path(rank.report.path)), pid) for rank, pid in zip(ranks, pids, strict=True)]
     named = [next((key for key in keys if key in rank_map), None) for keys in names]
     if absent := [keys[0] for keys, key in zip(names, named, strict=True) if key is None][:_SHOWN_NAMES]:
-        found, fix = ", ".join([*map(str, rank_map)][:_SHOWN_NAMES]), ",".join(f"{name}=N" for name in absent)
-        raise OptionError("--rank-map", f"gives no rank to {', '.join(absent)}", found=found, fix=f'add "{fix}"')
+        found, given = ", ".join([*rank_map][:_SHOWN_NAMES]), [f"{key}={rank_map[key]}" for key in named if key]
+        fix = f'--rank-map "{",".join([*given, *(f"{name}=N" for name in absent)])}"'
+        raise OptionError("--rank-map", f"gives no rank to {', '.join(absent)}", found=found, fix=fix)
     for key in filter(None, named):
         if rank_map[key] in numbers:
             raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
@@ -343,16 +348,18 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
     return names if pid is None else [f"{name}:{pid}" for name in names]
 
 
-def parse_rank_map(given: str | Mapping[str, int] | None) -> dict[str, int] | None:
-    """Read ``a.sqlite=0,b_[0-7].sqlite=1-8``, or a file with such a pair per line, or a mapping; None stays; else an `OptionError`."""
-    if given is None or isinstance(given, str):
-        return None if given is None else _parsed(given)
-    if not isinstance(given, Mapping):
+def parse_rank_map(given: str | Mapping[Any, int] | None) -> dict[str, int] | None:
+    """Read ``a.sqlite=0,b_[0-7].sqlite=1-8``, or a file with such a pair per line, or a mapping, less ``../``; None stays; else an `OptionError`."""
+    if given is None:
+        return None
+    pairs: Mapping[Any, Any] = _parsed(given) if isinstance(given, str) else given
+    if not isinstance(pairs, Mapping):
         raise OptionError.of_kind("rank_map", given, "a rank for each report", "rank_map={'a.sqlite': 0}")
-    for name, rank in given.items():
-        if not re.fullmatch("[0-9]{1,18}", repr(rank)):
-            raise OptionError("--rank-map", f"gives {name} the rank {rank!r}", fix="whole numbers from 0")
-    return dict(given)
+    for name, rank in pairs.items():
+        path_of("rank_map", name, "rank_map={'a.sqlite': 0}")
+        if not re.fullmatch("[0-9]{1,18}", str(rank)) or not isinstance(rank, Integral):
+            raise OptionError("--rank-map", f"gives {name} the rank {short_repr(rank)}", fix="whole numbers from 0")
+    return {re.sub(r"^(\.\.?/)+", "", os.fspath(name)): int(rank) for name, rank in pairs.items()}
 
 
 def _parsed(text: str) -> dict[str, int]:
@@ -416,7 +423,7 @@ class ChosenRanks:
 
 
 def choose_ranks(
-    asked: str | int | Iterable[int], paths: Sequence[Path], rank_map: Mapping[str, int] | str | None
+    asked: str | int | Iterable[int], paths: Sequence[Path], rank_map: Mapping[Any, int] | str | None
 ) -> ChosenRanks:
     """Choose the reports of some ranks, ``0-7,63``; `OptionError` where one is not there, or nothing tells whose reports are.
 

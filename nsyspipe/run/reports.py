@@ -64,6 +64,10 @@ class ReportRun(Run):
         given = (*map(source_of, self.paths), *self.paths, *self.nccl_logs, *self._sidecars.paths)
         return given if self.topology is None else (*given, self.topology)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has: not who reads, nor who is told, which belong to this process."""
+        return vars(self) | {"executor": None, "on_progress": None}
+
     @cached_property
     def _sidecars(self) -> FoundSidecars:
         return read_sidecars([source_of(path) for path in self.paths])
@@ -111,8 +115,11 @@ class ReportRun(Run):
             problems = [problem("log-of-another-run", sizes=" or ".join(map(str, sizes))), *problems]
         elif log is not None and not log.communicators and ranks.num_rows > 1:
             problems = [problem("log-without-communicators"), *problems]
-        elif log is not None and log.communicators and not log.of_processes(ranks["pid"].to_pylist()):
-            problems = [problem("log-of-other-processes"), *problems]
+        elif log is not None and log.communicators:
+            pids = {*ranks["pid"].to_pylist()}
+            logged = pids.intersection(member.pid for one in log.communicators for member in one.members)
+            code = "log-of-some-processes" if logged else "log-of-other-processes"
+            problems = [problem(code, n=len(logged), total=len(pids))][: logged != pids] + problems
         if log is None and topology is None:
             return None, problems
         local = pc.coalesce(ranks["local_rank"], ranks["device_id"])

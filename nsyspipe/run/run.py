@@ -22,14 +22,14 @@ from nsyspipe.errors import NsyspipeError, OptionError, in_python, rows_in_pytho
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
 from nsyspipe.model.names import few, ranges
-from nsyspipe.model.options import MOST_RANKS, check_kind, check_whole
+from nsyspipe.model.options import asked_ranks, check_kind, check_whole
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 
 if TYPE_CHECKING:
     import pandas as pd
 
 AskedSteps: TypeAlias = tuple[int, int] | int | None  # the first and the last, or one, by number; None for all
-AskedRanks: TypeAlias = Iterable[int] | int | None  # likewise
+AskedRanks: TypeAlias = Iterable[int] | int | str | None  # likewise, or as text: 0-7,63
 _SHOWN, _LONG = 8, 100  # ranges of ranks in a message, and its letters
 # What the steps of a run come from: ranges, what launches repeat, without device activity its hosts; or there are none.
 RANGES, REPETITION, HOST, CAPTURE = "ranges", "repetition", "host", "capture"
@@ -335,7 +335,7 @@ class Run(ShownInNotebooks, ABC):
         steps
             The first and the last step to take, by number, or one; None takes everything captured.
         ranks
-            Of these, or this one, only; None takes all. No other rank's report is read.
+            Of these, or this one, only, ``"0-7,63"`` too; None takes all. No other rank's report is read.
 
         Raises
         ------
@@ -356,10 +356,7 @@ class Run(ShownInNotebooks, ABC):
         there: list[int] = self.ranks["rank"].to_pylist()
         if ranks is None:
             return there
-        # More than any job has are not gone through.
-        wanted: set[Any] = {*itertools.islice(ranks, MOST_RANKS)} if isinstance(ranks, Iterable) else {ranks}
-        if not all(isinstance(one, Integral) and not isinstance(one, bool) for one in wanted):
-            raise OptionError.of_kind("ranks", ranks, "a rank, or several,", "ranks=[0, 7]")
+        wanted = asked_ranks(ranks)
         if unknown := sorted(wanted - {*there}):
             found, left = few(ranges(there), _SHOWN), ",".join(ranges(wanted & {*there} or there))
             found, fix = f"ranks {found}", f"--perfetto-ranks {left}" if there else None

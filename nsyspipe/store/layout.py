@@ -259,14 +259,14 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
     if named is not None and has_run(store, named):
         labels = {named: labels.get(named, "")}
     ids = [*labels]
-    if wanted is None and (chosen := ids if len(ids) == 1 else [one for one in ids if label and labels[one] == label]):
+    if wanted is None and (chosen := [one for one in ids if labels[one] == label] if label else ids[: len(ids) == 1]):
         return store, chosen[-1]
     # The last runs, each with its label, which tells more than an id.
     named_so = [one if label in ("", one) else f"{one} ({label})" for one, label in [*labels.items()][-_SHOWN:]]
     shown = ", ".join(named_so) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
-    listing = f"nsyspipe doctor {shlex.quote(str(store))}, which lists its runs"
+    listing = f"nsyspipe doctor {shlex.quote(str(store))}, which {'lists its runs' if all(labels.values()) else 'says what is wrong'}"
     if wanted is None and label and ids:
-        other = nearest_name(label, {*labels.values()} - {""})
+        other = nearest_name(label, {*labels.values()} - {""}) or labels[ids[-1]]
         instead = f"--label {shlex.quote(other)}, or {listing}" if other else listing
         raise OptionError(f"--label {label}", f"no run of {path} has that label", found=shown, fix=instead)
     if wanted is None:
@@ -278,8 +278,10 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
     named_by = {label: one for one, label in labels.items() if label}
     nearest = nearest_name(wanted, named_by) or nearest_name(wanted, ids, cutoff=_ALIKE)
     if run_id is not None:
-        fix = f"--run-id {nearest if nearest in labels else named_by[nearest]}" if nearest else listing
-        raise OptionError(f"--run-id {run_id}", f"{path} has no such run", found=shown, fix=fix)
+        instead = (
+            f"{nearest if nearest in labels else named_by[nearest]}" if nearest else f"{['ID', *ids][-1]}, or {listing}"
+        )
+        raise OptionError(f"--run-id {run_id}", f"{path} has no such run", found=shown, fix=f"--run-id {instead}")
     fix = f"{argument_of(store, nearest)}, or {listing}" if nearest else listing
     raise OptionError(str(path), "has no such run", found=shown, fix=fix)
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.analysis.operations import overlapping_rows
 from nsyspipe.analysis.steps import check_steps
-from nsyspipe.errors import DatasetError, require
+from nsyspipe.errors import DatasetError, require, whole_path
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
 from nsyspipe.model.schema import EVENT_TABLES
@@ -103,12 +103,16 @@ class SavedRun(Run):
         if steps is not None:
             steps = check_steps(self.steps(), steps)
         if chosen and not any(self.files.has("events", rank) for rank in self.ranks["rank"].to_pylist()):
-            fix = "analyze the reports again with --out DIR --events"
-            raise DatasetError(f"run {self.run_id}", "was saved without its operations", fix=fix)
+            problem = "was saved without its operations"
+            raise DatasetError(f"run {self.run_id}", problem, fix=f"{AGAIN} DIR --events")
         return (self._of_rank(rank, steps) for rank in chosen)
 
     def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> schema.OfRank:
-        events, ranges = (self.files.table(name, rank) for name in EVENT_TABLES)
+        try:
+            events, ranges = (self.files.table(name, rank) for name in EVENT_TABLES)
+        except DatasetError as error:
+            error.fix = error.fix and error.fix.replace(AGAIN, f"{AGAIN} DIR --events")
+            raise
         for name, table in zip(EVENT_TABLES, (events, ranges), strict=True):
             check_ranks(table, [rank], self._path(name, rank))
         if steps is None:
@@ -128,7 +132,8 @@ def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
 
 def open_saved(path: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
     """Open a run of a store, as `layout.find_saved` finds it; to be called by another name if one is given."""
-    return SavedRun(*find_saved(path, run_id, label), label)
+    store, found = find_saved(path, run_id, label)
+    return SavedRun(whole_path(store), found, label)
 
 
 # --- what no column of a run holds, as JSON in its row ---
@@ -197,7 +202,7 @@ _IS: dict[str, Callable[[object], bool]] = {
     "list[str]": lambda value: isinstance(value, list) and {*map(type, value)} <= {str},
     "list[int]": lambda value: isinstance(value, list) and all(map(_IS["int"], value)),
     "dict[str, str]": lambda value: isinstance(value, dict) and {*map(type, value.values())} <= {str},
-    "tuple[str, str]": lambda value: isinstance(value, list) and [*map(type, value)] == [str, str],
+    "tuple[str, ...]": lambda value: isinstance(value, list) and [*map(type, value)] in ([], [str, str]),
     "Mapping[str, Any]": lambda value: isinstance(value, dict) and _is_evidence(value),
 }
 

@@ -187,6 +187,16 @@ def test_a_log_of_other_processes_is_told(real, invoke):
     assert len(found["links"]) == 4
 
 
+def test_a_log_of_some_processes_is_told(real, invoke, tmp_path):
+    lines = (LOGS / "ddp-4gpu-shm.nccl.log").read_text().splitlines(keepends=True)
+    pid = next(line.split(":")[1] for line in lines if " NCCL INFO " in line)
+    (tmp_path / "one.log").write_text("".join(line for line in lines if line.split(":")[1:2] == [pid]))
+    _, problems = answer(invoke, real / DDP, "--nccl-log", tmp_path / "one.log")
+    problem = problems["log-of-some-processes"]
+    assert (problem["severity"], "of 1 of 4 processes" in problem["message"]) == ("info", True)
+    assert "--nccl-log 'nccl_*.log'" in problem["fix"]
+
+
 def test_a_topology_of_another_machine_is_told(real, invoke):
     found, problems = answer(invoke, real / DDP, *LINK[:2], "--topology", LOGS / "topo-2gpu.txt")
     problem = problems["topology-of-another-machine"]
@@ -201,6 +211,7 @@ def test_files_of_this_run_are_not_accused_and_their_settings_are_in_the_documen
     assert not {
         "log-of-another-run",
         "log-of-other-processes",
+        "log-of-some-processes",
         "log-without-communicators",
         "topology-of-another-machine",
     } & {*problems}

@@ -117,7 +117,7 @@ def test_a_file_is_replaced_as_a_whole(made, results, invoke):
     before = target.stat()
     assert before.st_mode == usual.stat().st_mode
     with target.open() as reader:  # somebody reads the old document while the new one is written
-        assert invoke(made / "slow", "--json", target, "--label", "again").exit_code == 0
+        assert invoke(f"again={made / 'slow'}", "--json", target).exit_code == 0
         assert json.load(reader)["run"]["label"] == "run"
     assert json.loads(target.read_text())["run"]["label"] == "again"
     assert target.stat().st_ino != before.st_ino

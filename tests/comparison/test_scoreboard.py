@@ -134,6 +134,9 @@ def test_unknown_compute_is_not_judged_beside_known_and_said_where_it_is_of_both
     message = f"{what}: dark {unknown}, dark2 {unknown}"
     assert [(row["blocks"], row["message"]) for row in compare(sides[:2]).checks.to_pylist()] == [(False, message)]
     assert diff(*sides[:2]).verdict == "no change"
+    # It is told of those that it is of only.
+    three = headlines(compare([Side(name, (apart[name],)) for name in ("a", "b", "dark")]))
+    assert [line.endswith("not known.") for line in three] == [False]
     # One verdict of one pair.
     board, found = compare(sides[1:]), diff(*sides[1:], fail_on="regression")
     assert headlines(board) == [f"No two of 2 runs can be compared: {what}."]

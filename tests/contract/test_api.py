@@ -1,6 +1,7 @@
 """What the package promises besides numbers: names, schemas, docs, light imports."""
 
 import importlib
+import io
 import pkgutil
 import shutil
 import string
@@ -11,6 +12,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -149,7 +151,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
     ) for text, number in (("665MB", 665_000_000), ("1e9", 1_000_000_000))},
     "link=3: is an int": lambda run: api.whatif(run, link=3),
     "steps='x': is a str, where a step's": lambda run: run.operations("x"),
-    "ranks='0-3': is a str, where a rank": lambda run: run.operations(ranks="0-3"),
+    "ranks 2-3: are not in this run\n  found: ranks 0-1\n  fix: ranks='0-1'": lambda run: run.operations(ranks="0-3"),
     "steps 2:1: end before they begin\n  fix: steps=(1, 2)": lambda run: run.operations((2, 1)),
     "step 99: no rank has such a step": lambda run: run.timeline(99),
     "step=(1, 2): is a tuple, where the number of one step": lambda run: run.timeline((1, 2)),
@@ -185,7 +187,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "sort='speed': there is no such metric": lambda run: api.compare([run], sort="speed"),
     "most='a': is a str, where a whole number": lambda run: run.telling_ranks("a"),
     "ranks=True: is a bool, where a rank": lambda run: run.operations(ranks=True),
-    "ranks 2-1048575: are not in this run\n  found: ranks 0-1\n": lambda run: run.operations(ranks=range(10**12)),
+    "ranks=range(0, 1000000000000): no job has a rank 1048576": lambda run: run.operations(ranks=range(10**12)),
     **{f"{name}={LARGE}: is too large\n": partial(lambda run, name: api.whatif(run, **{name: 10**400}), name=name)
        for name in ("bucket_mb", "bandwidth", "gradient_bytes")},
     f"min_effect_pct={LARGE}: is no percentage from 0\n": partial(compared, min_effect_pct=10**400),
@@ -206,6 +208,27 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "ranks='a': 'a' is neither a rank nor": lambda _: api.load(__file__, ranks="a"),
     "rank_map='x': neither pairs nor a readable file\n  fix: rank_map=": lambda _: api.load(__file__, rank_map="x"),
     "min_effect_pct=0.02: may mean 2% (a ratio)": partial(compared, min_effect_pct=0.02),
+    "confidence=nan: is no number": partial(compared, confidence=float("nan")),
+    "bucket_mb=nan: is not a positive number": lambda run: api.whatif(run, bucket_mb=float("nan")),
+    "backward=3: is an int, where a regular expression as text was needed\n  fix: backward='^backward$'": lambda _: api.load(__file__, backward=3),
+    "ranks='0:1': '0:1' is neither a rank": lambda _: api.load(__file__, ranks="0:1"),
+    "ranks=[]: names no rank": lambda run: run.timeline(ranks=[]),
+    "steps 2:99: no rank has some of these\n  found: steps 0 to 3\n  fix: steps=(2, 3)": lambda run: run.operations((2, 99)),
+    "steps=True: is a bool": lambda run: run.operations(steps=True),
+    "step=True: is a bool": lambda run: run.timeline(step=True),
+    "runs=(<Run ": lambda run: api.Side("a", (run, 5)),
+    "runs=[None]: is a list, where a loaded run": lambda _: api.Side("a", [None]),
+    "baseline=None: is a NoneType": lambda run: api.diff(None, run),
+    "candidate=[]: names no run": lambda run: api.diff(run, []),
+    "runs={<Run ": lambda run: api.compare({run}),
+    "whatif: asks one run": lambda run: api.whatif(api.Side("a", [run, api.load(run.paths[0])])),
+    "no_wait=np.True_: is a numpy.bool, where True or False": lambda run: api.whatif(run, no_wait=np.True_),
+    "rank_map: gives a.sqlite the rank 'a'": lambda _: api.load(__file__, rank_map={"a.sqlite": "a"}),
+    "reports=<_io.BytesIO": lambda _: api.load(io.BytesIO(b"a")),
+    "m/x.xlsx: has the suffix '.xlsx'\n  found: .json, .md, .csv, .html, .pftrace, .perfetto-trace\n  fix: m/x.html": lambda run: api.export.write(run, "m/x.xlsx"),
+    "m/.html: has the suffix": lambda run: api.export.write(run, "m/.html"),
+    f"table '{56 * 'x'}...: there is no such table": lambda run: run.to_pandas("x" * 5000),
+    f"metrics='{488 * 'x'}...: there is no such metric\n": partial(compared, metrics="x" * 5000),
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import nsyspipe
 from nsyspipe.errors import NotAReportError, NsysFailedError, OptionError, OutputError, ReportNotFoundError
 from nsyspipe.nsys import find_reports as export_cache
 from nsyspipe.nsys.files import claim
-from nsyspipe.nsys.find_reports import cache_directory, display_names, exported_reports, source_of
+from nsyspipe.nsys.find_reports import cache_directory, display_names, exported_reports, naming_sources, source_of
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, calls, fake_nsys, fake_report, take_nsys_away
 from tests.build.programs import put
 
@@ -74,7 +74,8 @@ def test_sources_are_as_the_user_wrote_them_and_directories_tell_equal_ones_apar
     monkeypatch.chdir(reports)
     found = exported_reports(["run_1.nsys-rep", "run_0.nsys-rep"])
     assert [path.name for path in found] == ["run_1.sqlite", "run_0.sqlite"]
-    assert [source_of(path) for path in found] == [Path("run_1.nsys-rep"), Path("run_0.nsys-rep")]
+    assert [source_of(path) for path in found] == [reports / "run_1.nsys-rep", reports / "run_0.nsys-rep"]
+    assert naming_sources(f"{found[0]}: damaged") == "run_1.nsys-rep: damaged"
     link = reports / "other_7.nsys-rep"
     link.symlink_to(reports / "run_0.nsys-rep")
     assert [path.name for path in exported_reports([link])] == ["other_7.sqlite"]

@@ -190,7 +190,7 @@ def test_a_what_if_is_written_as_the_command_writes_it(steady_run, tmp_path):
         export.write(nsyspipe.whatif(nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1)), tmp_path / "w.md")
     with pytest.raises(OptionError) as caught:
         export.write(answer, tmp_path / "w.csv")
-    assert caught.value.fix == "w.html"
+    assert caught.value.fix == str(tmp_path / "w.html")
 
 
 def test_a_file_of_another_run_is_replaced_by_force_only(steady_run, tmp_path):

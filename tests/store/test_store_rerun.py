@@ -78,7 +78,7 @@ def test_a_rerun_without_operations_keeps_those_of_the_same_run(runs, tmp_path):
 
 def test_another_name_or_what_else_is_known_of_a_run_does_not_cost_its_operations(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
-    save(nsyspipe.load(store, label="new"), store)
+    save(nsyspipe.load(f"{store}:nightly", label="new"), store)
     assert nsyspipe.load(store).header.label == "new"
     assert len(list(nsyspipe.load(store).operations())) == 2
     save(nsyspipe.load(store_tools.write_reports(tmp_path / "reports", 1), run_id=RUN_ID, jobs=1), store)

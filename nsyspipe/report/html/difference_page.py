@@ -22,7 +22,7 @@ from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, metric_
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.html.run_page import provenance
 from nsyspipe.report.html.timeline import IS_PAINTED, lane_legend, timeline_data, timeline_table
-from nsyspipe.report.units import absent, count_text, delta_text, metric_label, ms_text, percent_text, value_text
+from nsyspipe.report.units import absent, count_text, delta_text, metric_label, ms_text, sure_text, value_text
 from nsyspipe.report.words import hosts_text, troubles
 
 _Drawn: TypeAlias = "tuple[str, list[str], pa.Table, pa.Table]"
@@ -89,7 +89,7 @@ def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     over = ["of one step" if n == 1 else f"{row['statistic'] or MEDIAN} of {n} steps" for n in numbers]
     sides = zip(SIDES, over, strict=True)
     below = "candidate - baseline" if relative == absent else f"{relative} of the baseline"
-    sure = f"{percent_text(row['confidence'], 0)} interval"
+    sure = f"{sure_text(row['confidence'])} interval"
     return [
         *(tile(f"{name}, {side}", row[side], value_text(unit, row[side]), of_steps) for side, of_steps in sides),
         tile("Change", row["delta"], delta_text(unit, row["delta"]), below),

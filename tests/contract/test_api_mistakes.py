@@ -1,0 +1,120 @@
+"""What a notebook gives, or does, that is not as meant: refused with what works, or it works."""
+
+import copy
+import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nsyspipe
+from nsyspipe import export
+from nsyspipe.errors import NsyspipeError
+from nsyspipe.report.units import sure_text
+from tests.build.trace import steady_rank
+
+api: Any = nsyspipe  # as whoever has no type checker calls it
+
+
+@pytest.fixture
+def here(steady, monkeypatch):
+    """Return the folder of two reports, a store of one run and one of two, into which this process has gone."""
+    monkeypatch.chdir(steady)
+    run = nsyspipe.load("steady_?.sqlite", label="one", run_id="run-1")
+    export.parquet(run, "store", events=True)
+    for one in (run, nsyspipe.load("steady_?.sqlite", label="two", run_id="run-2")):
+        export.parquet(one, "both")
+    steady_rank(0).write(steady / "other.sqlite")
+    return steady
+
+
+LISTS = "which lists its runs"
+REFUSED = {
+    "label='nope': no run of store has that label\n  found: run-1 (one)\n  fix: label='one', or pandas.read_parquet('store/runs'), "
+    + LISTS: lambda _: nsyspipe.load("store", label="nope"),
+    "run_id='..': store has no such run\n  found: run-1 (one)\n  fix: run_id='run-1', or pandas.read_parquet('store/runs'), "
+    + LISTS: lambda _: nsyspipe.load("store", run_id=".."),
+    "store:one, both:one: several saved runs, which": lambda _: nsyspipe.load(["store:one", "both:one"]),
+    "store:one, other.sqlite: a saved run and something else": lambda _: nsyspipe.load(["store:one", "other.sqlite"]),
+    "one: is the label of the baseline, too\n  found: one (1 run), two (1 run)\n  fix: nsyspipe.diff('both', 'two', against='one')": (
+        lambda _: nsyspipe.diff("both", "one", against="one")
+    ),
+    "store='store:one': is one run, where all of a store are shown\n  fix: dashboard('store', 'a.html')": lambda _: nsyspipe.dashboard(
+        "store:one", "a.html"
+    ),
+    "store/steps/x.json: lies among the files of a dataset": lambda run: export.write(run, "store/steps/x.json"),
+    "'': names no file to write\n  fix: run.html": lambda run: export.write(run, ""),
+    ".: is a directory, where a file is to be written": lambda run: export.write(run, Path()),
+    "'.': has reports of 2 runs by their names\n  fix: compare('other.sqlite', 'steady_*.sqlite')": lambda _: nsyspipe.compare("."),
+    "other.sqlite and other.sqlite: the same report twice\n  fix: pass each report once": (
+        lambda _: nsyspipe.load(["other.sqlite"] * 2).steps()
+    ),
+    "rank_map: gives no rank to steady_1.sqlite\n  found: steady_0.sqlite\n  fix: rank_map=\"steady_0.sqlite=1,steady_1.sqlite=N\"": (
+        lambda _: nsyspipe.load("steady_?.sqlite", rank_map={"steady_0.sqlite": 1}).steps()
+    ),
+    "x*.log: matches no file": lambda _: nsyspipe.load("other.sqlite", nccl_log="x*.log"),
+    "topology='*.log': are 2 files\n  fix: topology='a.log'": lambda _: nsyspipe.load("other.sqlite", topology="*.log"),
+    f"{497 * 'x'}...: is too long for a file name": lambda _: nsyspipe.load("x" * 5000),
+    "nix.sqlite: no such file or directory": lambda _: nsyspipe.load("nix.sqlite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "call"), REFUSED.items(), ids=REFUSED)
+def test_what_is_not_meant_is_refused_with_what_works(here, words, call):
+    for name in ("a.log", "b.log"):
+        (here / name).touch()
+    with pytest.raises(NsyspipeError) as caught:
+        call(nsyspipe.load("other.sqlite"))
+    assert str(caught.value).startswith(words)
+
+
+def test_a_run_whose_operations_are_damaged_is_saved_with_them_again(here):
+    next((here / "store" / "events").rglob("rank=1/*.parquet")).unlink()
+    with pytest.raises(NsyspipeError, match=r"export\.parquet\(run, STORE, events=True\)"):
+        list(nsyspipe.load("store").operations())
+    # What doctor says of a store of which a run cannot be read works, which pandas does not.
+    next((here / "both" / "runs").rglob("run_id=run-1/*.parquet")).write_bytes(b"x")
+    with pytest.raises(NsyspipeError, match=r"fix: run_id='run-2', or \(in a shell\) nsyspipe doctor both, which says"):
+        nsyspipe.load("both", run_id="nope")
+
+
+WORKS = {
+    "ranks as text": lambda run: run.timeline(ranks="0-1") == run.timeline(ranks=[0, 1]),
+    "a list of reports": lambda run: nsyspipe.whatif([*run.paths]).scenarios == nsyspipe.whatif(run).scenarios,
+    "a map by paths": lambda run: api.load(
+        run.paths, rank_map={Path("steady_0.sqlite"): np.int64(1), f"../{Path.cwd().name}/steady_1.sqlite": 0}
+    ).ranks["report"].to_pylist() == ["steady_1.sqlite", "steady_0.sqlite"],
+    "a renamed run": lambda _: nsyspipe.load("store:one", label="wide").label == "wide",
+    "skip_first=None": lambda run: nsyspipe.load(run.paths, skip_first=None).skipped_steps == run.skipped_steps,
+    "numbers of others": lambda run: json.loads(
+        export.write(api.whatif(run, bucket_mb=Fraction(25)), "a.json").read_text()
+    ) == json.loads(export.write(api.whatif(run, bucket_mb=np.float32(25)), "a.json").read_text()),
+    "digits of confidence": lambda _: [*map(sure_text, (0.95, 0.995, 1 - 1e-12))] == ["95 %", "99.5 %", "99.9999999999 %"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("holds", WORKS.values(), ids=WORKS)
+def test_what_is_meant_works(here, holds):
+    assert holds(nsyspipe.load("steady_?.sqlite", jobs=1))
+
+
+def test_a_run_is_read_wherever_its_process_has_gone_and_errors_name_it_as_it_was_given(here, monkeypatch):
+    opened = [nsyspipe.load("steady_?.sqlite"), nsyspipe.load("store"), nsyspipe.load("other.sqlite")]
+    monkeypatch.chdir("/")
+    assert [run.ranks.num_rows for run in opened[:2]] == [2, 2]
+    assert [len(list(run.operations())) for run in opened[:2]] == [2, 2]
+    (here / "other.sqlite").unlink()
+    with pytest.raises(NsyspipeError, match=r"^other\.sqlite: no such file"):
+        opened[2].steps()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run))])
+def test_a_run_can_be_copied_whoever_reads_it(here, copied):
+    with ThreadPoolExecutor(1) as threads:
+        run = nsyspipe.load("steady_?.sqlite", executor=threads, on_progress=lambda *_: None)
+        before, summary = copied(run), run.summary()
+        assert before.summary() == copied(run).summary() == summary
