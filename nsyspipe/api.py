@@ -17,6 +17,7 @@ from nsyspipe.model.options import (
     check_flags,
     check_text,
     check_whole,
+    parse_rank_map,
     parse_skip_first,
     path_of,
     paths_of,
@@ -127,7 +128,7 @@ def load(
         return _saved(arguments, run_id, label, options)
     # A saved run needs nothing of what reads reports.
     from nsyspipe.replay.answer import AnsweredRun  # noqa: PLC0415
-    from nsyspipe.run.ranks import ChosenRanks, choose_ranks, parse_rank_map  # noqa: PLC0415
+    from nsyspipe.run.ranks import ChosenRanks, choose_ranks  # noqa: PLC0415
 
     logs = find_logs(paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'"))
     maps = [] if topology is None else find_logs([path_of("topology", topology, "topology='topo.txt'")])

@@ -8,7 +8,7 @@ import typer
 from nsyspipe.cli.inputs import refuse_saved_runs, reports_to_read, store_of
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
 from nsyspipe.cli.outputs import Outputs, progress
-from nsyspipe.model.options import Reading, parse_findings, parse_skip_first
+from nsyspipe.model.options import Reading, parse_findings, parse_rank_map, parse_skip_first
 from nsyspipe.nsys.find_reports import find_logs, source_of, split_logs
 from nsyspipe.store.layout import is_one_run, is_saved
 
@@ -55,7 +55,6 @@ def doctor(
         from nsyspipe.report.doctor import reports_blocks, reports_document
         from nsyspipe.run.doctor import examine
         from nsyspipe.run.questions import Beside
-        from nsyspipe.run.ranks import parse_rank_map
 
         parse_skip_first(reading.skip_first)
         parse_findings(reading.findings)

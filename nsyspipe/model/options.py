@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
+from pathlib import Path
 from types import UnionType
 from typing import Any
 
 from nsyspipe.errors import OptionError, short_repr, shortened
 from nsyspipe.model.names import PHASE_PATTERNS
 
+RANK_MAP = '--rank-map "a.sqlite=0,b.sqlite=1", or of several "node1_[0-7].sqlite=8-15"'
 AUTO = "auto"  # --skip-first auto: drop the first complete step when another one remains
 NO_STEPS = "none"  # --step none: the capture as a whole. A range that is really called so: ^none$.
 REPETITION = "repetition"  # --step repetition: steps by what launches repeat, whatever ranges there are
@@ -108,6 +110,63 @@ def asked_ranks(asked: object) -> frozenset[int]:
     if not found:
         raise OptionError(f"ranks={short_repr(asked)}", "names no rank", fix=fix)
     return frozenset(found)
+
+
+def parse_rank_map(given: str | Mapping[Any, int] | None) -> dict[str, int] | None:
+    """Read ``a.sqlite=0,b_[0-7].sqlite=1-8``, or a file with such a pair per line, or a mapping, less ``../``; None stays; else an `OptionError`."""
+    if given is None:
+        return None
+    pairs: Mapping[Any, Any] = _parsed(given) if isinstance(given, str) else given
+    if not isinstance(pairs, Mapping):
+        raise OptionError.of_kind("rank_map", given, "a rank for each report", "rank_map={'a.sqlite': 0}")
+    for name, rank in pairs.items():
+        path_of("rank_map", name, "rank_map={'a.sqlite': 0}")
+        if not re.fullmatch("[0-9]{1,18}", str(rank)) or not isinstance(rank, Integral):
+            raise OptionError("--rank-map", f"gives {name} the rank {short_repr(rank)}", fix="whole numbers from 0")
+    return {re.sub(r"^(\.\.?/)+", "", os.fspath(name)): int(rank) for name, rank in pairs.items()}
+
+
+def _parsed(text: str) -> dict[str, int]:
+    if "=" not in text:
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise OptionError(f"--rank-map {text}", "neither pairs nor a readable file", fix=RANK_MAP) from error
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    ranks: dict[str, int] = {}
+    for pair in filter(None, (pair.strip() for line in lines for pair in line.split(","))):
+        names, _, numbers = (part.strip() for part in pair.rpartition("="))
+        named = _counted(names, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)") if "-" in numbers else [names]
+        given = _counted(numbers, "()([0-9]{1,6})-([0-9]{1,6})()") or [numbers]
+        if problem := _unpaired(names, numbers, len(named), len(given)):
+            raise OptionError(f"--rank-map {pair}", problem, fix=RANK_MAP)
+        if not names or not re.fullmatch("[0-9]{1,18}", given[0]):
+            raise OptionError(f"--rank-map {pair}", "not of the form REPORT=RANK", fix=RANK_MAP)
+        for name, number in zip(named, given, strict=True):
+            if name in ranks:
+                raise OptionError("--rank-map", f"names {name} twice", fix="one rank per report")
+            ranks[name] = int(number)
+    return ranks
+
+
+def _unpaired(names: str, numbers: str, n_names: int, n_numbers: int) -> str:
+    """Say why a range of ranks does not go with the reports before it; nothing where it does, or is none."""
+    if not (of_ranks := re.fullmatch(r"[0-9]{1,6}-[0-9]{1,6}", numbers)):
+        return ""
+    for text in (*re.findall(r"\[([0-9]{1,6}-[0-9]{1,6})\]", names), of_ranks[0]):
+        first, last = map(int, text.split("-"))
+        if last < first:
+            return f"the range {text} ends before it begins"
+    counts = (f"{n} {word}{'s' * (n > 1)}" for n, word in ((n_names or 1, "report"), (n_numbers, "rank")))
+    return ", ".join(counts) * (n_names != n_numbers)
+
+
+def _counted(text: str, pattern: str) -> list[str]:
+    """Return a text once for each number of its range, as ``node[0-3]`` names four; nothing where it is no range."""
+    if not (found := re.fullmatch(pattern, text)):
+        return []
+    before, first, last, behind = found.groups()
+    return [f"{before}{number}{behind}" for number in range(int(first), int(last) + 1)]
 
 
 def check_whole(name: str, value: object, fix: str, least: int = 1) -> None:

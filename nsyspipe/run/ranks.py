@@ -1,20 +1,18 @@
 """Which process is which rank: the first source that numbers them all; and whether reports can be of one run."""
 
 import itertools
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from nsyspipe.errors import OptionError, RankConflictError, as_given, short_repr
+from nsyspipe.errors import OptionError, RankConflictError, as_given
 from nsyspipe.model import schema
 from nsyspipe.model.names import decoded, few, grouped, ranges
-from nsyspipe.model.options import asked_ranks, path_of
+from nsyspipe.model.options import RANK_MAP, asked_ranks, parse_rank_map
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog
 from nsyspipe.nsys import find_reports as files
@@ -33,7 +31,6 @@ _TWICE, _DIFFERENT, _ACTIVE = "the same report twice", "{}: reports of different
 _Identity: TypeAlias = tuple[ReportDigest, object, object, str]
 _ENVIRONMENT = "env:"
 _SHOWN_NAMES, _LONG = 8, 60
-_MAP = '--rank-map "a.sqlite=0,b.sqlite=1", or of several "node1_[0-7].sqlite=8-15"'
 
 
 def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> None:
@@ -348,63 +345,6 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
     return names if pid is None else [f"{name}:{pid}" for name in names]
 
 
-def parse_rank_map(given: str | Mapping[Any, int] | None) -> dict[str, int] | None:
-    """Read ``a.sqlite=0,b_[0-7].sqlite=1-8``, or a file with such a pair per line, or a mapping, less ``../``; None stays; else an `OptionError`."""
-    if given is None:
-        return None
-    pairs: Mapping[Any, Any] = _parsed(given) if isinstance(given, str) else given
-    if not isinstance(pairs, Mapping):
-        raise OptionError.of_kind("rank_map", given, "a rank for each report", "rank_map={'a.sqlite': 0}")
-    for name, rank in pairs.items():
-        path_of("rank_map", name, "rank_map={'a.sqlite': 0}")
-        if not re.fullmatch("[0-9]{1,18}", str(rank)) or not isinstance(rank, Integral):
-            raise OptionError("--rank-map", f"gives {name} the rank {short_repr(rank)}", fix="whole numbers from 0")
-    return {re.sub(r"^(\.\.?/)+", "", os.fspath(name)): int(rank) for name, rank in pairs.items()}
-
-
-def _parsed(text: str) -> dict[str, int]:
-    if "=" not in text:
-        try:
-            text = Path(text).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise OptionError(f"--rank-map {text}", "neither pairs nor a readable file", fix=_MAP) from error
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    ranks: dict[str, int] = {}
-    for pair in filter(None, (pair.strip() for line in lines for pair in line.split(","))):
-        names, _, numbers = (part.strip() for part in pair.rpartition("="))
-        named = _counted(names, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)") if "-" in numbers else [names]
-        given = _counted(numbers, "()([0-9]{1,6})-([0-9]{1,6})()") or [numbers]
-        if problem := _unpaired(names, numbers, len(named), len(given)):
-            raise OptionError(f"--rank-map {pair}", problem, fix=_MAP)
-        if not names or not re.fullmatch("[0-9]{1,18}", given[0]):
-            raise OptionError(f"--rank-map {pair}", "not of the form REPORT=RANK", fix=_MAP)
-        for name, number in zip(named, given, strict=True):
-            if name in ranks:
-                raise OptionError("--rank-map", f"names {name} twice", fix="one rank per report")
-            ranks[name] = int(number)
-    return ranks
-
-
-def _unpaired(names: str, numbers: str, n_names: int, n_numbers: int) -> str:
-    """Say why a range of ranks does not go with the reports before it; nothing where it does, or is none."""
-    if not (of_ranks := re.fullmatch(r"[0-9]{1,6}-[0-9]{1,6}", numbers)):
-        return ""
-    for text in (*re.findall(r"\[([0-9]{1,6}-[0-9]{1,6})\]", names), of_ranks[0]):
-        first, last = map(int, text.split("-"))
-        if last < first:
-            return f"the range {text} ends before it begins"
-    counts = (f"{n} {word}{'s' * (n > 1)}" for n, word in ((n_names or 1, "report"), (n_numbers, "rank")))
-    return ", ".join(counts) * (n_names != n_numbers)
-
-
-def _counted(text: str, pattern: str) -> list[str]:
-    """Return a text once for each number of its range, as ``node[0-3]`` names four; nothing where it is no range."""
-    if not (found := re.fullmatch(pattern, text)):
-        return []
-    before, first, last, behind = found.groups()
-    return [f"{before}{number}{behind}" for number in range(int(first), int(last) + 1)]
-
-
 @dataclass(frozen=True)
 class ChosenRanks:
     """The reports that are read of a run of which some ranks were asked for."""
@@ -419,7 +359,7 @@ class ChosenRanks:
         """Refuse reports that turn out to be of other ranks than was taken from their names."""
         if not self.ranks.issuperset(numbers):
             problem = f"was looked up in the names of the reports, which are of other ranks ({source})"
-            raise OptionError(f"--ranks {self.asked}", problem, found=shown_ranks(numbers), fix=_MAP)
+            raise OptionError(f"--ranks {self.asked}", problem, found=shown_ranks(numbers), fix=RANK_MAP)
 
 
 def choose_ranks(
@@ -440,7 +380,7 @@ def choose_ranks(
         raise OptionError(f"--ranks {text}", problem, fix=fix)
     there = frozenset(rank for own in of_reports for rank in own)
     if absent := wanted_ranks - there:
-        fix = f"--ranks {shown_ranks(wanted_ranks & there or there)}" if there else _MAP
+        fix = f"--ranks {shown_ranks(wanted_ranks & there or there)}" if there else RANK_MAP
         raise OptionError(f"--ranks {text}", f"rank {min(absent)} is not there", found=shown_ranks(there), fix=fix)
     chosen = [not wanted_ranks.isdisjoint(own) for own in of_reports]
     ranks = frozenset(rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own)

@@ -6,8 +6,9 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import OptionError
+from nsyspipe.model.options import parse_rank_map
 from nsyspipe.model.schema import RUN_TABLES
-from nsyspipe.run.ranks import parse_rank_map, stem_rank
+from nsyspipe.run.ranks import stem_rank
 from tests.build.tools import STEADY, bare as nameless, codes, figures, numbered, problem_of
 from tests.build.trace import TraceBuilder, steady_rank
 
