@@ -36,7 +36,7 @@ nsyspipe.builders.collectives = (data, palette, { figure }) => {
     grid: { left: 62, right: 14, top: 14, bottom: 44 },
     tooltip: { ...frame.tooltip, trigger: "axis", axisPointer: nsyspipe.shadow(palette), formatter: ([hit]) => tip(hit.dataIndex) },
     dataZoom: isZoomed ? [nsyspipe.insideZoom()] : [],
-    xAxis: nsyspipe.categoryAxis(palette, data.seq.map(String), { name: `place in ${data.whole.replace(/^a /, "the ")}`, nameLocation: "middle", nameGap: 26 }),
+    xAxis: nsyspipe.categoryAxis(palette, data.seq.map(String), { name: data.axis, nameLocation: "middle", nameGap: 26 }),
     yAxis: nsyspipe.valueAxis(palette, {
       axisLabel: { color: palette.ink3, fontSize: 12, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
     }),
