@@ -50,6 +50,7 @@ _CAUSES = {
         "ranks-missing", "ranks-not-captured", "ranks-not-read",
     ),
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
+    "idle_causes": ("no-kernels", "no-memcpy", "no-memset", "device-clock-unknown", "no-launches"),
     "exposed_memory_share": ("comm-in-graphs", "graphs-as-a-whole", "no-memcpy", "no-memset", "no-kernels"),
 }  # fmt: skip
 _NOT_KNOWN = "not known"
@@ -151,7 +152,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
         meaning = "; ".join([meaning, *more.get(name, ())])
         missing, time = None, ""
         if (name in RATIOS or name in _STEPS) and summary[name] is None:
-            missing, meaning = _why_null(name, run, summary)
+            missing, meaning = why_null(name, run, summary)
         elif name in RATIOS:
             unseen = words.unseen_idle(run) if name == "idle_share" else ""
             time = f"{'at least ' if unseen else ''}{ms_text(pc.mean(breakdown[RATIOS[name][0]]).as_py())}"
@@ -161,7 +162,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
     return tiles
 
 
-def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, str]:
+def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, str]:
     """Return what stands for a figure that is null: a dash where nothing could have been recorded; and why."""
     if figure == "wait_share" and run.header.n_ranks == 1 == (run.header.world_size or 1):
         return "\N{EN DASH}", "one rank: there is nobody to wait for"
@@ -182,7 +183,7 @@ def without_waits(run: Run) -> str:
     summary = run.summary().to_pylist()[0]
     if summary["wait_share"] is not None and summary["comm_share"]:
         return "Not known: who is late is counted in each step, and there are no steps."
-    missing, why = _why_null("wait_share", run, summary)
+    missing, why = why_null("wait_share", run, summary)
     return f"{f'Not known: {why}' if missing == _NOT_KNOWN else why.capitalize()}."
 
 

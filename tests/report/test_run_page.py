@@ -258,11 +258,16 @@ def test_of_graphs_that_were_captured_as_a_whole_the_page_says_that_hardly_anyth
 
 
 def test_causes_of_idle_time_are_sorted_and_zeros_left_out():
-    causes = dict.fromkeys((f"{name}_per_step" for name in schema.IDLE_CAUSES), 0.0)
-    found = idle_table(causes | {"idle_launch_ns_per_step": 1e6, "idle_input_ns_per_step": 3e6, "idle_share": 0.2})
-    # 4 ms are 20 % of the step: 3 ms are 15 %, 1 ms is 5 %.
+    def found_of(whole="step", **causes):
+        row = dict.fromkeys(schema.IDLE_CAUSES, 0) | causes
+        return idle_table(pa.table({name: [ns] for name, ns in row.items()} | {"wall_ns": [20 * 10**6]}), whole=whole)
+
+    found = found_of(idle_launch_ns=10**6, idle_input_ns=3 * 10**6)
+    # Of a step of 20 ms 3 ms are 15 %, 1 ms is 5 %.
     assert [(row[0], row[2]) for row in found.rows] == [("input", "15.0 %"), ("launch", "5.0 %")]
-    assert idle_table(causes | {"idle_share": 0.0}) is None
+    assert found_of() is found_of(idle_launch_ns=None) is None
+    capture = found_of("capture", idle_launch_ns=10**6)  # which has no mean per step
+    assert [one.heading for one in capture.columns][1:3] == ["idle per capture", "of the capture"]
 
 
 def test_links_that_are_alike_are_one_row():

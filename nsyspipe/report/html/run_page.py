@@ -109,8 +109,12 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     else:
         unnamed = "No NVTX range inside the steps is named like a phase."
         yield Sentence("Phases are of steps, and there are none." if run.is_capture else unnamed)
-    why = "Devices are never idle." if summary["idle_share"] == 0 else "Why devices idle is not known."
-    yield idle_table(summary, words.unseen_idle(run)) or Sentence(why)
+    why = (
+        "Devices are never idle."
+        if summary["idle_share"] == 0
+        else f"Why devices idle is not known: {run_report.why_null('idle_causes', run, summary)[1]}."
+    )
+    yield idle_table(run.breakdown(), words.unseen_idle(run), "capture" if run.is_capture else "step") or Sentence(why)
     if calls := run.idle_calls().to_pylist()[:_SHOWN_CALLS]:
         fields = [Field("call", of("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
         yield table_of("Calls that hosts were blocked in", calls, fields, is_close=True)
@@ -340,19 +344,19 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
     return table_of("Who the others wait for, mean per step", rows[:_LISTED], fields, note + more, is_close=True)
 
 
-def idle_table(summary: Mapping[str, Any], unseen: str = "") -> Table | None:
-    """Return idle time per step by cause, the largest first; None where it is not known."""
-    causes = [(words.idle_cause(name), summary[f"{name}_per_step"]) for name in IDLE_CAUSES]
+def idle_table(steps: pa.Table, unseen: str = "", whole: str = "step") -> Table | None:
+    """Return idle time per step by cause, mean of `steps` or of a capture, the largest first; None where it is not known."""
+    causes = [(words.idle_cause(name), pc.mean(steps[name], skip_nulls=False).as_py()) for name in IDLE_CAUSES]
     rows = sorted(((cause, ns) for cause, ns in causes if ns), key=lambda row: -row[1])
-    idle, share = sum(ns for _, ns in rows), summary["idle_share"]
+    wall = pc.mean(steps["wall_ns"]).as_py()
     fields = [
         Field("cause", itemgetter(0), "text"),
-        barred(rows, "idle per step", itemgetter(1), "idle"),
-        Field("of step time", lambda row: percent_text(share * row[1] / idle if share and idle else None)),
+        barred(rows, f"idle per {whole}", itemgetter(1), "idle"),
+        Field("of the capture" if whole == "capture" else "of step time", lambda row: percent_text(row[1] / wall)),
         Field("meaning", lambda row: _IDLE_MEANINGS[row[0]], "prose"),
     ]
     note = f"At least that: {unseen}." if unseen else None
-    return table_of("Idle by cause, mean per step", rows, fields, note, is_close=True) if rows else None
+    return table_of(f"Idle by cause, mean per {whole}", rows, fields, note, is_close=True) if rows else None
 
 
 def link_table(links: pa.Table) -> Table | None:
