@@ -199,14 +199,14 @@ def is_little(findings: Sequence[Finding]) -> bool:
     return 0 < max((one.share for one in findings), default=0.0) < _LITTLE
 
 
-def order_notes(findings: Sequence[Finding], of_group: str = "") -> list[str]:
-    """Return in which order findings stand, in groups or not, and at last that their bounds do not add up."""
+def order_notes(findings: Sequence[Finding]) -> list[str]:
+    """Return in which order findings stand, and at last that their bounds do not add up."""
     by = "likely where it is known, else by up to" if any(one.expected for one in findings) else "up to"
     if_so = " (if so: over that link)" * any(one.is_conditional and one.expected for one in findings)
     lasts = {"bounds that may hold waiting": "is_wait_included", f"conditional ones{if_so}": "is_conditional"}
     bounds = [one for one in findings if one.share and (one.is_conditional or one.is_limit or not one.expected)]
     there = (those for those, name in lasts.items() if any(getattr(one, name) for one in bounds))
-    notes = [f"largest first, by {by}", *(f"{those} last{of_group}" for those in there)]
+    notes = [f"largest first, by {by}", *(f"{those} last" for those in there)]
     names = {one.id for one in findings}
     late = next((at for at, one in enumerate(findings) if one.id == STRAGGLER), 0)
     is_behind = any(one.id in OF_HOSTS and one.worth < findings[late].worth for one in findings[:late])

@@ -21,7 +21,7 @@ from nsyspipe.report.blocks import Block, Facts, Field, Sentence, Table, Tile, T
 from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, metric_rows, part_rows, percent_change
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.html.run_page import provenance
-from nsyspipe.report.html.timeline import IS_PAINTED, lane_legend, timeline_data, timeline_table
+from nsyspipe.report.html.timeline import is_painted, lane_legend, timeline_data, timeline_table
 from nsyspipe.report.units import absent, count_text, delta_text, metric_label, ms_text, percent_text, value_text
 from nsyspipe.report.words import hosts_text, troubles
 
@@ -169,18 +169,18 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
     bars, windows = (pa.concat_tables(of_sides).combine_chunks() for of_sides in (bars_of, window_of))
     data = timeline_data(bars, windows, windows["rank"].to_pylist(), []) or {}
     ranks = [row | {"rank": f"{rank} of the {side}"} for row, (side, _, rank) in zip(data["ranks"], steps, strict=True)]
-    table = timeline_table(bars, windows)
+    table, colours = timeline_table(bars, windows), lane_legend(ranks, data["names"])
     rows = [[*step, *row[1:]] for step, row in zip(steps, table.rows, strict=True)]
     columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *table.columns[1:]]
     first = ", in its first capture" if difference.has_spread_between_captures else ""
     both = "; both share one axis and one zoom" if len(drawn) == len(SIDES) else ""
     caption = (
         f"Of each side the step whose step time is closest to the median, on the rank that takes longest for it{first}. Time "
-        f"0 is where that rank begins the step{both}. {IS_PAINTED}"
+        f"0 is where that rank begins the step{both}. {is_painted(colours)}"
     )
     label, table = "Timelines of one step of each side", Table("Timelines of both sides", columns, rows)
     data |= {"titles": [*titles], "ranks": ranks}
-    return Chart("timelines", _TIMELINES, label, 120, data, table, caption, lane_legend(ranks), has_zoom=True)
+    return Chart("timelines", _TIMELINES, label, 120, data, table, caption, colours, has_zoom=True)
 
 
 def _drawn(name: str, side: Side, place: int) -> _Drawn | None:

@@ -58,5 +58,12 @@ nsyspipe.timeline = (() => {
     area.append(box);
   };
 
-  return { layout, leftOf, writeLabels, TOP, MARGIN, BOTTOM, builders: {} };
+  /** What a bar is called: joined operations have no one name, but a number. */
+  const nameOf = (data, lane, bars, index) => {
+    const n = bars.n?.[index] ?? 1;
+    if (n > 1 && lane !== "phase") return `${n} ${lane === "compute" ? "kernels" : "operations"}`;
+    return data.names[bars.name[index]] ?? "";
+  };
+
+  return { layout, leftOf, writeLabels, nameOf, TOP, MARGIN, BOTTOM, builders: {} };
 })();
