@@ -43,7 +43,7 @@ _CAUSES = {
     "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
     **dict.fromkeys(("comm_share", "exposed_comm_share", "overlap_ratio"), _NO_COMM),
     "backward_overlap_ratio": (
-        "comm-in-graphs", "no-comm-kernels", "no-backward", "comm-between-steps", "no-steps", "no-nvtx", "no-nvtx-ranges", "no-launches", "no-kernels",
+        "backward-in-graphs", "comm-in-graphs", "no-comm-kernels", "no-backward", "comm-between-steps", "no-steps", "no-nvtx", "no-nvtx-ranges", "no-launches", "no-kernels",
     ),
     "wait_share": (
         "comm-between-steps", "different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM,
@@ -139,7 +139,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
             f"that is {ms_text(words.mean_step_ns(summary))}{', of each step the slowest rank' * (run.header.n_ranks > 1)}"
         ],
         "backward_overlap_ratio": words.backward_source(run),
-        "exposed_memory_share": [f"DtoD copies, hidden or not: {ms_text(dtod)}"],
+        "exposed_memory_share": [f"DtoD copies alone, hidden or not: {ms_text(dtod)}"],
     }
     tiles = []
     for name in names:
@@ -149,7 +149,10 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
         figure = FIGURES.get(name)
         label, meaning = (figure.short, figure.meaning) if figure else ("gradient copies", "")
         meaning = meaning.replace("step time,", "the capture,") if run.is_capture else meaning
-        meaning = "; ".join([meaning, *more.get(name, ())])
+        if name == "step_time_ns":  # of one rank, and of one step, as far as there are more
+            parts = zip(meaning.split(", "), (run.header.n_ranks, summary["n_summary_steps"]), strict=True)
+            meaning = ", ".join(part for part, n in parts if n != 1)
+        meaning = "; ".join(filter(None, [meaning, *more.get(name, ())]))
         missing, time = None, ""
         if (name in RATIOS or name in _STEPS) and summary[name] is None:
             missing, meaning = why_null(name, run, summary)

@@ -24,10 +24,14 @@ _PARTS = (
     ("compute", "compute alone", "compute without communication under way"),
     ("hidden", "hides communication", "compute with communication under way"),
     ("exposed", "exposed communication", "communication beside no compute"),
-    ("copies", "exposed copies", "copies beside neither compute nor communication"),
+    ("copies", "exposed copies", "copies and memsets beside neither compute nor communication"),
     ("idle", "idle", "nothing runs"),
 )
-_WITHOUT_COMM = (("compute", "compute", ""), ("copies", "exposed copies", "copies beside no compute"), _PARTS[-1])
+_WITHOUT_COMM = (
+    ("compute", "compute", ""),
+    ("copies", "exposed copies", "copies and memsets beside no compute"),
+    _PARTS[-1],
+)
 _DRAWN = ("step", "rank", "wall_ns", "fastest_rank", "fastest_wall_ns", "median_wall_ns", "walls_ns", "mark")
 _SUMMED = (
     "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
@@ -196,7 +200,7 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
     if len({row["bytes"] for row in sized}) < _SIZES:
         return [order]
     data = {name: [row[name] for row in sized] for name in ("seq", "collective", "bytes", "busbw", "transfer")}
-    caption = "Message size against bus bandwidth. Its figures are in the table of the chart above: Show as table."
+    caption = "Its figures are in the table of the chart above: Show as table."
     label = "Message size and bus bandwidth of each collective"
     return [order, Chart("sizes", section, label, 260, data, None, caption)]
 
