@@ -157,9 +157,8 @@ def _phases(report: Examined) -> Answer:
             n_steps = sum(one.windows.num_rows for one in report.digest.processes)
             return Answer(PARTLY, ((text, n_steps), *counts), fix=report.fix_of(code))
     text = "" if counts else "no NVTX range is named like a phase"
-    return Answer(
-        PARTLY if counts else NO, counts, text, report.fix_of("no-steps" if has_backward else lacking or "no-backward")
-    )
+    fix = report.fix_of("no-steps" if has_backward else lacking or "no-backward")
+    return Answer(PARTLY if counts else NO, counts, text, fix)
 
 
 def _kernels(report: Examined) -> Answer:

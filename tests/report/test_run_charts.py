@@ -134,7 +134,7 @@ def test_of_many_collectives_the_longest_are_kept_in_order_and_of_very_many_rows
     found = medians(row(0, 0, 0, length=90), row(0, 1, 0, length=10), row(0, 2, 0, length=50))
     assert [one["seq"] for one in found.rows] == [0, 2]
     assert found.note == "The one step of the figures; the 2 longest of 3 collectives."
-    assert module.collective_charts(found)[0].data["axis"] == "place in the step (1 shorter ones left out)"
+    assert module.collective_charts(found)[0].data["axis"] == "place in the step (1 shorter left out)"
     rows = schema.COLLECTIVES.from_rows([row(0, seq, 0) for seq in range(3)])
     capture = module.collective_medians(rows, "the capture")
     assert capture.note == "The 2 longest of the 3 collectives that were captured."

@@ -5,7 +5,7 @@ import pytest
 from nsyspipe.model import schema
 from nsyspipe.report.html import timeline as module
 from nsyspipe.report.html.run_charts import collective_facts
-from nsyspipe.report.html.timeline import is_painted, lane_legend, timeline_data, timeline_table
+from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
 from tests.build.make_perfetto import collective
 
 TO = "\N{EN DASH}"
@@ -61,15 +61,6 @@ def test_a_lane_holds_what_is_known_of_its_bars_and_the_legend_what_has_colour(b
     found = drawn(*bars)
     told = [category for category, _ in lane_legend(found["ranks"], found["names"])]
     assert (found["ranks"][0]["lanes"][lane], told) == (columns, legend)
-
-
-def test_the_words_below_a_timeline_name_only_times_that_its_bars_have():
-    for legend, times in [
-        ([], "busy"),
-        ([("exposed", "")], "busy and exposed"),
-        ([("hidden", ""), ("transfer", "")], "busy, exposed and waiting"),
-    ]:
-        assert f"how long it is {times}, to" in is_painted(legend)
 
 
 def test_the_longest_stretch_without_compute_is_that_of_the_slowest_rank():

@@ -21,7 +21,7 @@ from nsyspipe.report.blocks import Block, Facts, Field, Sentence, Table, Tile, T
 from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, metric_rows, part_rows, percent_change
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.html.run_page import provenance
-from nsyspipe.report.html.timeline import is_painted, lane_legend, timeline_data, timeline_table
+from nsyspipe.report.html.timeline import IS_PAINTED, lane_legend, timeline_data, timeline_table
 from nsyspipe.report.units import absent, count_text, delta_text, metric_label, ms_text, percent_text, value_text
 from nsyspipe.report.words import hosts_text, troubles
 
@@ -176,7 +176,7 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
     both = "; both share one axis and one zoom" if len(drawn) == len(SIDES) else ""
     caption = (
         f"Of each side the step whose step time is closest to the median, on the rank that takes longest for it{first}. Time "
-        f"0 is where that rank begins the step{both}. {is_painted(colours)}"
+        f"0 is where that rank begins the step{both}. {IS_PAINTED}"
     )
     label, table = "Timelines of one step of each side", Table("Timelines of both sides", columns, rows)
     data |= {"titles": [*titles], "ranks": ranks}

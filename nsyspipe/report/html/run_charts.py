@@ -27,11 +27,7 @@ _PARTS = (
     ("copies", "exposed copies", "copies and memsets beside neither compute nor communication"),
     ("idle", "idle", "nothing runs"),
 )
-_WITHOUT_COMM = (
-    ("compute", "compute", ""),
-    ("copies", "exposed copies", "copies and memsets beside no compute"),
-    _PARTS[-1],
-)
+_WITHOUT_COMM = (("compute", "compute", ""), ("copies", "exposed copies", "copies and memsets beside no compute"), _PARTS[-1])  # fmt: skip
 _DRAWN = ("step", "rank", "wall_ns", "fastest_rank", "fastest_wall_ns", "median_wall_ns", "walls_ns", "mark")
 _SUMMED = (
     "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
@@ -189,8 +185,9 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
     label, section = f"Collectives in the order of {whole}", "Collectives"
     drawn = ("seq", "collective", "n_steps", "transfer", "duration", "longest", "n_waits")
     data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn}
-    gaps = f" ({medians.n_left_out} shorter ones left out)" if medians.n_left_out else ""
-    data["axis"] = f"place in {whole.replace('a ', 'the ')}{gaps}"
+    data["axis"] = f"place in {whole.replace('a ', 'the ')}" + f" ({medians.n_left_out} shorter left out)" * (
+        medians.n_left_out > 0
+    )
     colours = [("transfer", "transfer")] * any(row["transfer"] for row in rows)
     colours += [("waiting", "longest wait of a rank")] * any(row["longest"][0][1] for row in rows if row["longest"])
     colours += [("untold", "duration: transfer and waiting not known")] * any(row["transfer"] is None for row in rows)
@@ -270,7 +267,7 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
     table = table.append_column(_LENGTH, pc.subtract(table["end_ns"], table["start_ns"]))
     # What ends before the last rank starts, as a broadcast's root may, waits until its own end only.
     waited = pc.min_element_wise(table["wait_ns"], table[_LENGTH], skip_nulls=False)
-    table = table.set_column(table.column_names.index("wait_ns"), "wait_ns", waited)
+    table = table.drop_columns("wait_ns").append_column("wait_ns", waited)
     means = [("seq", "mean"), (_LENGTH, "mean"), ("step", "count_distinct")]
     kinds = table.group_by(_NTH, use_threads=False).aggregate(means)
     kinds = kinds.sort_by([(name, "ascending") for name in ("seq_mean", *_NTH)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -24,11 +25,12 @@ from nsyspipe.report.costs import SLOWER, cost_tables
 from nsyspipe.report.findings import Finding, findings_of, of_capture, order_notes
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, Choice, blocks_page
-from nsyspipe.report.html.timeline import MOST_BARS, is_painted, lane_legend, n_bars, timeline_data, timeline_table
+from nsyspipe.report.html.timeline import IS_PAINTED, MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
 from nsyspipe.report.run import LOOP, SHARES, host_blocks, key_figures, left_out_note, rank_rows, traffic_of
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
 from nsyspipe.report.verdict import verdict
 from nsyspipe.run.run import Run
+from nsyspipe.run.work import n_steps
 from nsyspipe.version import __version__
 
 _SCRIPTS = ("step_bars", "timeline_layout", "timeline_draw", "timeline", "step_columns", "collectives")
@@ -112,11 +114,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     else:
         unnamed = "No NVTX range inside the steps is named like a phase."
         yield Sentence("Phases are of steps, and there are none." if run.is_capture else unnamed)
-    why = (
-        "Devices are never idle."
-        if summary["idle_share"] == 0
-        else f"Why devices idle is not known: {run_report.why_null('idle_causes', run, summary)[1]}."
-    )
+    _, unknown = run_report.why_null("idle_causes", run, summary)
+    why = "Devices are never idle." if summary["idle_share"] == 0 else f"Why devices idle is not known: {unknown}."
     yield idle_table(run.breakdown(), words.unseen_idle(run), "capture" if run.is_capture else "step") or Sentence(why)
     if calls := run.idle_calls().to_pylist()[:_SHOWN_CALLS]:
         fields = [Field("call", of("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
@@ -171,11 +170,9 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
             how = " Grouped by cause, each group where its first one stands in that order." * (len(groups) > 1)
             yield Sentence(f"{order[:1].upper()}{order[1:]}.{how}{whose}")
         yield Findings(groups)
-        listed = [*enumerate((one for _, group in groups for one in group), start=1)]
+        listed = enumerate((one for _, group in groups for one in group), start=1)
         refused = grouped((one.refused, number) for number, one in listed if one.refused and one.share)
-        yield from (
-            Sentence(f"No likely gain is told of {' and '.join(map(str, at))}: {text}.") for text, at in refused.items()
-        )
+        yield from (Sentence(f"No likely gain is told of {few(at, len(at))}: {text}.") for text, at in refused.items())
     else:
         nothing = "Nothing found to change."
         if run.is_capture:
@@ -203,7 +200,7 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
     whole, over = "a step", "mean of the steps in the figures"
     if run.is_capture:
         whole, over = "the capture", "from the first operation to the end of the last"
-    elif run.summary()["n_summary_steps"][0].as_py() == 1:
+    elif n_steps(run) == 1:
         over = "of the one in the figures"
     medians = charts.collective_medians(run.collectives(), whole)
     collectives = charts.collective_charts(medians, whole)
@@ -232,10 +229,8 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
         if any(row["transfer"] is not None for row in medians.rows):
             measured = "transfer with all ranks there, and the longest that a rank waits in it for the others"
         yield Sentence(f"In the order of {whole}: {measured}. {medians.note}")
-        for chart in collectives:
-            if chart.name == "sizes":
-                yield Sentence("Message size against bus bandwidth, medians of each collective.")
-            yield chart
+        sizes = [Sentence("Message size against bus bandwidth, medians of each collective.")] * bool(collectives[1:])
+        yield from (*collectives[:1], *sizes, *collectives[1:])
         hidden = Sentence("Not known: CUDA graphs that were captured as a whole may hold more.")
         yield costs.get(COLLECTIVES, hidden)
         yield Heading("Traffic")
@@ -283,24 +278,15 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
     others = _other_steps(run, data, first)
     data["others"] = [step for _, step, _ in others]
     choices = [
-        _choice(
-            run,
-            _ONLY if run.summary()["n_summary_steps"][0].as_py() == 1 else "closest to the median",
-            data,
-            bars,
-            listed,
-        ),
+        _choice(run, _ONLY if n_steps(run) == 1 else "closest to the median", data, bars, listed),
         *(_choice(run, *one, first) for one in others),
     ]
     n_kept, n_ranks = len(data["ranks"]), run.ranks.num_rows
     left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
     label = "Timeline of the capture" if run.is_capture else "Timeline of the step"
-    colours = [
-        *dict.fromkeys(pair for step in (data, *data["others"]) for pair in lane_legend(step["ranks"], step["names"]))
-    ]
-    chart = Chart(
-        "timeline", "Timeline", label, 120, data, None, is_painted(colours) + left_out, colours, has_zoom=True
-    )
+    drawn = (lane_legend(step["ranks"], step["names"]) for step in (data, *data["others"]))
+    colours = [*dict.fromkeys(chain.from_iterable(drawn))]
+    chart = Chart("timeline", "Timeline", label, 120, data, None, IS_PAINTED + left_out, colours, has_zoom=True)
     yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])
 
 
@@ -311,10 +297,8 @@ def _choice(run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: S
     texts = [] if run.is_capture else [f"Step {step}: {what}{' of those' * (what != _ONLY)} in the figures."]
     if stretch := data["stretch"]:
         length = ms_text(stretch["end"] - stretch["start"])
-        whose = f"the slowest rank is longest without compute: {length} on rank {stretch['rank']}"
-        texts.append(
-            f"Dashed: where {whose if len(data['ranks']) > 1 else f'the rank is longest without compute: {length}'}."
-        )
+        which, on = ("slowest ", f" on rank {stretch['rank']}") if data["n_ranks"] > 1 else ("", "")
+        texts.append(f"Dashed: where the {which}rank is longest without compute: {length}{on}.")
     drawn = bars.filter(pc.field("lane") == "phase")["name"].to_pylist()
     ran = run.phases().filter((pc.field("step") == step) & (pc.field("device_ns") > 0))["phase"].to_pylist()
     if outside := [phase for phase in LOOP if phase in ran and phase not in drawn]:

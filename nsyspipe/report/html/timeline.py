@@ -15,6 +15,10 @@ from nsyspipe.report.units import absent, in_one_unit, ms_text
 _LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")  # of a rank, from top to bottom
 _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be communication
 MOST_BARS = 22_400  # more take longer to draw than to understand, and each costs some 25 bytes
+IS_PAINTED = (
+    "Fainter is less busy; where colours share a pixel, each shows as often as its share. Operations too close together to "
+    "tell apart are one bar, whose tooltip says how many, and its times to the nanosecond."
+)
 _NONE = -1
 _LEAST_STRETCH = 0.01  # of the step: what is shorter is no reason for its length
 # Lane, or what is drawn of communication; its category of the palette, and words.
@@ -103,21 +107,6 @@ def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
     return bars | {column: values.to_pylist() for column, values in known.items() if not values.null_count}
 
 
-def is_painted(legend: Sequence[tuple[str, str]]) -> str:
-    """Return how bars are painted, and what a tooltip says of one, as far as the legend has it."""
-    has = {category for category, _ in legend}
-    times = [
-        "busy",
-        *["exposed"] * bool(has & {"hidden", "exposed"}),
-        *["waiting"] * bool(has & {"waiting", "transfer"}),
-    ]
-    return (
-        "Fainter is less busy; where colours share a pixel, each shows as often as its share. Operations too close together to tell "
-        f"apart are one bar, whose tooltip says how many, and how long it is {' and '.join(times).replace(' and ', ', ', len(times) - 2)}, "
-        "to the nanosecond."
-    )
-
-
 def lane_legend(ranks: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Return what is drawn of any of the ``ranks`` of a timeline with these names: category of the palette, and words."""
     lanes = {lane for rank in ranks for lane in rank["lanes"]}
@@ -127,7 +116,7 @@ def lane_legend(ranks: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -
         lanes |= {rest for rest, ns in parts.items() if ns < busy}
     phases = {names[at] for rank in ranks if names for at in rank["lanes"].get("phase", {"name": ()})["name"]}
     legend = [(category, words) for lane, category, words in _LEGEND if lane in lanes]
-    return legend + [(phase, f"{phase}, as the device ran it") for phase in LOOP if phase in phases]
+    return legend + [(phase, f"{phase} phase") for phase in LOOP if phase in phases]
 
 
 def timeline_table(

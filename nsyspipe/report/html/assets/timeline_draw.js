@@ -17,7 +17,7 @@ nsyspipe.timeline.series = (() => {
     return share;
   };
 
-  const FAINTEST = 0.1; // what is there at all is seen
+  const FAINTEST = 0.25; // what is there at all is seen, on dark ground too
   const SHADES = 32;
   const NOTHING = 1e-6; // of a pixel: what rounding leaves
 
