@@ -175,10 +175,11 @@ def digest_process(
         code = "comm-between-steps" if n_comm else "launches-between-steps"
         problems.append(problem(code, process_id=events.process_id, percent=f"{100 * share:.0f}", n_comm=n_comm))
     if not phases["backward"].starts.size and events.has_launches:
-        # In CUDA graphs, captured as a whole, or several kernels of one launch, most of the time?
         length = (operations.kernel_end - operations.kernel_start)[: launches.size]
         _, own, n = np.unique(launches, return_inverse=True, return_counts=True)
-        is_inside = (operations.kernel_column("name_id")[: launches.size] == GRAPH_NAME_ID) | (n[own] > 1)
+        is_inside = (operations.kernel_column("name_id")[: launches.size] == GRAPH_NAME_ID) | (
+            n[own] > 1
+        )  # a CUDA graph
         code = "backward-in-graphs" if 2 * length[is_inside].sum() > length.sum() else "no-backward"
         problems.append(problem(code, process_id=events.process_id))
     return digest, problems

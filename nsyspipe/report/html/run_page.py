@@ -229,7 +229,7 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
         if any(row["transfer"] is not None for row in medians.rows):
             measured = "transfer with all ranks there, and the longest that a rank waits in it for the others"
         yield Sentence(f"In the order of {whole}: {measured}. {medians.note}")
-        sizes = [Sentence("Message size against bus bandwidth, medians of each collective.")] * bool(collectives[1:])
+        sizes: list[Any] = [Sentence("Message size against bus bandwidth, by medians.")] * bool(collectives[1:])
         yield from (*collectives[:1], *sizes, *collectives[1:])
         hidden = Sentence("Not known: CUDA graphs that were captured as a whole may hold more.")
         yield costs.get(COLLECTIVES, hidden)
