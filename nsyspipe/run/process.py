@@ -177,10 +177,9 @@ def digest_process(
     if not phases["backward"].starts.size and events.has_launches:
         length = (operations.kernel_end - operations.kernel_start)[: launches.size]
         _, own, n = np.unique(launches, return_inverse=True, return_counts=True)
-        is_inside = (operations.kernel_column("name_id")[: launches.size] == GRAPH_NAME_ID) | (
-            n[own] > 1
-        )  # a CUDA graph
-        code = "backward-in-graphs" if 2 * length[is_inside].sum() > length.sum() else "no-backward"
+        is_whole = operations.kernel_column("name_id")[: launches.size] == GRAPH_NAME_ID
+        in_graphs = length[is_whole | (n[own] > 1)].sum()  # or several kernels of one launch
+        code = "backward-in-graphs" if 2 * in_graphs > length.sum() else "no-backward"
         problems.append(problem(code, process_id=events.process_id))
     return digest, problems
 

@@ -185,9 +185,8 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
     label, section = f"Collectives in the order of {whole}", "Collectives"
     drawn = ("seq", "collective", "n_steps", "transfer", "duration", "longest", "n_waits")
     data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn}
-    data["axis"] = f"place in {whole.replace('a ', 'the ')}" + f" ({medians.n_left_out} shorter left out)" * (
-        medians.n_left_out > 0
-    )
+    data["axis"] = f"place in {whole.replace('a ', 'the ')}"
+    data["axis"] += f" ({medians.n_left_out} shorter left out)" if medians.n_left_out else ""
     colours = [("transfer", "transfer")] * any(row["transfer"] for row in rows)
     colours += [("waiting", "longest wait of a rank")] * any(row["longest"][0][1] for row in rows if row["longest"])
     colours += [("untold", "duration: transfer and waiting not known")] * any(row["transfer"] is None for row in rows)

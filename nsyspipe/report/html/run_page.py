@@ -201,7 +201,7 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
     if run.is_capture:
         whole, over = "the capture", "from the first operation to the end of the last"
     elif n_steps(run) == 1:
-        over = "of the one in the figures"
+        over = "the only one in the figures"
     medians = charts.collective_medians(run.collectives(), whole)
     collectives = charts.collective_charts(medians, whole)
     has_comm = bool(collectives)
