@@ -230,6 +230,35 @@ def test_findings_of_one_cause_stand_together_in_the_order_of_the_best():
     ]  # fmt: skip
 
 
+def test_the_list_says_its_order_and_below_it_why_a_gain_is_not_known(steady_run, monkeypatch):
+    refused = '{"replay_refused": "hosts are slow"}'
+    rows = [("launch-bound", 5e7, None, "x"), ("grad-copy", 3e7, None, "y", refused), ("sync-bound", 2e7, None, "z"), ("slow-link", None, None, "w")]  # fmt: skip
+    monkeypatch.setattr(page_of_run, "findings_of", lambda _: told(rows, 1e8))
+    said = " ".join(re.sub(r"<[^>]+>", "", run_page(steady_run).replace(read_asset(LIBRARY), "")).split())
+    assert "overlap. Grouped by cause, each group where its first one stands in that order." in said
+    # The two of idle devices stand first; of 3 the reason is told below, and the last has no bound.
+    assert "No likely gain is told of 3: hosts are slow." in said
+    assert (said.count("likely: not known"), said.count("not bounded in ms")) == (2, 1)
+
+
+def test_of_kernels_of_one_graph_launch_no_range_tells_backward(real):
+    problems = {
+        row["code"]: row["fix"] for row in load(sorted(real.glob("2gpu-graph-node_[0-9].sqlite")), jobs=1).problem_rows
+    }
+    assert ("no-backward" in problems, problems["backward-in-graphs"]) == (
+        False,
+        "capture some steps without CUDA graphs",
+    )
+
+
+@pytest.mark.parametrize(("slowdown", "n"), [(0.146, 1), (None, 0)])
+def test_below_kernels_stands_what_slower_means_where_any_is(slowdown, n, steady_run, monkeypatch):
+    costs = steady_run.costs().to_pylist()
+    rows = schema.COSTS.from_rows([row | {"slowdown_ratio": slowdown, "n_slowed": 3} for row in costs])
+    monkeypatch.setattr(type(steady_run), "costs", lambda _: rows)
+    assert run_page(steady_run).count("Slower beside comm: over the whole capture") == n
+
+
 def test_of_one_step_and_one_rank_nothing_is_said_of_others(tmp_path):
     builder = TraceBuilder().env(RANK=0).gpu()
     for at in (0, 1000):
