@@ -38,11 +38,12 @@ _KINDS = """
     device-clock-unknown (warning): the clock of {device} may be apart from its host's by {ms} ms, more than a step: why it idles is null -> <ONE_CLOCK>
     no-backward (warning): no backward range inside the steps: hidden by backward is null
         -> wrap loss.backward() in an NVTX range named 'backward', or name yours with --backward REGEX
+    backward-in-graphs (warning): steps run as CUDA graphs, inside which phases cannot be told: hidden by backward is null -> capture some steps without CUDA graphs
     backward-by-thread (info): no range says when backward runs: it is taken to be what autograd's thread launches while the training loop's
         launches nothing -> wrap loss.backward() in an NVTX range named 'backward'
     backward-by-operators (info): no range says when backward runs: it is taken to be what autograd's operators launch
         -> wrap loss.backward() in an NVTX range named 'backward'
-    steps-by-repetition (info): no range marks steps: they are what launches repeat, {n_units} times {n_launches} of them (agreement of {key} {agreement}, 1 if exact)
+    steps-by-repetition (info): no range marks steps: a step is a stretch of launches that repeats, {n_units} times {n_launches} launches ({key} agree to {agreement}, 1 is exact)
         -> <ANNOTATE>
     steps-without-optimizer (info): neither a kernel's name nor a range tells the optimizer in each step: a step is what repeats as a whole and has a
         backward pass, and may be one micro-batch of several, or several steps of which one differs -> --steps N, about how many were captured; or <ANNOTATE>
@@ -64,7 +65,7 @@ _KINDS = """
     step-missing (warning): no window of step {step} on rank {missing}: left out of figures across ranks
         -> start and stop the capture at the same step on every rank
     steps-missing-on-rank (warning): no step range matches on this rank -> check the --step pattern against this report
-    step-without-window (info): step ranges that are in no figure, as no kernel launched in them begins after the step before has begun: {n}
+    step-without-window (info): step ranges left out of all figures: {n}; no kernel launched in them starts later than the step before does, so that it has no time of its own on the device
     dropped-operations (warning): device operations that end before they start or have no time: {n}, left out -> <EXPORT_ALL>
     dropped-ranges (info): {n} NVTX ranges end before they start: left out
     graphs-as-a-whole (warning): CUDA graphs were captured as a whole and count as compute: what ran inside {n} launches of the report is not seen,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from typing import Any, TypeAlias
 
-from nsyspipe.report.units import absent, in_one_unit, ms_text
+from nsyspipe.report.units import absent, in_one_unit, ms_text, percent_text
 
 Block: TypeAlias = "Sentence | Facts | Heading | Items | Troubles | Notes | Table | Tiles"
 Cell: TypeAlias = "str | Bar | Word | Track"
@@ -163,8 +163,8 @@ def barred(
     rows: Sequence[Any], heading: str, value: Callable[[Any], float | None], category: str, hint: str | None = None,
     *, write: Callable[[float | None], str] = ms_text, unit: str = "",
 ) -> Field:  # fmt: skip
-    """Return a column of figures with bars, the longest as long as the column; none where the figure is null or 0."""
-    most = max((value(row) or 0 for row in rows), default=0)
+    """Return a column of figures with bars, the longest, of ratios 100 %, as long as the column; none where one is null or 0."""
+    most = 1 if write is percent_text else max((value(row) or 0 for row in rows), default=0)
 
     def cell(row: Any) -> Cell:  # noqa: ANN401 - any row
         figure = value(row)

@@ -28,6 +28,7 @@ _CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size"
 _OF_STAGES = "in the bubble, or for one that launches late"  # what stages of a pipeline wait for
 _OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
 _WHOLE = "the whole array, as nccl-tests counts"
+SLOWER = "over the whole capture, skipped steps too: against equal kernels that ran beside none; in brackets how many were compared"
 _SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for one at the start of a cell
 
@@ -86,7 +87,7 @@ def _kernels(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
         *([Field("phase", of("phase"), "word", from_width=_USUAL)] if any(row["phase"] for row in rows) else []),
         calls,
         barred(rows, "beside\ncomm", itemgetter("beside_comm_ratio"), "hidden", "share of its time with communication under way", write=percent_text),
-        Field("slower beside\ncomm (all steps)", slowdown, hint="over the whole capture, skipped steps too: against equal kernels that ran beside none; in brackets how many were compared", from_width=_WIDE),
+        Field("slower beside\ncomm (all steps)", slowdown, hint=SLOWER, from_width=_WIDE),
     ]  # fmt: skip
 
 

@@ -33,7 +33,7 @@ _LABELS = {
     "is_wait_included": "holds waiting that is not known",
     "is_estimate": "an estimate", "judged_idle_blocked": "idle blocked, rank waited for", "judged_idle_input": "idle input, rank waited for",
     "judged_idle_launch": "idle launch, rank waited for",
-    "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "left if transfers take no time, replayed", "limit_rank": "rank that the bound is of", "link_nominal": "nominal bandwidth of the link", "longer_window": "step shorter than the slowest rank's by",
+    "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "stays if transfers take no time (by a replay)", "limit_rank": "rank that the bound is of", "link_nominal": "nominal bandwidth of the link", "longer_window": "step shorter than the slowest rank's by",
     "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute_at_most": "compute beside communication, at most", "overlap_compute": "compute beside communication",
     "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_conditional": "gain of the replay, if so", "replay_limit": "gain of the replay, a limit", "replay_refused": "not replayed",
     "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
@@ -199,14 +199,14 @@ def is_little(findings: Sequence[Finding]) -> bool:
     return 0 < max((one.share for one in findings), default=0.0) < _LITTLE
 
 
-def order_notes(findings: Sequence[Finding], of_group: str = "") -> list[str]:
-    """Return in which order findings stand, in groups or not, and at last that their bounds do not add up."""
+def order_notes(findings: Sequence[Finding]) -> list[str]:
+    """Return in which order findings stand, and at last that their bounds do not add up."""
     by = "likely where it is known, else by up to" if any(one.expected for one in findings) else "up to"
     if_so = " (if so: over that link)" * any(one.is_conditional and one.expected for one in findings)
     lasts = {"bounds that may hold waiting": "is_wait_included", f"conditional ones{if_so}": "is_conditional"}
     bounds = [one for one in findings if one.share and (one.is_conditional or one.is_limit or not one.expected)]
     there = (those for those, name in lasts.items() if any(getattr(one, name) for one in bounds))
-    notes = [f"largest first, by {by}", *(f"{those} last{of_group}" for those in there)]
+    notes = [f"largest first, by {by}", *(f"{those} last" for those in there)]
     names = {one.id for one in findings}
     late = next((at for at, one in enumerate(findings) if one.id == STRAGGLER), 0)
     is_behind = any(one.id in OF_HOSTS and one.worth < findings[late].worth for one in findings[:late])

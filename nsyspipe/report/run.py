@@ -43,13 +43,14 @@ _CAUSES = {
     "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
     **dict.fromkeys(("comm_share", "exposed_comm_share", "overlap_ratio"), _NO_COMM),
     "backward_overlap_ratio": (
-        "comm-in-graphs", "no-comm-kernels", "no-backward", "comm-between-steps", "no-steps", "no-nvtx", "no-nvtx-ranges", "no-launches", "no-kernels",
+        "backward-in-graphs", "comm-in-graphs", "no-comm-kernels", "no-backward", "comm-between-steps", "no-steps", "no-nvtx", "no-nvtx-ranges", "no-launches", "no-kernels",
     ),
     "wait_share": (
         "comm-between-steps", "different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM,
         "ranks-missing", "ranks-not-captured", "ranks-not-read",
     ),
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
+    "idle_causes": ("no-kernels", "no-memcpy", "no-memset", "device-clock-unknown", "no-launches"),
     "exposed_memory_share": ("comm-in-graphs", "graphs-as-a-whole", "no-memcpy", "no-memset", "no-kernels"),
 }  # fmt: skip
 _NOT_KNOWN = "not known"
@@ -138,7 +139,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
             f"that is {ms_text(words.mean_step_ns(summary))}{', of each step the slowest rank' * (run.header.n_ranks > 1)}"
         ],
         "backward_overlap_ratio": words.backward_source(run),
-        "exposed_memory_share": [f"DtoD copies, hidden or not: {ms_text(dtod)}"],
+        "exposed_memory_share": [f"DtoD copies alone, hidden or not: {ms_text(dtod)}"],
     }
     tiles = []
     for name in names:
@@ -148,10 +149,13 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
         figure = FIGURES.get(name)
         label, meaning = (figure.short, figure.meaning) if figure else ("gradient copies", "")
         meaning = meaning.replace("step time,", "the capture,") if run.is_capture else meaning
-        meaning = "; ".join([meaning, *more.get(name, ())])
+        if name == "step_time_ns":  # of one rank, and of one step, as far as there are more
+            parts = zip(meaning.split(", "), (run.header.n_ranks, summary["n_summary_steps"]), strict=True)
+            meaning = ", ".join(part for part, n in parts if n != 1)
+        meaning = "; ".join(filter(None, [meaning, *more.get(name, ())]))
         missing, time = None, ""
         if (name in RATIOS or name in _STEPS) and summary[name] is None:
-            missing, meaning = _why_null(name, run, summary)
+            missing, meaning = why_null(name, run, summary)
         elif name in RATIOS:
             unseen = words.unseen_idle(run) if name == "idle_share" else ""
             time = f"{'at least ' if unseen else ''}{ms_text(pc.mean(breakdown[RATIOS[name][0]]).as_py())}"
@@ -161,7 +165,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
     return tiles
 
 
-def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, str]:
+def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, str]:
     """Return what stands for a figure that is null: a dash where nothing could have been recorded; and why."""
     if figure == "wait_share" and run.header.n_ranks == 1 == (run.header.world_size or 1):
         return "\N{EN DASH}", "one rank: there is nobody to wait for"
@@ -182,7 +186,7 @@ def without_waits(run: Run) -> str:
     summary = run.summary().to_pylist()[0]
     if summary["wait_share"] is not None and summary["comm_share"]:
         return "Not known: who is late is counted in each step, and there are no steps."
-    missing, why = _why_null("wait_share", run, summary)
+    missing, why = why_null("wait_share", run, summary)
     return f"{f'Not known: {why}' if missing == _NOT_KNOWN else why.capitalize()}."
 
 

@@ -134,7 +134,7 @@ def gain_text(findings: Sequence[Finding], *, is_whole: bool = True) -> list[str
     if clear and first not in clear:
         more = [f"Largest clear gain of those replayed: {clear[0].action}: likely {clear[0].gain}."]
     elif not (clear or little or all(one is first for one in replayed)):
-        more = ["None of those replayed is a clear gain."]
+        more = ["No change that was replayed is a clear gain."]
     # Of what rests on what was not recorded the first; only what links the GPUs is such.
     for one in [one for one in bounded if one is not first and one.is_conditional and one.share > first.worth][:1]:
         then = f", then likely {one.gain}" if one.expected else ""

@@ -175,7 +175,12 @@ def digest_process(
         code = "comm-between-steps" if n_comm else "launches-between-steps"
         problems.append(problem(code, process_id=events.process_id, percent=f"{100 * share:.0f}", n_comm=n_comm))
     if not phases["backward"].starts.size and events.has_launches:
-        problems.append(problem("no-backward", process_id=events.process_id))
+        length = (operations.kernel_end - operations.kernel_start)[: launches.size]
+        _, own, n = np.unique(launches, return_inverse=True, return_counts=True)
+        is_whole = operations.kernel_column("name_id")[: launches.size] == GRAPH_NAME_ID
+        in_graphs = length[is_whole | (n[own] > 1)].sum()  # or several kernels of one launch
+        code = "backward-in-graphs" if 2 * in_graphs > length.sum() else "no-backward"
+        problems.append(problem(code, process_id=events.process_id))
     return digest, problems
 
 

@@ -149,14 +149,16 @@ def _phases(report: Examined) -> Answer:
         return _lack("no-launches", _NO_CALLS)
     counts = report.phase_counts
     has_backward = "backward" in dict(counts)
-    if report.family is not None and has_backward and not report.has("no-backward"):
+    lacking = next(filter(report.has, ("backward-in-graphs", "no-backward")), None)
+    if report.family is not None and has_backward and lacking is None:
         return Answer(YES, counts)
     for code, text in BACKWARD_SOURCES.items():
         if report.has(code):
             n_steps = sum(one.windows.num_rows for one in report.digest.processes)
             return Answer(PARTLY, ((text, n_steps), *counts), fix=report.fix_of(code))
     text = "" if counts else "no NVTX range is named like a phase"
-    return Answer(PARTLY if counts else NO, counts, text, report.fix_of("no-steps" if has_backward else "no-backward"))
+    fix = report.fix_of("no-steps" if has_backward else lacking or "no-backward")
+    return Answer(PARTLY if counts else NO, counts, text, fix)
 
 
 def _kernels(report: Examined) -> Answer:

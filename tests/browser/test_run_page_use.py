@@ -75,6 +75,16 @@ def test_pointing_at_a_bar_of_the_timeline_names_it(timeline):
         assert f"{value:,} ns".replace(",", " ") in text
 
 
+def test_a_bar_of_several_kernels_has_no_one_name(timeline):
+    name_of = (
+        "([lane, index]) => nsyspipe.timeline.nameOf({ names: ['gemm'] }, lane, { name: [0, 0], n: [919, 1] }, index)"
+    )
+    found = [
+        timeline.page.evaluate(name_of, one) for one in (["compute", 0], ["compute", 1], ["comm", 0], ["phase", 0])
+    ]
+    assert found == ["919 kernels", "gemm", "919 operations", "gemm"]
+
+
 def test_a_collective_that_is_pointed_at_is_outlined_on_every_rank(timeline):
     longest(timeline, "comm")
     timeline.wait("""(() => {
@@ -132,7 +142,7 @@ def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_pa
     assert (bar["wait"], "exposed" in text, "waiting" in text) == (None, True, False)
 
 
-# Of each rank how many ns one line of its lane's pixels shows of each colour; what is least busy is a tenth opaque.
+# Of each rank how many ns one line of its lane's pixels shows of each colour; what is least busy is a quarter opaque.
 SHOWN = """([lane, line, ...colours]) => {
   const data = nsyspipe.data("timeline"), { layout, TOP } = nsyspipe.timeline, canvas = document.querySelector("#chart-timeline canvas");
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
@@ -151,7 +161,7 @@ def shown(ground, colours, pixels, pixel_ns):
     strength = over @ ways.T / (ways**2).sum(axis=1)
     off = np.linalg.norm(over[:, None] - strength[:, :, None] * ways, axis=2)
     nearest = off.argmin(axis=1)[:, None] == np.arange(len(ways))
-    return (nearest * np.maximum(strength - 0.1, 0) / 0.9).sum(axis=0) * pixel_ns
+    return (nearest * np.maximum(strength - 0.25, 0) / 0.75).sum(axis=0) * pixel_ns
 
 
 @pytest.mark.parametrize("name", ["2gpu-graph-node", "fsdp-4gpu", "ddp-4gpu-shm-powersgd", "2gpu-pp", "2gpu-tp"])

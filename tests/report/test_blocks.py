@@ -99,6 +99,10 @@ def test_what_was_not_recorded_is_a_dash_and_has_no_bar():
     rows = [{"a": 4_000_000}, {"a": None}, {"a": 1_000_000}]
     field = kinds.barred(rows, "time", lambda row: row["a"], "idle")
     assert [getattr(field.cell(row), "share", None) for row in rows] == [1.0, None, 0.25]
+    ratios = kinds.barred(
+        rows, "share", lambda row: row["a"] and row["a"] / 10_000_000, "hidden", write=units.percent_text
+    )
+    assert [getattr(ratios.cell(row), "share", None) for row in rows] == [0.4, None, 0.1]  # of 100 %
     assert kinds.of("a")(rows[1]) == "-"
 
 

@@ -90,9 +90,10 @@ def test_every_rank_of_a_step_is_told_and_their_median():
     assert many["median_wall_ns"] == 119.5
 
 
-def row(step, seq, rank, *, wait=0, transfer=10, length=10, kind="all_reduce", n_bytes=None, **more):  # fmt: skip
+def row(step, seq, rank, *, wait=0, transfer=10, length=None, kind="all_reduce", n_bytes=None, **more):  # fmt: skip
     known = {"wait_ns": wait, "transfer_ns": None if wait is None else transfer, "message_bytes": n_bytes}
     known |= {"collective": kind, "busbw_bytes_per_s": None if n_bytes is None else 2e9}
+    length = max(10, wait or 0) if length is None else length
     return collective(0, length, seq, step, rank, is_matched=wait is not None, **known, **more)
 
 
@@ -115,6 +116,8 @@ def charts(*rows):
       {"seq": 2, "collective": "all_reduce", "n_steps": 2, "duration": 6.0}]),
     # No rank waits longer than the longest of them takes.
     ([row(0, 0, 0, wait=1, length=2), row(0, 0, 1, wait=8, length=9), row(0, 0, 2, length=2)], [{"duration": 9.0, "longest": [(1, 8.0), (0, 1.0), (2, 0.0)]}]),
+    # The root of a broadcast ends before the last rank starts, 5 ns behind it: it waits as long as it lasts.
+    ([row(0, 0, 0, wait=5, length=2, kind="broadcast"), row(0, 0, 1, length=3, kind="broadcast")], [{"duration": 3.0, "longest": [(0, 2.0), (1, 0.0)]}]),
     # What is not matched has its duration only; what is outside of the figures does not count.
     ([row(0, 0, 0, wait=None, length=70)], [{"duration": 70.0, "transfer": None, "wait": {0: None}}]),
     ([row(0, 0, 0, in_summary=False)], []),
@@ -131,6 +134,10 @@ def test_of_many_collectives_the_longest_are_kept_in_order_and_of_very_many_rows
     found = medians(row(0, 0, 0, length=90), row(0, 1, 0, length=10), row(0, 2, 0, length=50))
     assert [one["seq"] for one in found.rows] == [0, 2]
     assert found.note == "The one step of the figures; the 2 longest of 3 collectives."
+    assert module.collective_charts(found)[0].data["axis"] == "place in the step (1 shorter left out)"
+    rows = schema.COLLECTIVES.from_rows([row(0, seq, 0) for seq in range(3)])
+    capture = module.collective_medians(rows, "the capture")
+    assert capture.note == "The 2 longest of the 3 collectives that were captured."
     monkeypatch.setattr(module, "_MOST_ROWS", 4)
     found = medians(*(row(step, 0, 0, wait=step) for step in range(8)))
     assert found.rows[0]["wait"][0] == 3.0  # every other step: 0, 2, 4, 6, whose median is 3

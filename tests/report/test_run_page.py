@@ -24,6 +24,7 @@ from nsyspipe.report.words import troubles
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
 from tests.build.plain_steps import plain_run
+from tests.build.tools import run_of
 from tests.build.trace import TraceBuilder, steady_rank
 
 
@@ -159,6 +160,7 @@ def test_no_two_figures_of_a_finding_have_one_name(name, real):
     ("unset NCCL_P2P_DISABLE <b>", "unset <code>NCCL_P2P_DISABLE</code> &lt;b&gt;"),
     ("lower DDP(bucket_cap_mb=...)", "lower <code>DDP(bucket_cap_mb=...)</code>"),
     ("or pass --ipc=host", "or pass <code>--ipc=host</code>"),
+    ("as --step none asks for", "as <code>--step none</code> asks for"),
     ("avoid .item(), set A_CONF=x_y:True.", "avoid <code>.item()</code>, set <code>A_CONF=x_y:True</code>."),
 ])  # fmt: skip
 def test_what_is_to_be_typed_is_code(text, marked):
@@ -204,7 +206,7 @@ UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}
     ([("a", 35e6, None, "lower x", '{"replay_limit_ns_per_step": 9e6}')], 645e6,
      "To change first: lower x: up to 35.00 ms (5.4 %) of each step, 9.000 ms (1.4 %) if all of it were hidden (replay)."),
     ([("a", 35e6, None, "x"), ("b", 20e6, 3e6, "y", UNCLEAR)], 645e6,
-     "To change first: x: up to 35.00 ms (5.4 %) of each step. None of those replayed is a clear gain."),
+     "To change first: x: up to 35.00 ms (5.4 %) of each step. No change that was replayed is a clear gain."),
     ([("a", 2e7, None, "x", '{"replay_refused": "hosts are slow"}')], 1e8,
      "To change first: x: up to 20.00 ms (20.0 %) of each step."),
     # What is larger stands behind, as what exposes communication does behind what lessens it; little is all of it.
@@ -226,6 +228,45 @@ def test_findings_of_one_cause_stand_together_in_the_order_of_the_best():
         ("communication and late ranks", ["slow-link", "single-bucket"]), ("copies", ["grad-copy"]),
         ("idle devices", ["input-bound"]), ("others", ["unheard-of"]),
     ]  # fmt: skip
+
+
+def test_the_list_says_its_order_and_below_it_why_a_gain_is_not_known(steady_run, monkeypatch):
+    refused = '{"replay_refused": "hosts are slow"}'
+    rows = [("launch-bound", 5e7, None, "x"), ("grad-copy", 3e7, None, "y", refused), ("sync-bound", 2e7, None, "z"), ("slow-link", None, None, "w")]  # fmt: skip
+    monkeypatch.setattr(page_of_run, "findings_of", lambda _: told(rows, 1e8))
+    said = " ".join(re.sub(r"<[^>]+>", "", run_page(steady_run).replace(read_asset(LIBRARY), "")).split())
+    assert "overlap. Grouped by cause, each group where its first one stands in that order." in said
+    # The two of idle devices stand first; of 3 the reason is told below, and the last has no bound.
+    assert "No likely gain is told of 3: hosts are slow." in said
+    assert (said.count("likely: not known"), said.count("not bounded in ms")) == (2, 1)
+
+
+def test_of_kernels_of_one_graph_launch_no_range_tells_backward(real):
+    problems = {
+        row["code"]: row["fix"] for row in load(sorted(real.glob("2gpu-graph-node_[0-9].sqlite")), jobs=1).problem_rows
+    }
+    assert ("no-backward" in problems, problems["backward-in-graphs"]) == (
+        False,
+        "capture some steps without CUDA graphs",
+    )
+
+
+@pytest.mark.parametrize(("slowdown", "n"), [(0.146, 1), (None, 0)])
+def test_below_kernels_stands_what_slower_means_where_any_is(slowdown, n, steady_run, monkeypatch):
+    costs = steady_run.costs().to_pylist()
+    rows = schema.COSTS.from_rows([row | {"slowdown_ratio": slowdown, "n_slowed": 3} for row in costs])
+    monkeypatch.setattr(type(steady_run), "costs", lambda _: rows)
+    assert run_page(steady_run).count("Slower beside comm: over the whole capture") == n
+
+
+def test_of_one_step_and_one_rank_nothing_is_said_of_others(tmp_path):
+    builder = TraceBuilder().env(RANK=0).gpu()
+    for at in (0, 1000):
+        builder.range(at, at + 900, f"step {at // 1000}").kernel(at + 100, at + 950, launch=at + 10)
+    said = re.sub(r"<[^>]+>", "", run_page(run_of(tmp_path, builder)).replace(read_asset(LIBRARY), ""))
+    assert "the only one in the figures." in said
+    for words in ("slowest rank", "median over steps", "closest to the median", "mean of the steps"):
+        assert words not in said.partition("Definitions")[0]
 
 
 def test_a_straggler_board_counts_per_step():
@@ -251,18 +292,30 @@ def test_of_graphs_that_were_captured_as_a_whole_the_page_says_that_hardly_anyth
     what = "Hardly anything could be judged, as communication is not known; fix: capture with nsys profile"
     assert f"{what} --cuda-graph-trace=node." in said
     assert (
-        said.count("CUDA graphs were captured as a whole; capture with --cuda-graph-trace=node") == 7
+        said.count("CUDA graphs were captured as a whole; capture with --cuda-graph-trace=node") == 6
     )  # tiles, and who waits
+    # What no flag brings is not promised, nor is a range inside of a graph; and what is known is a least.
+    assert "steps run as CUDA graphs, inside which phases cannot be told; capture" not in said
+    assert "capture some steps without CUDA graphs" in said
+    assert "wrap loss.backward()" not in said
+    assert "≥ 1.8" in said
+    assert "Why devices idle is not known: the clock of the device may be apart" in said
+    assert "exposed and waiting" not in said
     steps = json.loads(re.search(r'id="data-step-columns">(.*?)</script>', text)[1])["parts"]
     assert {name for name, parts in steps.items() if any(parts)} == {"idle"}
 
 
 def test_causes_of_idle_time_are_sorted_and_zeros_left_out():
-    causes = dict.fromkeys((f"{name}_per_step" for name in schema.IDLE_CAUSES), 0.0)
-    found = idle_table(causes | {"idle_launch_ns_per_step": 1e6, "idle_input_ns_per_step": 3e6, "idle_share": 0.2})
-    # 4 ms are 20 % of the step: 3 ms are 15 %, 1 ms is 5 %.
+    def found_of(whole="step", **causes):
+        row = dict.fromkeys(schema.IDLE_CAUSES, 0) | causes
+        return idle_table(pa.table({name: [ns] for name, ns in row.items()} | {"wall_ns": [20 * 10**6]}), whole=whole)
+
+    found = found_of(idle_launch_ns=10**6, idle_input_ns=3 * 10**6)
+    # Of a step of 20 ms 3 ms are 15 %, 1 ms is 5 %.
     assert [(row[0], row[2]) for row in found.rows] == [("input", "15.0 %"), ("launch", "5.0 %")]
-    assert idle_table(causes | {"idle_share": 0.0}) is None
+    assert found_of() is found_of(idle_launch_ns=None) is None
+    capture = found_of("capture", idle_launch_ns=10**6)  # which has no mean per step
+    assert [one.heading for one in capture.columns][1:3] == ["idle per capture", "of the capture"]
 
 
 def test_links_that_are_alike_are_one_row():

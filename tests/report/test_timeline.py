@@ -54,10 +54,13 @@ SHOWN = {"start": [20], "length": [40], "name": [0]}
     # Waiting that is not known is left out, and none at all is kept.
     ([bar("comm", 1020, 1060, exposed=40)], "comm", SHOWN | {"exposed": [40]}, []),
     ([bar("comm", 1020, 1060, exposed=40, wait=0)], "comm", SHOWN | {"exposed": [40], "wait": [0]}, ["transfer"]),
+    # Phases have a colour each, in the order of a loop.
+    ([bar("phase", 1020, 1060, "optimizer"), bar("phase", 1000, 1020, "forward")], "phase", {"start": [20, 0], "length": [40, 20], "name": [0, 1]}, ["forward", "optimizer"]),
 ])  # fmt: skip
 def test_a_lane_holds_what_is_known_of_its_bars_and_the_legend_what_has_colour(bars, lane, columns, legend):
-    ranks = drawn(*bars)["ranks"]
-    assert (ranks[0]["lanes"][lane], [category for category, _ in lane_legend(ranks)]) == (columns, legend)
+    found = drawn(*bars)
+    told = [category for category, _ in lane_legend(found["ranks"], found["names"])]
+    assert (found["ranks"][0]["lanes"][lane], told) == (columns, legend)
 
 
 def test_the_longest_stretch_without_compute_is_that_of_the_slowest_rank():

@@ -327,7 +327,7 @@ def agreed(run, *arguments, **options):
     found = {name: one.status for name, one in answers.items()}
     problems = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
     figures, sizes = run.summary().to_pylist()[0], run.collectives()["message_bytes"]
-    has_phases = not {"no-backward", "no-launches"} & {*problems} and not run.is_capture
+    has_phases = not {"no-backward", "backward-in-graphs", "no-launches"} & {*problems} and not run.is_capture
     for claim, fact in (
         (found["steps"] == "no", run.is_capture),
         (found["phases"] == "yes", has_phases),

@@ -49,7 +49,7 @@ def test_figures_are_those_of_marked_steps_and_the_source_is_said(tmp_path, oper
     assert (bare.header.steps_from, marked.header.steps_from) == ("repetition", "ranges")
     assert {"steps-by-repetition", f"backward-by-{source}"} <= set(codes(bare))
     (message,) = {row["message"] for row in bare.problems.to_pylist() if row["code"] == "steps-by-repetition"}
-    assert "6 times 4 of them (agreement of names and grids 1.000" in message
+    assert "6 times 4 launches (names and grids agree to 1.000" in message
 
 
 def test_how_much_the_steps_leave_out_is_said_where_it_is_more_than_the_ends_of_a_capture(tmp_path):
@@ -126,7 +126,7 @@ def test_steps_of_which_only_collectives_and_optimizer_are_alike_are_said_to_be(
         builder.nccl(at + 400, at + 480, launch=at + 80).kernel(at + 500, at + 510, OPTIMIZER, launch=at + 95)
     run = run_of(tmp_path, builder)
     assert run.summary()["n_steps"].to_pylist() == [8]
-    assert "agreement of collectives and optimizer 1.000" in problem_of(run, "steps-by-repetition")["message"]
+    assert "collectives and optimizer agree to 1.000" in problem_of(run, "steps-by-repetition")["message"]
 
 
 def test_stages_of_a_pipeline_repeat_each_their_own_and_are_the_same_steps(tmp_path):
@@ -147,7 +147,7 @@ def test_stages_of_a_pipeline_repeat_each_their_own_and_are_the_same_steps(tmp_p
     found = {rank: [row["step"] for row in run.steps().to_pylist() if row["rank"] == rank] for rank in range(2)}
     assert found == {0: [0, 1, 2, 3, 4, 5], 1: [-1, 0, 1, 2, 3, 4, 5]}
     messages = [row["message"] for row in run.problems.to_pylist() if row["code"] == "steps-by-repetition"]
-    assert ["6 times 6 of them" in messages[0], "7 times 9 of them" in messages[1]] == [True, True]
+    assert ["6 times 6 launches" in messages[0], "7 times 9 launches" in messages[1]] == [True, True]
 
 
 def test_an_optimizer_inside_backward_does_not_make_the_loop_the_backward_pass(tmp_path):

@@ -169,7 +169,7 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
     bars, windows = (pa.concat_tables(of_sides).combine_chunks() for of_sides in (bars_of, window_of))
     data = timeline_data(bars, windows, windows["rank"].to_pylist(), []) or {}
     ranks = [row | {"rank": f"{rank} of the {side}"} for row, (side, _, rank) in zip(data["ranks"], steps, strict=True)]
-    table = timeline_table(bars, windows)
+    table, colours = timeline_table(bars, windows), lane_legend(ranks, data["names"])
     rows = [[*step, *row[1:]] for step, row in zip(steps, table.rows, strict=True)]
     columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *table.columns[1:]]
     first = ", in its first capture" if difference.has_spread_between_captures else ""
@@ -180,7 +180,7 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
     )
     label, table = "Timelines of one step of each side", Table("Timelines of both sides", columns, rows)
     data |= {"titles": [*titles], "ranks": ranks}
-    return Chart("timelines", _TIMELINES, label, 120, data, table, caption, lane_legend(ranks), has_zoom=True)
+    return Chart("timelines", _TIMELINES, label, 120, data, table, caption, colours, has_zoom=True)
 
 
 def _drawn(name: str, side: Side, place: int) -> _Drawn | None:

@@ -24,10 +24,10 @@ _PARTS = (
     ("compute", "compute alone", "compute without communication under way"),
     ("hidden", "hides communication", "compute with communication under way"),
     ("exposed", "exposed communication", "communication beside no compute"),
-    ("copies", "exposed copies", "copies beside neither compute nor communication"),
+    ("copies", "exposed copies", "copies and memsets beside neither compute nor communication"),
     ("idle", "idle", "nothing runs"),
 )
-_WITHOUT_COMM = (("compute", "compute", ""), ("copies", "exposed copies", "copies beside no compute"), _PARTS[-1])
+_WITHOUT_COMM = (("compute", "compute", ""), ("copies", "exposed copies", "copies and memsets beside no compute"), _PARTS[-1])  # fmt: skip
 _DRAWN = ("step", "rank", "wall_ns", "fastest_rank", "fastest_wall_ns", "median_wall_ns", "walls_ns", "mark")
 _SUMMED = (
     "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
@@ -184,7 +184,9 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
     ]  # fmt: skip
     label, section = f"Collectives in the order of {whole}", "Collectives"
     drawn = ("seq", "collective", "n_steps", "transfer", "duration", "longest", "n_waits")
-    data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn} | {"whole": whole}
+    data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn}
+    data["axis"] = f"place in {whole.replace('a ', 'the ')}"
+    data["axis"] += f" ({medians.n_left_out} shorter left out)" if medians.n_left_out else ""
     colours = [("transfer", "transfer")] * any(row["transfer"] for row in rows)
     colours += [("waiting", "longest wait of a rank")] * any(row["longest"][0][1] for row in rows if row["longest"])
     colours += [("untold", "duration: transfer and waiting not known")] * any(row["transfer"] is None for row in rows)
@@ -194,7 +196,7 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
     if len({row["bytes"] for row in sized}) < _SIZES:
         return [order]
     data = {name: [row[name] for row in sized] for name in ("seq", "collective", "bytes", "busbw", "transfer")}
-    caption = "Message size against bus bandwidth. Its figures are in the table of the chart above: Show as table."
+    caption = "Its figures are in the table of the chart above: Show as table."
     label = "Message size and bus bandwidth of each collective"
     return [order, Chart("sizes", section, label, 260, data, None, caption)]
 
@@ -218,6 +220,7 @@ class Medians(NamedTuple):
     rows: list[dict[str, Any]]
     ranks: list[int]
     note: str  # what the figures are medians over, what is left out, and what could not be matched
+    n_left_out: int  # shorter ones, before, between and behind the rows
 
 
 def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
@@ -232,9 +235,12 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
     rows, n_all, n_of_some = _rows(collectives.select(_OF_MEDIANS).filter(in_summary)) if n_rows else ([], 0, 0)
     table = collectives.select(["step", "rank", "is_matched"]).filter(in_summary)
     note = f"Medians over {f'{n_used} of' if n_used < n_steps else 'the'} {n_steps} steps of the figures"
+    n_left_out = n_all - len(rows)
     if n_used == n_steps <= 1:
         note = "The one step of the figures" if whole == "a step" else "All that was captured"
-    if len(rows) < n_all:
+    if n_left_out and whole != "a step":
+        note = f"The {len(rows)} longest of the {n_all} collectives that were captured"
+    elif n_left_out:
         note += f"; the {len(rows)} longest of {n_all} collectives"
     if n_of_some:
         note += f"; {n_of_some} of {n_all} collectives are in some steps only: the n-th of its kind counts as the same in all"
@@ -245,7 +251,7 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
         note += "; transfer and waiting are not known (see Problems)"
     elif len(matched - unmatched) < n_used:
         note += f"; transfer and waiting: the {len(matched)} {'of which some' if matched & unmatched else 'that'} could be matched"
-    return Medians(rows, sorted(table["rank"].unique().to_pylist()), f"{note}.")
+    return Medians(rows, sorted(table["rank"].unique().to_pylist()), f"{note}.", n_left_out)
 
 
 def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
@@ -258,6 +264,9 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:
     nth = places_in_runs(calls["step"].to_numpy() * len(kind.dictionary) + kind.indices.to_numpy())
     table = table.join(calls.append_column("nth", pa.array(nth)), _CALL)
     table = table.append_column(_LENGTH, pc.subtract(table["end_ns"], table["start_ns"]))
+    # What ends before the last rank starts, as a broadcast's root may, waits until its own end only.
+    waited = pc.min_element_wise(table["wait_ns"], table[_LENGTH], skip_nulls=False)
+    table = table.drop_columns("wait_ns").append_column("wait_ns", waited)
     means = [("seq", "mean"), (_LENGTH, "mean"), ("step", "count_distinct")]
     kinds = table.group_by(_NTH, use_threads=False).aggregate(means)
     kinds = kinds.sort_by([(name, "ascending") for name in ("seq_mean", *_NTH)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report import run as run_report, words
 from nsyspipe.report.blocks import Block, Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
-from nsyspipe.report.costs import cost_tables
+from nsyspipe.report.costs import SLOWER, cost_tables
 from nsyspipe.report.findings import Finding, findings_of, of_capture, order_notes
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, Choice, blocks_page
@@ -29,6 +30,7 @@ from nsyspipe.report.run import LOOP, SHARES, host_blocks, key_figures, left_out
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
 from nsyspipe.report.verdict import verdict
 from nsyspipe.run.run import Run
+from nsyspipe.run.work import n_steps
 from nsyspipe.version import __version__
 
 _SCRIPTS = ("step_bars", "timeline_layout", "timeline_draw", "timeline", "step_columns", "collectives")
@@ -38,6 +40,7 @@ _LISTED = 64  # ranks of a table, and hosts
 _FINDING_HEIGHT, _STEPS_HEIGHT = 160, 480  # px, about; the latter of steps, and of what is above the bars of ranks
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
+_ONLY = "the only one"
 _WHOSE_BOUNDS = " Step time is the slowest rank's in each step; a bound is of the rank that decides, the figures above are means over ranks."
 _IDLE_MEANINGS = {
     "input": "the host was in the data phase, or between two steps",
@@ -75,6 +78,8 @@ def run_page(run: Run, top: int | None = None) -> str:
     # What to change, and beside it where time goes; beside a long list steps have room, too.
     n_beside = 0 if run.host_steps().num_rows else 3 if _has_long_list(run) else 2
     costs = {name: replace(one, is_close=True) for name, one in cost_tables(run, top or _SHOWN_COSTS).items()}
+    if (kernels := costs.get(KERNELS)) and any(row[-1] != absent for row in kernels.rows):
+        costs[KERNELS] = replace(kernels, note=" ".join(filter(None, [f"Slower beside comm: {SLOWER}.", kernels.note])))
     return blocks_page(_blocks(run, costs), title, identity, scripts=_SCRIPTS, n_beside=n_beside)
 
 
@@ -109,8 +114,9 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     else:
         unnamed = "No NVTX range inside the steps is named like a phase."
         yield Sentence("Phases are of steps, and there are none." if run.is_capture else unnamed)
-    why = "Devices are never idle." if summary["idle_share"] == 0 else "Why devices idle is not known."
-    yield idle_table(summary, words.unseen_idle(run)) or Sentence(why)
+    _, unknown = run_report.why_null("idle_causes", run, summary)
+    why = "Devices are never idle." if summary["idle_share"] == 0 else f"Why devices idle is not known: {unknown}."
+    yield idle_table(run.breakdown(), words.unseen_idle(run), "capture" if run.is_capture else "step") or Sentence(why)
     if calls := run.idle_calls().to_pylist()[:_SHOWN_CALLS]:
         fields = [Field("call", of("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
         yield table_of("Calls that hosts were blocked in", calls, fields, is_close=True)
@@ -160,10 +166,13 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
     if findings := findings_of(run):
         groups = by_cause(findings)
         if len(findings) > 1:
-            order, whose = "; ".join(order_notes(findings, " of their group")), _WHOSE_BOUNDS * (run.header.n_ranks > 1)
-            how = "Grouped by cause, the group of the first one first; in a group " * (len(groups) > 1) + order
-            yield Sentence(f"{how[:1].upper()}{how[1:]}.{whose}")
+            order, whose = "; ".join(order_notes(findings)), _WHOSE_BOUNDS * (run.header.n_ranks > 1)
+            how = " Grouped by cause, each group where its first one stands in that order." * (len(groups) > 1)
+            yield Sentence(f"{order[:1].upper()}{order[1:]}.{how}{whose}")
         yield Findings(groups)
+        listed = enumerate((one for _, group in groups for one in group), start=1)
+        refused = grouped((one.refused, number) for number, one in listed if one.refused and one.share)
+        yield from (Sentence(f"No likely gain is told of {few(at, len(at))}: {text}.") for text, at in refused.items())
     else:
         nothing = "Nothing found to change."
         if run.is_capture:
@@ -191,6 +200,8 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
     whole, over = "a step", "mean of the steps in the figures"
     if run.is_capture:
         whole, over = "the capture", "from the first operation to the end of the last"
+    elif n_steps(run) == 1:
+        over = "the only one in the figures"
     medians = charts.collective_medians(run.collectives(), whole)
     collectives = charts.collective_charts(medians, whole)
     has_comm = bool(collectives)
@@ -218,7 +229,8 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
         if any(row["transfer"] is not None for row in medians.rows):
             measured = "transfer with all ranks there, and the longest that a rank waits in it for the others"
         yield Sentence(f"In the order of {whole}: {measured}. {medians.note}")
-        yield from collectives
+        sizes: list[Any] = [Sentence("Message size against bus bandwidth, by medians.")] * bool(collectives[1:])
+        yield from (*collectives[:1], *sizes, *collectives[1:])
         hidden = Sentence("Not known: CUDA graphs that were captured as a whole may hold more.")
         yield costs.get(COLLECTIVES, hidden)
         yield Heading("Traffic")
@@ -266,13 +278,14 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
     others = _other_steps(run, data, first)
     data["others"] = [step for _, step, _ in others]
     choices = [
-        _choice(run, "closest to the median", data, bars, listed),
+        _choice(run, _ONLY if n_steps(run) == 1 else "closest to the median", data, bars, listed),
         *(_choice(run, *one, first) for one in others),
     ]
     n_kept, n_ranks = len(data["ranks"]), run.ranks.num_rows
     left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
     label = "Timeline of the capture" if run.is_capture else "Timeline of the step"
-    colours = lane_legend([rank for step in (data, *data["others"]) for rank in step["ranks"]])
+    drawn = (lane_legend(step["ranks"], step["names"]) for step in (data, *data["others"]))
+    colours = [*dict.fromkeys(chain.from_iterable(drawn))]
     chart = Chart("timeline", "Timeline", label, 120, data, None, IS_PAINTED + left_out, colours, has_zoom=True)
     yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])
 
@@ -281,15 +294,17 @@ def _choice(run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: S
     """Return what is to be said of one step, of its bars, and put its collectives to what is drawn of it."""
     step = data["step"]
     data["collectives"] = charts.collective_facts(run.collectives(), step)
-    texts = [] if run.is_capture else [f"Step {step}: {what} of those in the figures."]
+    texts = [] if run.is_capture else [f"Step {step}: {what}{' of those' * (what != _ONLY)} in the figures."]
     if stretch := data["stretch"]:
         length = ms_text(stretch["end"] - stretch["start"])
-        texts.append(f"Dashed: where the slowest rank is longest without compute: {length} on rank {stretch['rank']}.")
+        which, on = ("slowest ", f" on rank {stretch['rank']}") if data["n_ranks"] > 1 else ("", "")
+        texts.append(f"Dashed: where the {which}rank is longest without compute: {length}{on}.")
     drawn = bars.filter(pc.field("lane") == "phase")["name"].to_pylist()
     ran = run.phases().filter((pc.field("step") == step) & (pc.field("device_ns") > 0))["phase"].to_pylist()
     if outside := [phase for phase in LOOP if phase in ran and phase not in drawn]:
         texts.append(
-            f"No bar for {few(outside, len(LOOP))}: the device ran this step's own outside of it; times of it below are of the step beside it."
+            f"No bar for {few(outside, len(LOOP))}: what this step launched in it ran on the device before the step began or after it "
+            "ended there. Times of it under Phases are of what ran during this step, launched in the step before or after."
         )
     return Choice(step, what, texts, timeline_table(bars, run.steps(), listed, is_capture=run.is_capture))
 
@@ -334,25 +349,25 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
     ]  # fmt: skip
     note = (
         "Means per step. Late: of each step the longest that all others waited for one rank, counted for that rank only: one that "
-        "was late by less has 0. Wait caused sums all collectives: one delay counts again in each behind or beside it."
+        "was late by less has 0. Wait caused sums over collectives the time that all others wait for it: its start less the start before it."
     )
     more = f" And {len(rows) - _LISTED} more ranks; --json has all." if len(rows) > _LISTED else ""
     return table_of("Who the others wait for, mean per step", rows[:_LISTED], fields, note + more, is_close=True)
 
 
-def idle_table(summary: Mapping[str, Any], unseen: str = "") -> Table | None:
-    """Return idle time per step by cause, the largest first; None where it is not known."""
-    causes = [(words.idle_cause(name), summary[f"{name}_per_step"]) for name in IDLE_CAUSES]
+def idle_table(steps: pa.Table, unseen: str = "", whole: str = "step") -> Table | None:
+    """Return idle time per step by cause, mean of `steps` or of a capture, the largest first; None where it is not known."""
+    causes = [(words.idle_cause(name), pc.mean(steps[name], skip_nulls=False).as_py()) for name in IDLE_CAUSES]
     rows = sorted(((cause, ns) for cause, ns in causes if ns), key=lambda row: -row[1])
-    idle, share = sum(ns for _, ns in rows), summary["idle_share"]
+    wall = pc.mean(steps["wall_ns"]).as_py()
     fields = [
         Field("cause", itemgetter(0), "text"),
-        barred(rows, "idle per step", itemgetter(1), "idle"),
-        Field("of step time", lambda row: percent_text(share * row[1] / idle if share and idle else None)),
+        barred(rows, f"idle per {whole}", itemgetter(1), "idle"),
+        Field("of the capture" if whole == "capture" else "of step time", lambda row: percent_text(row[1] / wall)),
         Field("meaning", lambda row: _IDLE_MEANINGS[row[0]], "prose"),
     ]
     note = f"At least that: {unseen}." if unseen else None
-    return table_of("Idle by cause, mean per step", rows, fields, note, is_close=True) if rows else None
+    return table_of(f"Idle by cause, mean per {whole}", rows, fields, note, is_close=True) if rows else None
 
 
 def link_table(links: pa.Table) -> Table | None:

@@ -17,7 +17,7 @@ _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be com
 MOST_BARS = 22_400  # more take longer to draw than to understand, and each costs some 25 bytes
 IS_PAINTED = (
     "Fainter is less busy; where colours share a pixel, each shows as often as its share. Operations too close together to "
-    "tell apart are one bar, whose tooltip says how many, and how long it is busy, exposed and waiting, to the nanosecond."
+    "tell apart are one bar, whose tooltip says how many, and its times to the nanosecond."
 )
 _NONE = -1
 _LEAST_STRETCH = 0.01  # of the step: what is shorter is no reason for its length
@@ -26,7 +26,6 @@ _LEGEND = (
     ("compute", "compute", "compute"), (_UNTOLD, _UNTOLD, "kernels: which of them communicate is not known"), ("hidden", "hidden", "communication beside compute"),
     ("exposed", "exposed", "exposed communication"), ("wait", "waiting", "waiting in it"), ("transfer", "transfer", "transfer"),
     ("memory", "copies", "copies"), ("launch", "launch", "launched, not yet started"),
-    ("phase", "backward", "phases of the step, as the device ran them"),
 )  # fmt: skip
 # Heading, lane, and the column of `steps` that is null where the lane was not recorded.
 _BUSY = (
@@ -108,14 +107,16 @@ def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
     return bars | {column: values.to_pylist() for column, values in known.items() if not values.null_count}
 
 
-def lane_legend(ranks: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return what is drawn of any of the ``ranks`` of a timeline: category of the palette, and words."""
+def lane_legend(ranks: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return what is drawn of any of the ``ranks`` of a timeline with these names: category of the palette, and words."""
     lanes = {lane for rank in ranks for lane in rank["lanes"]}
     for bars in (rank["lanes"]["comm"] for rank in ranks if "comm" in rank["lanes"]):
         busy = sum(bars.get("busy", bars["length"]))
         parts = {"hidden": sum(bars.get("exposed", ())), "transfer": sum(bars.get("wait", [busy]))}
         lanes |= {rest for rest, ns in parts.items() if ns < busy}
-    return [(category, words) for lane, category, words in _LEGEND if lane in lanes]
+    phases = {names[at] for rank in ranks if names for at in rank["lanes"].get("phase", {"name": ()})["name"]}
+    legend = [(category, words) for lane, category, words in _LEGEND if lane in lanes]
+    return legend + [(phase, f"{phase} phase") for phase in LOOP if phase in phases]
 
 
 def timeline_table(

@@ -36,7 +36,7 @@ nsyspipe.builders.collectives = (data, palette, { figure }) => {
     grid: { left: 62, right: 14, top: 14, bottom: 44 },
     tooltip: { ...frame.tooltip, trigger: "axis", axisPointer: nsyspipe.shadow(palette), formatter: ([hit]) => tip(hit.dataIndex) },
     dataZoom: isZoomed ? [nsyspipe.insideZoom()] : [],
-    xAxis: nsyspipe.categoryAxis(palette, data.seq.map(String), { name: `place in ${data.whole.replace(/^a /, "the ")}`, nameLocation: "middle", nameGap: 26 }),
+    xAxis: nsyspipe.categoryAxis(palette, data.seq.map(String), { name: data.axis, nameLocation: "middle", nameGap: 26 }),
     yAxis: nsyspipe.valueAxis(palette, {
       axisLabel: { color: palette.ink3, fontSize: 12, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
     }),
@@ -74,7 +74,7 @@ nsyspipe.builders.sizes = (data, palette) => {
       axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, margin: 10, alignMinLabel: "left", alignMaxLabel: "right",
         formatter: (bytes) => nsyspipe.bytes(bytes).replace(".00", "") } },
     // Above the highest point there is room for the whole of it.
-    yAxis: nsyspipe.valueAxis(palette, { boundaryGap: [0, "6%"], axisLabel: { color: palette.ink3, fontSize: 12, formatter: (speed) => `${nsyspipe.tick(speed / 1e9)} GB/s` } }),
+    yAxis: nsyspipe.valueAxis(palette, { boundaryGap: [0, "6%"], name: "bus bandwidth", nameLocation: "middle", nameGap: 62, axisLabel: { color: palette.ink3, fontSize: 12, formatter: (speed) => `${nsyspipe.tick(speed / 1e9)} GB/s` } }),
     series: kinds.map((kind, index) => ({
       name: kind,
       type: "scatter",

@@ -17,7 +17,7 @@ nsyspipe.builders.timeline = (() => {
     if (!bars) return ""; // a lane's ground, which has nothing to say
     // Columns that would say nothing were left out: every bar is one operation, busy all the time.
     const [busy, n, seq] = [bars.busy?.[index] ?? end - start, bars.n?.[index] ?? 1, bars.seq?.[index] ?? -1];
-    const name = data.names[bars.name[index]];
+    const name = nsyspipe.timeline.nameOf(data, seriesName, bars, index);
     const found = [
       nsyspipe.timeRow("start", start),
       nsyspipe.timeRow("end", end),
@@ -26,8 +26,7 @@ nsyspipe.builders.timeline = (() => {
     if (busy !== end - start) found.push(nsyspipe.timeRow("of it busy", busy));
     if (seriesName === "phase") found.push({ label: "operations", value: String(n) });
     if (seriesName === "comm") found.push(...communication(data, bars, index, seq, palette));
-    const more = n > 1 && seriesName !== "phase" ? `, ${n} operations, mostly` : "";
-    return nsyspipe.tooltip({ title: `rank ${rank.rank}: ${WORDS[seriesName]}${more}`, name, rows: found });
+    return nsyspipe.tooltip({ title: `rank ${rank.rank}: ${WORDS[seriesName]}`, name, rows: found });
   };
 
   /** Of a communication bar: which collective, how long its operations wait and run beside no compute; nothing unknown. */

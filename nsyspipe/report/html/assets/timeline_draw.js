@@ -17,7 +17,7 @@ nsyspipe.timeline.series = (() => {
     return share;
   };
 
-  const FAINTEST = 0.1; // what is there at all is seen
+  const FAINTEST = 0.25; // what is there at all is seen, on dark ground too
   const SHADES = 32;
   const NOTHING = 1e-6; // of a pixel: what rounding leaves
 
@@ -200,8 +200,7 @@ nsyspipe.timeline.series = (() => {
       const at = api.value(5);
       if (!box) return null;
       const [fill, isMixed] = fillOf(own, at);
-      const n = own.n?.[at] ?? 1;
-      const name = fill && `${data.names[own.name[at]] ?? ""}${n > 1 ? ` +${n - 1}` : ""}`;
+      const name = fill && nsyspipe.timeline.nameOf(data, lane, own, at);
       const label = written(name, own.wait ? { ...box, height: upperOf(box.height) } : box, fill, isMixed);
       // Where a bar has a name, its sides say of which time.
       const stroke = label.textContent ? "rgb(0 0 0 / 0.3)" : null;

@@ -58,5 +58,8 @@ nsyspipe.timeline = (() => {
     area.append(box);
   };
 
-  return { layout, leftOf, writeLabels, TOP, MARGIN, BOTTOM, builders: {} };
+  /** What a bar is called: joined operations have no one name, but a number. */
+  const nameOf = (data, lane, { n, name }, index) => (n?.[index] > 1 && lane !== "phase"
+    ? `${n[index]} ${lane === "compute" ? "kernels" : "operations"}` : data.names[name[index]] ?? "");
+  return { layout, leftOf, writeLabels, nameOf, TOP, MARGIN, BOTTOM, builders: {} };
 })();
