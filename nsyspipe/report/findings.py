@@ -33,7 +33,7 @@ _LABELS = {
     "is_wait_included": "holds waiting that is not known",
     "is_estimate": "an estimate", "judged_idle_blocked": "idle blocked, rank waited for", "judged_idle_input": "idle input, rank waited for",
     "judged_idle_launch": "idle launch, rank waited for",
-    "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "stays if transfers take no time (by a replay)", "limit_rank": "rank that the bound is of", "link_nominal": "nominal bandwidth of the link", "longer_window": "step shorter than the slowest rank's by",
+    "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "left over if transfers take no time (by a replay)", "limit_rank": "rank that the bound is of", "link_nominal": "nominal bandwidth of the link", "longer_window": "step shorter than the slowest rank's by",
     "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute_at_most": "compute beside communication, at most", "overlap_compute": "compute beside communication",
     "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_conditional": "gain of the replay, if so", "replay_limit": "gain of the replay, a limit", "replay_refused": "not replayed",
     "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
