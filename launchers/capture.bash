@@ -107,7 +107,7 @@ parse_options() {
       --trace) trace=$value ;;
       --cuda-graph-trace) graphs=$value ;;
       --capture-range) range=$value ;;
-      --ranks) ranks=$value ;;
+      --ranks) ranks=${value:-none} ;;
       --nsys) nsys=$value ;;
       --nsys-arg) nsys_args+=("$value") ;;
       --timeout) timeout=$value ;;

@@ -45,7 +45,10 @@ missing=''
 [ -n "$nnodes" ] || missing+=' --nnodes'
 [ -n "$node_rank" ] || missing+=' --node-rank'
 [ -n "$endpoint" ] || missing+=' --rdzv-endpoint'
-[ -z "$missing" ] || die "node.sh: needs$missing" "$(beside node.sh) --nnodes 2 --node-rank 0 --rdzv-endpoint node0:29500 -n 8"
+example='--nnodes 2 --node-rank 0 --rdzv-endpoint node0:29500'
+fix="$(beside node.sh) $example -n 8"
+[ $# = 0 ] || fix="add$missing, as in $example"
+[ -z "$missing" ] || die "node.sh: needs$missing" "$fix"
 [[ $nnodes =~ ^[1-9][0-9]*$ ]] || die "--nnodes '$nnodes': not a number of nodes" "--nnodes 2"
 [[ $node_rank =~ ^(0|[1-9][0-9]*)$ && $node_rank -lt $nnodes ]] ||
   die "--node-rank '$node_rank': not a number below --nnodes" "--node-rank 0 on the first node"

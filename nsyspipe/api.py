@@ -272,7 +272,7 @@ def compare(
     ----------
     runs
         In any number, the reference first: each as in `diff`. As a mapping, labels are its keys; of equal labels, in `diff`
-        too, directories tell runs apart, else run ids. A store stands for all of its runs, the oldest first. One by one,
+        too, directories tell runs apart, else run ids. A store alone, ``compare(STORE)``, stands for all of its runs, the oldest first. One by one,
         ``compare(RUN, RUN)``, is the same as a list.
     sort
         Metric that the table is sorted by, the best first and nulls last; None keeps the order given.

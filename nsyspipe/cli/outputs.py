@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -259,9 +260,9 @@ class AnalysisOutputs(Outputs):
             check_run_id(run_id)
         if self.events and self.out is None:
             raise OptionError("--events", "belongs to a dataset", fix="--out DIR --events")
-        for name, given, example in (("steps", self.perfetto_steps, "3:5"), ("ranks", self.perfetto_ranks, "0,7")):
+        for name, given in (("steps", self.perfetto_steps), ("ranks", self.perfetto_ranks)):
             if given is not None and self.perfetto is None:
-                fix = f"--perfetto FILE --perfetto-{name} {example}"
+                fix = f"--perfetto run.pftrace --perfetto-{name} {shlex.quote(given)}"
                 raise OptionError(f"--perfetto-{name}", "belongs to a trace", fix=fix)
         self._ranks()
         self._steps()

@@ -48,7 +48,7 @@ class Side:
         return Work.of(self.runs)
 
     def __post_init__(self) -> None:
-        check_text("label", self.label, "a name in quotes, as 'main'")
+        check_text("label", self.label or "", "a name in quotes, as 'main'")
         runs = [self.runs] if isinstance(self.runs, Run) else self.runs
         if not (isinstance(runs, list | tuple) and all(hasattr(run, "header") for run in runs)):
             raise OptionError.of_kind("runs", self.runs, "a loaded run, or several,", "Side('main', [load(RUN)])")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # a saved run is checked by types as they are written
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,6 +42,7 @@ _BETWEEN_HOSTS = (
     "containers the cards (/dev/infiniband) and room for pinned memory (--ulimit memlock=-1)"
 )
 _SLOW_RATIO = 0.15  # below this share of what NVLink promises, it is not NVLink that carries the data
+_MUCH_MORE = 1.5  # times what a link carries at most: it is another one
 _PER_S, _LARGE_BYTES = 1e9, 16e6
 _COPIES = "gradient copies"
 _MOSTLY_GRADIENTS = 0.95  # of all transfer
@@ -143,6 +145,8 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         link = replace(link, nominal_bytes_per_s=None)
     promised = nvlink_promise(evidence.gpu_names)
     reached, source = _busbw(evidence)
+    if link and link.kind != "nvlink" and reached and reached > _MUCH_MORE * (link.nominal_bytes_per_s or math.inf):
+        link, rows = None, []  # that cannot be: what names it is of another run
     facts = {
         "link_kind": link and link.kind, "link": link and link.text,
         "link_nominal_bytes_per_s": link and link.nominal_bytes_per_s, "nvlink_nominal_bytes_per_s": promised,

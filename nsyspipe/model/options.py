@@ -221,7 +221,7 @@ def path_of(name: str, given: object, fix: str) -> str:
     if not isinstance(given, str | os.PathLike):
         raise OptionError.of_kind(name, given, "a path", fix)
     with contextlib.suppress(UnicodeEncodeError):
-        if b"\0" not in os.fsencode(given):
+        if os.fspath(given) not in ("", b"") and b"\0" not in os.fsencode(given):
             return os.fspath(given)
     raise OptionError(f"{name}={short_repr(given)}", "is no file name", fix=fix)
 

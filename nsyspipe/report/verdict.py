@@ -68,9 +68,10 @@ def verdict(run: Run) -> str:
         lines.append(f"Of {n_ranks} of {world_size} ranks only: what the others would change is not known.")
     if summary["n_summary_steps"] == 1 and not run.is_capture:
         lines.append(_ONE_STEP)
-    if MIXED_RUNS & severities.keys():
-        lines.append("Caution: the reports may be of different runs; then nothing said across ranks here holds.")
-    return "\n".join([*gain, *lines] if is_known else [lines[0], *gain, *lines[1:]])
+    lines = [*gain, *lines] if is_known else [lines[0], *gain, *lines[1:]]
+    if MIXED_RUNS & severities.keys():  # before what may be no answer at all
+        lines.insert(0, "Caution: the reports may be of different runs; then nothing said across ranks here holds.")
+    return "\n".join(lines)
 
 
 def _first_bounded(findings: Sequence[Finding]) -> Finding | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
@@ -98,20 +99,25 @@ class SavedRun(Run):
     def link(self) -> LinkVerdict | None:
         return self._details.link
 
+    @property
+    def _saved_again(self) -> str:
+        """What saves the operations too, under the label that the run has."""
+        return f"{AGAIN} DIR --events, and --label {shlex.quote(self.header.label)}"
+
     def operations(self, steps: AskedSteps = None, ranks: AskedRanks = None) -> Iterator[schema.OfRank]:
         chosen = self.chosen_ranks(ranks)
         if steps is not None:
             steps = check_steps(self.steps(), steps)
         if chosen and not any(self.files.has("events", rank) for rank in self.ranks["rank"].to_pylist()):
             problem = "was saved without its operations"
-            raise DatasetError(f"run {self.run_id}", problem, fix=f"{AGAIN} DIR --events")
+            raise DatasetError(f"run {self.run_id}", problem, fix=self._saved_again)
         return (self._of_rank(rank, steps) for rank in chosen)
 
     def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> schema.OfRank:
         try:
             events, ranges = (self.files.table(name, rank) for name in EVENT_TABLES)
         except DatasetError as error:
-            error.fix = error.fix and error.fix.replace(AGAIN, f"{AGAIN} DIR --events")
+            error.fix = error.fix and error.fix.replace(AGAIN, self._saved_again)
             raise
         for name, table in zip(EVENT_TABLES, (events, ranges), strict=True):
             check_ranks(table, [rank], self._path(name, rank))

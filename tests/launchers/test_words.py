@@ -22,7 +22,7 @@ ODD = ["--dry-run", "-o", "a b", "", "it's", 'say "x"', "$HOME", "*", "--", "new
 
 REFUSED = [
     *("ddp.sh --bogus", "ddp.sh --attach-step 50:70", "ddp.sh --times=1", "node.sh --node_ran 1", "sweep.sh --analyse-only", "ddp.sh word", "ddp.sh ''", "ddp.sh -n", "ddp.sh --output", "ddp.sh -n 0"),
-    *("ddp.sh -n two", "ddp.sh --ranks '0;1'", "ddp.sh --dry-run --ranks 1", "ddp.sh --timeout 1m", "ddp.sh --linger ''"),
+    *("ddp.sh -n two", "ddp.sh --ranks '0;1'", "ddp.sh --ranks ''", "ddp.sh --dry-run --ranks 1", "ddp.sh --timeout 1m", "ddp.sh --linger ''"),
     *("ddp.sh --exit-timeout 0", "ddp.sh --cuda-graph-trace all", "ddp.sh --capture-range all", "ddp.sh -o captures/"),
     *("ddp.sh -o 'dir/a b'", "ddp.sh -o 100%/run", "ddp.sh --cpu=yes", "ddp.sh --trace nvtx,dx12", "baseline.sh -n 2"),
     *("ddp.sh --attach-steps 50", "ddp.sh --attach-steps 0:9", "ddp.sh --attach-steps 9:9", "ddp.sh --attach-steps 1:2 --capture-range none"),
@@ -363,6 +363,8 @@ def test_a_copy_of_the_slurm_script_says_how_to_name_the_launchers_and_takes_the
         assert told.status == 2
         fix = "export NSYSPIPE_LAUNCHERS=DIRECTORY_OF_NODE_SH"
         assert told.err == f"error: {machine.work}/launchers/node.sh: no such program\n  fix: {fix}\n"
+    machine.variables["NSYSPIPE_LAUNCHERS"] = "/nowhere"  # what is named wrongly is told, whatever there is elsewhere
+    assert machine.run("copy.sbatch", "--dry-run", folder=machine.work).err.startswith("error: /nowhere/node.sh: no such")
     machine.variables["NSYSPIPE_LAUNCHERS"] = str(LAUNCHERS)
     told = machine.run("copy.sbatch", "--dry-run", "--program", "train.py", folder=machine.work)
     assert (told.status, "--nnodes=2 " in told.out) == (0, True)

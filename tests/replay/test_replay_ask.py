@@ -187,6 +187,9 @@ def test_bytes_that_no_link_carries_are_refused(ask):
         ask(run, no_wait=True, gradient_bytes=BYTES)
     assert raised.value.found == "all-reduces of bf16"
     assert only(ask(run, no_wait=True, gradient_bytes=BYTES / 2)).step_time_ns
+    # 1000 bytes in 0.2 ms are 5 MB/s: no network is as slow.
+    with pytest.raises(OptionError, match=r"0.005 GB/s cannot be of any network"):
+        ask(run, no_wait=True, gradient_bytes=1000)
 
 
 @pytest.mark.parametrize(("run", "begin"), [

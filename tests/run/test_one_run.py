@@ -138,6 +138,7 @@ def test_ranks_without_any_common_collective_may_be_of_different_runs_which_come
     assert "unmatched-collectives" not in codes(run)
     checks = {row["check"]: row["blocks"] for row in nsyspipe.diff(run, strangers(tmp_path)).comparability.to_pylist()}
     assert checks["mixed-runs"]
+    assert run.verdict.startswith("Caution: the reports may be of different runs")
     for text in (summary_text(run, Console(width=100)), markdown(run)):
         assert "Caution: the reports may be of different runs" in text
     run = strangers(tmp_path, SLURM_JOB_ID=7)  # ranks that captured one job's id are of one run, whatever matches
