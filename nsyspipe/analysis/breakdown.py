@@ -176,8 +176,7 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: 
     np.add(launch, offset, out=launch, where=launch != NEVER)
     latencies = operations.kernel_start[:n] - operations.kernel_launch[:n]
     latencies -= offset_ns if of_kernels_ns is None else of_kernels_ns[:n]
-    latency = min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0
-    return Gaps(began, ended, launch, ending, latency)
+    return Gaps(began, ended, launch, ending, min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0)
 
 
 def idle_causes(

@@ -104,8 +104,7 @@ def store_of(arguments: Sequence[str]) -> Path:
             "not one store, of which all runs are shown",
             str(store) if first.is_absolute() else os.path.relpath(store),
         )
-        fix = shlex.quote(shown)
-        raise OptionError(shlex.join(arguments), problem, fix=fix)
+        raise OptionError(shlex.join(arguments), problem, fix=shlex.quote(shown))
     return store
 
 

@@ -158,8 +158,7 @@ class Outputs:
             if own != name and name in FORMATS:
                 fix = f"{shown} {Path(value).with_suffix(FORMATS[name].suffixes[0])}, or --{own} {value}"
                 raise OptionError(f"{shown} {value}", f"is named as what --{own} writes", fix=fix)
-            place = value if value == STDOUT else str(Path(value).resolve())
-            if (other := seen.setdefault(place, shown)) != shown:
+            if (other := seen.setdefault(value if value == STDOUT else str(Path(value).resolve()), shown)) != shown:
                 raise OptionError(f"{other} and {shown}", f"both write {value}", fix="a name for each")
             is_made = self.out is not None and Path(value).parent == Path(self.out)
             if value != STDOUT and name != "out" and not is_made:

@@ -182,8 +182,7 @@ class Scoreboard(ShownInNotebooks):
                 before, (what, sides, _) = check.baseline, check.message.partition(": baseline ")
                 now = check.candidate.replace(f"the {SIDES[0]}'s", f"{against}'s")
                 of_sides = f"{against} {before}, {label} {now}" if label != against else f"{label} {now}"
-                words = f"{what}: {of_sides}" if sides else what
-                row = (label, against, check.check, check.blocks, before, now, words)
+                row = (label, against, check.check, check.blocks, before, now, f"{what}: {of_sides}" if sides else what)
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
 

@@ -220,8 +220,7 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
         return None, None
     if n_bytes < (rows.num_rows - evidence.steps.num_rows) * _LEAST_BUCKET_BYTES:
         return None, None  # of some of them nothing was copied: a hook sends something else
-    factor = bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())
-    return _PER_S * n_bytes * float(factor) / transfer, _COPIES
+    return _PER_S * n_bytes * float(bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())) / transfer, _COPIES
 
 
 RULES: Rules = {slow_link: OF_COMM}

@@ -227,11 +227,10 @@ def _kernels(rank: Rank[ProcessDigest], selection: Selection) -> pa.Table:
     kernels = rank.process.kernels
     in_summary, is_unknown = rank.process.kernels_by_window.over(_in_summary(rank, selection))
     slowed, free = (pc.cast(kernels[name], pa.float64(), safe=False) for name in ("slowed_ns", "free_ns"))
-    ratio = pc.subtract(pc.divide(slowed, free), 1)
     columns = _rank_columns(rank, kernels) | {
         "mean_ns": pc.divide(kernels["total_ns"], kernels["n_kernels"]),
         "not_overlapped_ns": pc.subtract(kernels["total_ns"], kernels["overlapped_ns"]),
-        "slowdown_ratio": pc.if_else(pc.greater(kernels["free_ns"], 0), ratio, None),
+        "slowdown_ratio": pc.if_else(pc.greater(kernels["free_ns"], 0), pc.subtract(pc.divide(slowed, free), 1), None),
         **{name: pa.array(sums, mask=is_unknown) for name, sums in zip(_IN_SUMMARY, in_summary, strict=True)},
     }
     return schema.KERNEL_COSTS.table(columns)

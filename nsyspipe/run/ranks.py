@@ -333,8 +333,7 @@ def _check_named(ranks: Ranks, rank_map: Mapping[str, int]) -> None:
     if unused:
         wrong = min(unused)
         problem = f"names {wrong}, which is not among the reports with GPU activity or steps"
-        fix = "one of these, or leave it out"
-        raise OptionError("--rank-map", problem, found=few(there, _SHOWN_NAMES), fix=fix)
+        raise OptionError("--rank-map", problem, found=few(there, _SHOWN_NAMES), fix="one of these, or leave it out")
 
 
 def _map_keys(path: Path, pid: int | None) -> list[str]:

@@ -220,8 +220,7 @@ def check_ranks(table: pa.Table, ranks: Sequence[int], path: Path) -> None:
     """Refuse a table with rows of other ranks."""
     if "rank" not in table.column_names:
         return
-    known = pc.is_in(table["rank"], pa.array(ranks, pa.int64()))
-    if pc.any(pc.and_not(pc.is_valid(table["rank"]), known)).as_py():
+    if pc.any(pc.and_not(pc.is_valid(table["rank"]), pc.is_in(table["rank"], pa.array(ranks, pa.int64())))).as_py():
         raise DatasetError(str(path), "has rows of ranks that the run has not", fix=AGAIN)
 
 
