@@ -247,7 +247,7 @@ def test_names_are_shown_as_they_are(hostile, written):
 
 
 def test_tooltips_show_names_as_text(hostile):
-    made = hostile.page.evaluate(
+    assert hostile.page.evaluate(
         """names => names.map(name => {
       const tip = nsyspipe.tooltip({ title: name, name, rows: [{ label: name, value: name }] });
       document.body.append(tip);
@@ -256,8 +256,7 @@ def test_tooltips_show_names_as_text(hostile):
       return found;
     })""",
         list(HOSTILE),
-    )
-    assert made == [[name, 0] for name in HOSTILE]
+    ) == [[name, 0] for name in HOSTILE]
 
 
 def test_a_bar_with_a_hostile_name_is_pointed_at(hostile):

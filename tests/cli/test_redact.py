@@ -107,8 +107,7 @@ def test_an_unknown_table_is_refused_until_it_may_be_dropped(reports, tmp_path):
     message = refused(reports, tmp_path / "out")
     assert [word for word in ("NEW_EVENTS (1 rows)", "--drop-unknown") if word not in message] == []
     assert not (tmp_path / "out").exists()
-    text = redacted(reports, tmp_path / "out", "--drop-unknown")
-    assert re.search(r"unknown tables +1 rows  NEW_EVENTS \(1\)", text)
+    assert re.search(r"unknown tables +1 rows  NEW_EVENTS \(1\)", redacted(reports, tmp_path / "out", "--drop-unknown"))
     assert b"NEW_EVENTS" not in (tmp_path / "out" / "ddp_1.sqlite").read_bytes()
 
 

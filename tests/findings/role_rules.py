@@ -18,8 +18,7 @@ def using(role, kind, *exposed_and_wait, hidden=0, **more):
     # The one that comes last starts when the others have waited.
     starts = [max(wait for _, wait in given) - wait for _, wait in given]
     last = max(start + own for start, (own, _) in zip(starts, given, strict=True))
-    met = collective(1, starts, last + hidden, kind=kind)
-    return evidence(rows, met, traffic=traffic(role, kind, *given), **more)
+    return evidence(rows, collective(1, starts, last + hidden, kind=kind), traffic=traffic(role, kind, *given), **more)
 
 
 def mixed(*uses, **more):
@@ -167,8 +166,7 @@ def passes(*sizes, kind="all_reduce", role="data", n_steps=3, length=100):
         at, seq = 0, 0
         for micro_batch, of_pass in enumerate(sizes):
             for size in of_pass:
-                n_bytes = size and size * MB
-                more = {"kind": kind, "seq": seq, "micro_batch": micro_batch, "message_bytes": n_bytes}
+                more = {"kind": kind, "seq": seq, "micro_batch": micro_batch, "message_bytes": size and size * MB}
                 met += collective(number, (at, at), at + length, **more)
                 at, seq = at + length, seq + 1
     total = length * sum(map(len, sizes))

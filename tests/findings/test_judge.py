@@ -164,8 +164,7 @@ _LINKS = (None, [link("shm", "SHM/direct")], [link("nvlink", "P2P/IPC", "NV4")],
 def step_rows(draw, rank, number):
     """Draw a step whose parts fit into it; some figures may not have been recorded."""
     cuts = sorted(draw(st.lists(st.integers(0, WALL), min_size=len(_CAUSES), max_size=len(_CAUSES))))
-    parts = [after - before for before, after in zip([0, *cuts], cuts, strict=False)]
-    figures = dict(zip(_CAUSES, parts, strict=True))
+    figures = dict(zip(_CAUSES, [after - before for before, after in zip([0, *cuts], cuts, strict=False)], strict=True))
     exposed = figures.pop("exposed_comm_ns")
     hidden = draw(st.integers(0, WALL - exposed))
     row = step(rank, number, exposed=exposed, hidden=hidden, **figures)

@@ -197,8 +197,7 @@ def test_bytes_that_no_link_carries_are_refused(ask):
 def test_gradients_that_were_not_seen_become_ready_evenly(ask, run, begin):
     # Of 104 MiB in 512 parts the first 124 fill a bucket of 25; from then on the link is busy. The last of five
     # buckets holds what is left, 16 parts; its copies begin before: they are as good as over.
-    ready = begin + (30_400 * US - begin) * 124 / 512
-    end = ready + first_of(4) + 5 * OVERHEAD + (80 * MS - OVERHEAD)
+    end = (begin + (30_400 * US - begin) * 124 / 512) + first_of(4) + 5 * OVERHEAD + (80 * MS - OVERHEAD)
     found = only(ask(run, bucket_mb=25))
     assert found.step_time_ns == pytest.approx(end + 4 * MS, abs=150 * US)
     assert found.high_ns - found.low_ns > 5 * MS  # they may have been ready earlier, or later

@@ -191,8 +191,7 @@ def page(store, **options):
 
 
 def data(text):
-    found = re.search(r'<script type="application/json" id="data-dashboard">(.*?)</script>', text)
-    return json.loads(found[1])
+    return json.loads(re.search(r'<script type="application/json" id="data-dashboard">(.*?)</script>', text)[1])
 
 
 def test_the_page_is_a_dashboard_and_has_a_column_of_pages_where_there_are_any(store, tmp_path):
