@@ -68,9 +68,8 @@ def _as_call(command: re.Match[str]) -> str:
     if command["shell"]:
         return f"(in a shell) {command[0]}"
     if command["bare"] or command["costs"] or command["verdict"]:
-        return (
-            f"nsyspipe.{command['bare']}" if command["bare"] else "run.costs()" if command["costs"] else "run.verdict"
-        )
+        of_run = "run.costs()" if command["costs"] else "run.verdict"
+        return f"nsyspipe.{command['bare']}" if command["bare"] else of_run
     if command["changes"] is not None:
         changes = ", ".join(in_python(f"--{change}") for change in command["changes"].split(" --")[1:])
         return f"nsyspipe.whatif(run, {changes})" if changes else "nsyspipe.whatif"

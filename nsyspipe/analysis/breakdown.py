@@ -227,9 +227,8 @@ def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[
     blocking = nonempty(np.maximum(starts, np.append(starts[:1], until[:-1])), ends)
     if not len(blocking) or not len(waiting):
         return EMPTY, EMPTY.starts
-    last_to_return = np.maximum.accumulate(
-        np.where(ends > np.append(ends[:1] - 1, until[:-1]), np.arange(ends.size), 0)
-    )
+    is_last = ends > np.append(ends[:1] - 1, until[:-1])
+    last_to_return = np.maximum.accumulate(np.where(is_last, np.arange(ends.size), 0))
     # Each part of the waiting time lies in one late stretch. Without a call under way when that began, all that the host
     # launched behind the call had come earlier by as long as it lasted.
     began = late.starts[np.searchsorted(late.starts, waiting.starts, side="right") - 1]

@@ -269,6 +269,7 @@ def _pen(sequence: int, category: int, notes: Sequence[Values], known: Sequence[
         event.flow_ids.append(0)
     flow_ids, known = event.flow_ids, [place for place in known if place < len(notes)]
     numbers = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is None]
+    texts = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is not None]
 
     def begin(start: int, name: int, flow: int, values: Sequence[int]) -> bytes:
         packet.timestamp, event.name_iid = start, name
@@ -276,7 +277,7 @@ def _pen(sequence: int, category: int, notes: Sequence[Values], known: Sequence[
             flow_ids[0] = flow
         for place, note in numbers:
             note.int_value = values[place]
-        for place, note in [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is not None]:
+        for place, note in texts:
             note.string_value_iid = values[place]
         return bytes(message.SerializeToString())
 

@@ -154,8 +154,9 @@ class _Thrift:
             self._check(field is not None, "tells of encryption or of other files")
             name, kind, inner = field if isinstance(field, tuple) else (None, field, None)
             self._check(kind == head & 15, "has a part of another type")
+            value = self._value(head & 15, inner, depth + 1)
             if name is not None:
-                found[name] = self._value(head & 15, inner, depth + 1)
+                found[name] = value
         if not fields:
             return found
         self._check(not any(isinstance(one, int) and one < 0 for one in found.values()), "has a negative size")
@@ -174,7 +175,8 @@ class _Thrift:
             value = self._varint(_BITS[kind])
             return (value >> 1) ^ -(value & 1)
         if kind in (_DOUBLE, _BINARY):
-            self.at += 8 if kind == _DOUBLE else self._varint(31)
+            n_bytes = 8 if kind == _DOUBLE else self._varint(31)
+            self.at += n_bytes
             self._check(self.at <= len(self.content), "ends too early")
             return None
         if kind == _STRUCT:

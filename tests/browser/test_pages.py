@@ -165,9 +165,8 @@ def test_a_notebook_s_own_rules_do_not_reach_into_a_card(browser):
     label = "a-rather-long-label_of_a-run"
     page = browser.new_page()
     for answer in (run, diff(Side(label, (run,)), run), compare({label: run, "b": run}), whatif(run)):
-        page.set_content(
-            f"<!doctype html><style>{NOTEBOOKS}</style><body class='jp-RenderedHTMLCommon'>{answer._repr_html_()}"
-        )
+        body = f"<body class='jp-RenderedHTMLCommon'>{answer._repr_html_()}"
+        page.set_content(f"<!doctype html><style>{NOTEBOOKS}</style>{body}")
         for width, scheme in ((400, "light"), (1280, "dark")):
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)

@@ -131,10 +131,8 @@ def test_the_link_and_what_nccl_was_told(run):
         ("versions", "NCCL"): ("2.21", "2.22"),
     }
     # What NCCL uses is not known of a topology alone: no change, and no cause.
-    assert (
-        changes(Changed(run, link=links[0]), Changed(run, link=SimpleNamespace(slowest=replace(shm, kind="unknown"))))
-        == {}
-    )
+    unknown = SimpleNamespace(slowest=replace(shm, kind="unknown"))
+    assert changes(Changed(run, link=links[0]), Changed(run, link=unknown)) == {}
 
 
 def test_captures_of_a_side_stand_side_by_side_in_words_and_as_means_in_numbers(run, made):

@@ -126,9 +126,8 @@ def stages(*bubbles, comm_id="0x1", **idle):
     return evidence(rows, met, traffic=traffic("pipeline", "send_recv", *costs, comm_id=comm_id))
 
 
-UNKNOWN_SENDS = case(
-    "sends of ranks that do alike", using("other", "send_recv"), "sends and receives of ranks that do alike"
-)
+ALIKE = "of ranks that do alike"
+UNKNOWN_SENDS = case(f"sends {ALIKE}", using("other", "send_recv"), f"sends and receives {ALIKE}")
 PIPELINE_BUBBLE = of(
     parallelism.pipeline_bubble,
     # Rank 1 works 800 of 1000, rank 0 700: no step can be shorter than 800.

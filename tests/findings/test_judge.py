@@ -221,9 +221,8 @@ def runs(draw):
 def least_that_stays(run):
     """Return the least that a rank computes in a step, the mean over steps; half of it goes where waiting hides, and nothing more."""
     rows = run.steps.to_pylist()
-    hidden = [
-        min((row["wait_ns"] or 0) - (row["exposed_wait_ns"] or 0), row["overlap_compute_ns"] or 0) for row in rows
-    ]
+    waits = [(row["wait_ns"] or 0) - (row["exposed_wait_ns"] or 0) for row in rows]
+    hidden = [min(wait, row["overlap_compute_ns"] or 0) for wait, row in zip(waits, rows, strict=True)]
     left = [((row["compute_ns"] or 0), own, row["step"]) for row, own in zip(rows, hidden, strict=True)]
     least = [min(one[:2] for one in left if one[2] == number) for number in {one[2] for one in left}]
     return sum(compute - own / 2 for compute, own in least) / len(least) - 1e-6

@@ -79,10 +79,8 @@ SOURCES = [
 def test_the_first_source_that_names_every_rank_numbers_them(tmp_path, stems, ranks, build, source):
     write(tmp_path, **dict(zip(stems, build(), strict=True)))
     run = nsyspipe.load(tmp_path)
-    assert numbered(run, "report") == (
-        {f"{stem}.sqlite": rank for stem, rank in zip(stems, ranks, strict=True)},
-        source,
-    )
+    expected = {f"{stem}.sqlite": rank for stem, rank in zip(stems, ranks, strict=True)}
+    assert numbered(run, "report") == (expected, source)
     assert set(run.ranks["local_rank"].to_pylist()) == {None}
     assert figures(run, rank=ranks[0]) == STEADY
     assert "undecoded-payload" not in codes(run)
