@@ -106,7 +106,6 @@ def in_python(text: str) -> str:
 
 
 def _given_in_python(subject: str) -> str:
-    """Return an option with whatever value was given to it as a parameter."""
     told, given = in_python(f"{subject}:")[:-1], _GIVEN.fullmatch(subject)
     name, is_told, value = told.partition("= ")
     if given is None or not is_told or value != given[1]:

@@ -167,7 +167,6 @@ def split_label(argument: str) -> tuple[str | None, str]:
 
 
 def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
-    """Return the runs that a glob of saved runs matches, or that a store has; none if it is anything else."""
     if is_any_number and len(ids := [*layout.labels_by_time(Path(place))]) > 1:
         return [place_of(place, run_id) for run_id in ids]
     found = [] if os.path.lexists(place) or not glob.has_magic(place) else sorted(glob.glob(place))  # noqa: PTH207 - absolute too

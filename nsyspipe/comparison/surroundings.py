@@ -201,7 +201,6 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
 
 
 def _straggler(table: StepTable) -> str | None:
-    """Name whom the run's own finding names; None where that could not be judged."""
     unjudged = [row["message"] for row in table.run.problem_rows if row["code"] == "not-judged"]
     is_judged = not any(STRAGGLER in message.partition(" (")[0] for message in unjudged)
     if not is_judged or _longest_delay(table) is None:
@@ -294,7 +293,6 @@ def _is_marked(before: float, after: float) -> bool:
 
 
 def _may_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
-    """Whether a fact that differs may be why a part of the step got that much longer."""
     what = row["what"].removesuffix(MAY_HAVE)
     if (_CAUSES[part] | _OF_ANY).isdisjoint((row["topic"], what)):
         return False

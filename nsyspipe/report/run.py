@@ -313,7 +313,6 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
 
 
 def _alike(findings: Sequence[Finding], name: str) -> list[tuple[str, str]]:
-    """Return the texts of that name, each once, and of which findings it is."""
     texts = [getattr(one, name) for one in findings]
     ids = {text: [one.id for one in findings if getattr(one, name) == text] for text in texts if text}
     return [(text, ", ".join(names)) for text, names in ids.items()]

@@ -151,7 +151,6 @@ def _without_merged(digest: ReportDigest) -> ReportDigest:
 
 
 def _numbered(ranks: Sequence[Rank[P]], numbers: Sequence[int], *, is_capture: bool = False) -> list[Rank[P]]:
-    """Give each rank its number and its steps', in ascending order; the one window of a run without steps is step 0."""
     steps = step_numbers([rank.process.members["number"] for rank in ranks])
     if is_capture:
         steps = [np.zeros(1, np.int64)] * len(ranks)
@@ -241,7 +240,6 @@ def _in_summary(rank: Rank[ProcessDigest], selection: Selection) -> Flags:
 
 
 def _idle_calls(ranks: Ranks, steps: pa.Table, selection: Selection) -> pa.Table:
-    """Return `schema.IDLE_CALLS` over the summary steps; no rows where blocked time of one is not known."""
     chosen = steps.filter(steps["in_summary"])
     if not chosen.num_rows or chosen["idle_blocked_ns"].null_count:
         return schema.IDLE_CALLS.empty()

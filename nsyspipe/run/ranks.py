@@ -238,7 +238,6 @@ def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | 
 
 
 def _all_numbers(of_each: Sequence[int | None]) -> list[int] | None:
-    """Return the numbers of a source that numbers everything, each otherwise; else None."""
     numbers = [number for number in of_each if number is not None]
     return numbers if len(of_each) == len(numbers) == len(set(numbers)) else None
 

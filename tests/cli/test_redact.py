@@ -22,11 +22,11 @@ def reports(tmp_path):
         builder = steady_rank(rank)
         builder.rows["TARGET_INFO_SYSTEM_ENV"][0]["value"] = f"private-host-{rank}"
         builder.env(AWS_SECRET_ACCESS_KEY="hunter2")
-        made = (
+        path, made = (
+            builder.write(folder / f"ddp_{rank}.sqlite"),
             "CREATE TABLE PROCESSES (globalPid INTEGER, name TEXT)",
-            "INSERT INTO PROCESSES VALUES (1, '/home/ada/train')",
         )
-        edit(builder.write(folder / f"ddp_{rank}.sqlite"), *made)
+        edit(path, made, "INSERT INTO PROCESSES VALUES (1, '/home/ada/train')")
     return folder
 
 
