@@ -175,9 +175,8 @@ def test_a_notebook_s_own_rules_do_not_reach_into_a_card(browser):
             )
             assert len(cells) > 3
             assert [one for one in cells if one[1] < (30 if one[0] else 80) or one[2] > one[1] or one[3] > width] == []
-            grounds = page.locator(".nsyspipe tr").evaluate_all(
-                "all => all.map(one => getComputedStyle(one).backgroundColor)"
-            )
+            of_each = "all => all.map(one => getComputedStyle(one).backgroundColor)"
+            grounds = page.locator(".nsyspipe tr").evaluate_all(of_each)
             assert {*grounds} == {"rgba(0, 0, 0, 0)"}
             name = page.locator(".figures:has(th:text-is('what to change')) td:first-child")
             assert all(one["x"] + one["width"] <= width for one in (at.bounding_box() for at in name.all()))

@@ -126,10 +126,8 @@ def test_kernels_like_those_of_the_gradients_do_not_confuse(tmp_path):
                 builder.kernel(at + 10 * MS + 1, at + 10 * MS + 7 * US, "scale_gradient", launch=launch)
             return super()._step(builders, step, free)
 
-    plain, confusing = (
-        only(whatif(nsyspipe.load(kind(launch_every=100 * US).write(tmp_path / kind.__name__)), bucket_mb=25))
-        for kind in (Ddp, Confusing)
-    )
+    paths = [kind(launch_every=100 * US).write(tmp_path / kind.__name__) for kind in (Ddp, Confusing)]
+    plain, confusing = (only(whatif(nsyspipe.load(path), bucket_mb=25)) for path in paths)
     assert plain.step_time_ns == pytest.approx(confusing.step_time_ns, rel=0.001)
 
 
