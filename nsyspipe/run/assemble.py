@@ -69,11 +69,7 @@ class RunTables:
 
 
 def merge(
-    gathered: Gathered,
-    rank_map: Mapping[str, int] | None,
-    skip_first: int | None,
-    log: NcclLog | None,
-    there: frozenset[int],
+    gathered: Gathered, rank_map: Mapping[str, int] | None, skip: int | None, log: NcclLog | None, there: frozenset[int]
 ) -> RunTables:
     """Join the digests of a run's reports; NCCL's log tells the world's size when nothing else does.
 
@@ -103,7 +99,7 @@ def merge(
     windows = _without(_without(windows, _HIDDEN, hidden), (*_DTOD, *_GRAD_COPIES), is_graph)
     windows = _without(windows, ("overlap_backward_ns", *_GRAD_COPIES), np.full(is_graph.size, across.has_comm_between))
     step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
-    selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip_first)
+    selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip)
     steps = _steps(windows, across, selection)
     collectives = comm.collective_figures(across, in_order, selection.steps)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
