@@ -314,11 +314,10 @@ def compare(
         ids = [*labels_by_time(Path(place))]
         if len(ids) <= 1:
             named = [] if is_saved(Path(place)) else shlex.split(" ".join(words_of_runs(find_named([place]))))
-            what = f"has reports of {len(named)} runs by their names"
-            what, named = (
-                (what, [*map(repr, named)]) if len(named) > 1 else ("is one run, not a list of them", ["RUN"] * 2)
-            )
-            raise OptionError(repr(place), what, fix=f"compare({', '.join(named)})")
+            if len(named) <= 1:
+                raise OptionError(repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)")
+            what, fix = f"has reports of {len(named)} runs by their names", f"compare({', '.join(map(repr, named))})"
+            raise OptionError(repr(place), what, fix=fix)
         sides = [_as_side(place_of(place, run_id)) for run_id in ids]
     else:
         fix = "compare(RUN, RUN), or compare('runs/')"

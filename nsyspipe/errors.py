@@ -68,9 +68,8 @@ def _as_call(command: re.Match[str]) -> str:
     if command["shell"]:
         return f"(in a shell) {command[0]}"
     if command["bare"] or command["costs"] or command["verdict"]:
-        return (
-            f"nsyspipe.{command['bare']}" if command["bare"] else "run.costs()" if command["costs"] else "run.verdict"
-        )
+        of_run = "run.costs()" if command["costs"] else "run.verdict"
+        return f"nsyspipe.{command['bare']}" if command["bare"] else of_run
     if command["changes"] is not None:
         changes = ", ".join(in_python(f"--{change}") for change in command["changes"].split(" --")[1:])
         return f"nsyspipe.whatif(run, {changes})" if changes else "nsyspipe.whatif"
@@ -107,7 +106,6 @@ def in_python(text: str) -> str:
 
 
 def _given_in_python(subject: str) -> str:
-    """Return an option with whatever value was given to it as a parameter."""
     told, given = in_python(f"{subject}:")[:-1], _GIVEN.fullmatch(subject)
     name, is_told, value = told.partition("= ")
     if given is None or not is_told or value != given[1]:

@@ -23,8 +23,7 @@ class Page:
     def __init__(self, source):
         self.tables, self.texts, self.codes = [], [], []
         self.links, self.html, self.reached, self.tags = [], [], [], set()
-        parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-        for token in parser.parse(source):
+        for token in MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(source):
             self.tags.add(token.tag)
             if token.type == "table_open":
                 self.tables.append([])

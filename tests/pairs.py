@@ -151,8 +151,7 @@ def measured(pair: Pair, captures: Captures) -> Measured:
     if isinstance(opened, str) or refused is not None:
         return Measured(pair, before, None, 0.0, 0.0, after, 0.0, refused)
     found = opened.predict(knobs)
-    limit = opened.limit_ns or 0.0
-    return Measured(pair, before, found.step_time_ns, found.low_ns, found.high_ns, after, limit, None)
+    return Measured(pair, before, found.step_time_ns, found.low_ns, found.high_ns, after, opened.limit_ns or 0.0, None)
 
 
 def table(rows: Sequence[Measured]) -> str:

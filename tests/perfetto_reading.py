@@ -60,8 +60,7 @@ class Track:
 
     @property
     def threads(self):
-        found = [one for one in self.children if one.descriptor.HasField("thread")]
-        return sorted(found, key=lambda one: one.place)
+        return sorted([one for one in self.children if one.descriptor.HasField("thread")], key=lambda one: one.place)
 
 
 class ReadTrace:

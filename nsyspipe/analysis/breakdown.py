@@ -176,8 +176,7 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: 
     np.add(launch, offset, out=launch, where=launch != NEVER)
     latencies = operations.kernel_start[:n] - operations.kernel_launch[:n]
     latencies -= offset_ns if of_kernels_ns is None else of_kernels_ns[:n]
-    latency = min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0
-    return Gaps(began, ended, launch, ending, latency)
+    return Gaps(began, ended, launch, ending, min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0)
 
 
 def idle_causes(
@@ -228,9 +227,8 @@ def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[
     blocking = nonempty(np.maximum(starts, np.append(starts[:1], until[:-1])), ends)
     if not len(blocking) or not len(waiting):
         return EMPTY, EMPTY.starts
-    last_to_return = np.maximum.accumulate(
-        np.where(ends > np.append(ends[:1] - 1, until[:-1]), np.arange(ends.size), 0)
-    )
+    is_last = ends > np.append(ends[:1] - 1, until[:-1])
+    last_to_return = np.maximum.accumulate(np.where(is_last, np.arange(ends.size), 0))
     # Each part of the waiting time lies in one late stretch. Without a call under way when that began, all that the host
     # launched behind the call had come earlier by as long as it lasted.
     began = late.starts[np.searchsorted(late.starts, waiting.starts, side="right") - 1]

@@ -250,7 +250,6 @@ def _groups(keys: Int64, least: int = 1) -> tuple[Int64, Int64, Int64]:
 
 
 def _unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetition | None:
-    """Return the longest run of units that repeat; None where there are too few."""
     at = np.searchsorted(keyed.places, edges)
     holds_some = np.diff(at, prepend=-1) > 0
     if (stretch := _stretch(keyed, at[holds_some])) is None:

@@ -93,9 +93,8 @@ def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
 
 def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
     """Return the bar of each piece, from 0, in order of start; gaps are from the last end of all before, maybe negative."""
-    group = np.arange(starts.size)
     if starts.size <= max_bars:
-        return group
+        return np.arange(starts.size)
     gaps = starts[1:] - np.maximum.accumulate(ends)[:-1]
     is_open = np.ones(starts.size, np.bool_)
     is_open[1 + np.argsort(gaps, kind="stable")[: starts.size - max_bars]] = False

@@ -314,9 +314,11 @@ def _missing(options: argparse.Namespace, there: int | None) -> Iterator[Nsyspip
         yield CaptureError(sys.executable, "has no torch, which the training program and torchrun need", fix=fix)
     if there is not None and there < options.nproc:
         what = "no GPU" if there == 0 else f"{there} GPU{'s' * (there > 1)}"
-        fix = f"-n {there}"
-        if not there:
-            fix = "a machine with GPUs, or what hosts do: --cpu (the sample model is a small one then)"
+        fix = (
+            f"-n {there}"
+            if there
+            else "a machine with GPUs, or what hosts do: --cpu (the sample model is a small one then)"
+        )
         if options.dry_run:
             fix = "--dry-run needs none; the machine that captures has to have them"
         ranks = f"{options.nproc} rank{'s' * (options.nproc > 1)}"

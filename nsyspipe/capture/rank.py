@@ -156,7 +156,6 @@ class _Rank:
         return _number(self._ended)
 
     def _note(self, **facts: object) -> None:
-        """Record facts; the first status is when the program ended."""
         if facts.get("status") is not None and self._record.ended_at is None:
             facts["ended_at"] = time.time()
         self._record = replace(self._record, pid=self._program_pid(), **facts)  # type: ignore[arg-type]

@@ -75,11 +75,8 @@ def opened_run(named: Sequence[str], reading: OneRunOptions, running: RunningOpt
         raise OptionError(shlex.join(named), "names several runs, where one is meant", fix=shlex.quote(named[0]))
     options = reading.chosen("label", "run_id", "topology") | {"nccl_log": reading.nccl_log or [], "reports": places}
     if labels[0] is not None and options["label"] not in (None, labels[0]):
-        problem, fix = (
-            f"is another name than that of {named[0]}",
-            f"--label {shlex.quote(options['label'])}, or {labels[0]}=",
-        )
-        raise OptionError(f"--label {options['label']}", problem, fix=f"leave one out: {fix}")
+        fix = f"leave one out: --label {shlex.quote(options['label'])}, or {labels[0]}="
+        raise OptionError(f"--label {options['label']}", f"is another name than that of {named[0]}", fix=fix)
     options["label"] = options["label"] or labels[0]
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         if labels[0] and len(places) == 1 and is_saved(Path(places[0])):  # the run is called so, whatever its label is
@@ -100,12 +97,8 @@ def store_of(arguments: Sequence[str]) -> Path:
     first = Path(arguments[0])
     store = find_saved(first)[0] if is_one_run(first) else first
     if len(arguments) > 1 or store != first:
-        problem, shown = (
-            "not one store, of which all runs are shown",
-            str(store) if first.is_absolute() else os.path.relpath(store),
-        )
-        fix = shlex.quote(shown)
-        raise OptionError(shlex.join(arguments), problem, fix=fix)
+        shown = shlex.quote(str(store) if first.is_absolute() else os.path.relpath(store))
+        raise OptionError(shlex.join(arguments), "not one store, of which all runs are shown", fix=shown)
     return store
 
 
@@ -155,10 +148,8 @@ def refuse_saved_runs(arguments: Sequence[str], takes: str = "reports") -> None:
         what, fix = "a store of saved runs", "pass the reports that they were saved from"
         if is_one_run(place):
             find_saved(place)
-            what, fix = (
-                "a saved run",
-                f"nsyspipe analyze {shlex.quote(str(place))} prints its problems; or pass its reports",
-            )
+            what = "a saved run"
+            fix = f"nsyspipe analyze {shlex.quote(str(place))} prints its problems; or pass its reports"
         raise OptionError(str(place), f"is {what}, where {takes} are needed", fix=fix)
 
 
@@ -176,7 +167,6 @@ def split_label(argument: str) -> tuple[str | None, str]:
 
 
 def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
-    """Return the runs that a glob of saved runs matches, or that a store has; none if it is anything else."""
     if is_any_number and len(ids := [*layout.labels_by_time(Path(place))]) > 1:
         return [place_of(place, run_id) for run_id in ids]
     found = [] if os.path.lexists(place) or not glob.has_magic(place) else sorted(glob.glob(place))  # noqa: PTH207 - absolute too

@@ -153,14 +153,14 @@ class Outputs:
         for name, value in (self._named if self.out is None else {"out": self.out} | self._named).items():
             shown = f"--{name}"
             if value == STDOUT and name in _TO_FILES_ONLY:
-                fix = f"{shown} {'DIR' if name == 'out' else 'FILE'}"
-                raise OptionError(f"{shown} -", "cannot be printed", fix=fix)
+                raise OptionError(
+                    f"{shown} -", "cannot be printed", fix=f"{shown} {'DIR' if name == 'out' else 'FILE'}"
+                )
             own = next((of for of, one in FORMATS.items() if Path(value).suffix.lower() in one.suffixes), name)
             if own != name and name in FORMATS:
                 fix = f"{shown} {Path(value).with_suffix(FORMATS[name].suffixes[0])}, or --{own} {value}"
                 raise OptionError(f"{shown} {value}", f"is named as what --{own} writes", fix=fix)
-            place = value if value == STDOUT else str(Path(value).resolve())
-            if (other := seen.setdefault(place, shown)) != shown:
+            if (other := seen.setdefault(value if value == STDOUT else str(Path(value).resolve()), shown)) != shown:
                 raise OptionError(f"{other} and {shown}", f"both write {value}", fix="a name for each")
             is_made = self.out is not None and Path(value).parent == Path(self.out)
             if value != STDOUT and name != "out" and not is_made:
@@ -321,6 +321,7 @@ class AnalysisOutputs(Outputs):
         first = int(ends[1] or lowest)
         last = int(ends[3] or (highest if ends[2] else first))
         if ends[1] and ends[3] and last < first:
-            what, fix = f"{option} {self.perfetto_steps}", f"{option} {last}:{first}"
-            raise OptionError(what, "ends before it starts", fix=fix)
+            raise OptionError(
+                f"{option} {self.perfetto_steps}", "ends before it starts", fix=f"{option} {last}:{first}"
+            )
         return first, max(first, last)

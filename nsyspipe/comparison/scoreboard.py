@@ -182,8 +182,7 @@ class Scoreboard(ShownInNotebooks):
                 before, (what, sides, _) = check.baseline, check.message.partition(": baseline ")
                 now = check.candidate.replace(f"the {SIDES[0]}'s", f"{against}'s")
                 of_sides = f"{against} {before}, {label} {now}" if label != against else f"{label} {now}"
-                words = f"{what}: {of_sides}" if sides else what
-                row = (label, against, check.check, check.blocks, before, now, words)
+                row = (label, against, check.check, check.blocks, before, now, f"{what}: {of_sides}" if sides else what)
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
 
@@ -218,7 +217,6 @@ class Scoreboard(ShownInNotebooks):
 
     @cached_property
     def _step_times(self) -> dict[str, list[Float64] | str]:
-        """Each capture's step times in order of time, ns; in words why one has none."""
         step_times = {label: of_captures(tables) for label, tables in self._tables.items()}
         return {label: why or times for label, (times, why) in step_times.items()}
 
@@ -278,7 +276,6 @@ class Scoreboard(ShownInNotebooks):
         return columns
 
     def _judged(self, reference: str, run: str) -> Judgement | str:
-        """Judge a run's step time against another's; in words why that cannot be done."""
         before, after = self._step_times[reference], self._step_times[run]
         if isinstance(before, str) or isinstance(after, str):
             lacking = [label for label in (reference, run) if isinstance(self._step_times[label], str)]

@@ -103,8 +103,7 @@ class Series:
 
     def variances(self, correlations: Float64, longer: float = 1.0) -> Float64:
         """Return the variance of the centre for each correlation, by the spread that the steps then have."""
-        spread = self.squares(correlations, longer) / (self.n * longer - 1)
-        return spread * self._cost(correlations, self.n * longer)
+        return (self.squares(correlations, longer) / (self.n * longer - 1)) * self._cost(correlations, self.n * longer)
 
     def is_beside_gap(self, correlation: float) -> bool:
         """Whether the median may jump across a gap between two levels beside which it stands.
@@ -114,8 +113,7 @@ class Series:
         if not self.is_varying:
             return False
         normal = _MEDIAN_COST * float(np.var(self.deviations, ddof=1))
-        reaches = map(self._reach_of_ranks, (1.0, float(inflation(self.n, np.asarray(correlation)))))
-        return max(reaches) > _GAP * normal
+        return max(map(self._reach_of_ranks, (1.0, float(inflation(self.n, np.asarray(correlation)))))) > _GAP * normal
 
     def _cost(self, correlations: Float64, n: float) -> Float64:
         """Variance of the median of n normal AR(1) steps, over theirs: arcsin r^k in the place of r^k."""

@@ -201,7 +201,6 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
 
 
 def _straggler(table: StepTable) -> str | None:
-    """Name whom the run's own finding names; None where that could not be judged."""
     unjudged = [row["message"] for row in table.run.problem_rows if row["code"] == "not-judged"]
     is_judged = not any(STRAGGLER in message.partition(" (")[0] for message in unjudged)
     if not is_judged or _longest_delay(table) is None:
@@ -221,9 +220,7 @@ class Cause(NamedTuple):
     delta_ns: float
     facts: tuple[Change, ...]  # that such a part depends on: recorded ones that differ, or half of its own change
     n_matters: int  # how many matters the facts are of: number and size of collectives are one; of several none is the cause for sure
-    beside: tuple[
-        tuple[Change, float], ...
-    ] = ()  # copies of gradients on one side, and the change of exposed copies, ns
+    beside: tuple[tuple[Change, float], ...] = ()  # copies of gradients on one side, and how exposed copies change, ns
 
 
 def cause_of(difference: RunDifference) -> Cause | None:
@@ -280,10 +277,9 @@ def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
     before, _, whole = difference.mean_step_time
     if before is None or whole is None or not difference.is_comparable:
         return ()
-    parts: list[tuple[str, float]] = [
-        (f"idle, {row['cause']}", row["delta_ns"] or 0.0) for row in difference.idle_causes.to_pylist()
-    ]
-    parts += [(row["part"], row["delta_ns"] or 0.0) for row in difference.step_time_parts.to_pylist()]
+    causes, rows = difference.idle_causes.to_pylist(), difference.step_time_parts.to_pylist()
+    parts: list[tuple[str, float]] = [(f"idle, {row['cause']}", row["delta_ns"] or 0.0) for row in causes]
+    parts += [(row["part"], row["delta_ns"] or 0.0) for row in rows]
     low, *_, high = sorted(parts, key=itemgetter(1))
     is_low, is_high = (abs(ns) >= DEFAULT_MIN_EFFECT * before for ns in (min(low[1], 0.0), max(high[1], 0.0)))
     (verdict,) = (row["verdict"] for row in difference.metrics.to_pylist() if row["metric"] == "step_time")
@@ -297,7 +293,6 @@ def _is_marked(before: float, after: float) -> bool:
 
 
 def _may_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
-    """Whether a fact that differs may be why a part of the step got that much longer."""
     what = row["what"].removesuffix(MAY_HAVE)
     if (_CAUSES[part] | _OF_ANY).isdisjoint((row["topic"], what)):
         return False

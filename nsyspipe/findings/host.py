@@ -245,8 +245,7 @@ def profiler_overhead(evidence: Evidence) -> Answer:
     ratio, is_longest, is_explained = _first_step(evidence)
     is_skipped = bool(evidence.skipped_steps)
     is_busy = evidence.share(overhead) >= _LEAST_OVERHEAD
-    is_distorted = ratio is not None and ratio >= _DISTORTED and is_longest
-    if not (is_busy or is_distorted):
+    if not (is_busy or (ratio is not None and ratio >= _DISTORTED and is_longest)):
         return None
     left_out = ", and is left out of the figures" if is_skipped else ""
     title, action = "the profiler was busy during the steps", "read with care: the capture distorts what it measures"

@@ -119,6 +119,5 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def is_by_host(finding: Mapping[str, Any]) -> bool:
     """Tell whether ranks come late for hosts that launch late, and no replay says what a balanced run gains."""
-    return finding.get("expected_ns_per_step") is None and "launched_late_ns_per_step" in json.loads(
-        finding["evidence"]
-    )
+    is_late = "launched_late_ns_per_step" in json.loads(finding["evidence"])
+    return is_late and finding.get("expected_ns_per_step") is None

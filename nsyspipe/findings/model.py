@@ -280,8 +280,7 @@ class Evidence:
     def saving_down_to(self, windows: Float64) -> float:
         """Return step time less the largest over ranks of these shorter windows, the mean over steps, up to the mean step."""
         (wall,) = self.columns("wall_ns")
-        saving = self.most(wall) - np.maximum(self.most(windows), 0.0)
-        return min(float(saving.mean()), self.mean("wall_ns") or 0.0)
+        return min(float((self.most(wall) - np.maximum(self.most(windows), 0.0)).mean()), self.mean("wall_ns") or 0.0)
 
     def parts_of(self, rows: Int64, **gone: Float64) -> dict[str, float]:
         """Return what goes of a step, on the row of `steps` that each is left with: means of what is not 0, and another's longer window."""

@@ -214,18 +214,15 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
         return float(measured), "payload"
     all_rows = evidence.collectives
     rows = all_rows.filter(pc.equal(all_rows["collective"], "all_reduce"))
-    n_bytes, transfer, in_all = (
-        _total(evidence.steps["grad_copy_bytes"]),
-        *map(_total, (rows["transfer_ns"], all_rows["transfer_ns"])),
-    )
+    n_bytes, in_all = _total(evidence.steps["grad_copy_bytes"]), _total(all_rows["transfer_ns"])
+    transfer = _total(rows["transfer_ns"])
     is_narrow = any(datatype in _NARROW for datatype in rows["datatype"].unique().to_pylist())
     # Beside little else: a metric that is gathered, buffers that are broadcast.
     if is_narrow or not (n_bytes and transfer and in_all) or transfer < _MOSTLY_GRADIENTS * in_all:
         return None, None
     if n_bytes < (rows.num_rows - evidence.steps.num_rows) * _LEAST_BUCKET_BYTES:
         return None, None  # of some of them nothing was copied: a hook sends something else
-    factor = bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())
-    return _PER_S * n_bytes * float(factor) / transfer, _COPIES
+    return _PER_S * n_bytes * float(bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())) / transfer, _COPIES
 
 
 RULES: Rules = {slow_link: OF_COMM}

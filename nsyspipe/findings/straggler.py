@@ -119,9 +119,8 @@ def straggler(evidence: Evidence) -> Answer:
         **{name: rows[worst][name] for name in ("n_arrived_last", "wait_caused_ns")},
     }
     title += where + host + evidence.waited_in + earlier
-    return Finding(
-        title, action + where + as_host, _LAUNCH_SOONER * bool(host) + compare, sum(saving_by_part.values()), figures
-    )
+    advice = _LAUNCH_SOONER * bool(host) + compare
+    return Finding(title, action + where + as_host, advice, sum(saving_by_part.values()), figures)
 
 
 def _late_before(evidence: Evidence, rank: int, delays_ns: float) -> tuple[str, dict[str, int]]:
@@ -152,9 +151,8 @@ def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, 
 
 def _room_ns(evidence: Evidence) -> Float64:
     """Return of each step what lateness can take: its time less the least compute of a rank, without what hidden waiting slowed."""
-    wall, compute, exposed_wait, wait, hidden = evidence.columns(
-        "wall_ns", "compute_ns", "exposed_wait_ns", "wait_ns", "overlap_compute_ns"
-    )
+    wall, compute, hidden = evidence.columns("wall_ns", "compute_ns", "overlap_compute_ns")
+    wait, exposed_wait = evidence.columns("wait_ns", "exposed_wait_ns")
     slowed = evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
     least = evidence.rows_of_most(-compute)
     return evidence.most(wall) - compute[least] + slowed[least]

@@ -219,10 +219,8 @@ def _no_database(path: Path) -> NotAReportError:
     elif path.suffix == _EXPORT:
         fix = "nsys export --type=sqlite REPORT.nsys-rep"
     elif path.suffix in OUTPUTS:
-        problem, fix = (
-            f"{OUTPUTS[path.suffix]}, where a report was needed",
-            f"{fix}; or a store of saved runs, the directory itself",
-        )
+        problem = f"{OUTPUTS[path.suffix]}, where a report was needed"
+        fix += "; or a store of saved runs, the directory itself"
         if run := next((one for one in path.parents if one.name.startswith(RUN_DIRECTORY)), None):
             fix = f"nsyspipe analyze {shlex.quote(str(run))}"
     return NotAReportError(str(path), problem, fix=fix)

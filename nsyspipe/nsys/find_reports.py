@@ -275,9 +275,8 @@ def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]
             if is_up_to_date(source, target, force=False):
                 return target
     if not target_of(source).exists():
-        problem = (
-            "an nsys report that was not exported to SQLite, and no nsys was found, on PATH or in the usual places"
-        )
+        where = "on PATH or in the usual places"
+        problem = f"an nsys report that was not exported to SQLite, and no nsys was found, {where}"
         fix = f"put nsys's bin/ on PATH, or {GET_NSYS}; or nsyspipe convert {_word(str(source))} where nsys is, without a GPU too"
         raise NotAReportError(decoded(str(source)), problem, fix=fix)
     named = " ".join(words_of_runs(one.with_suffix(EXPORT_SUFFIX) for one in sources))

@@ -116,10 +116,8 @@ def host_of(report: Report) -> str | None:
 
 def traces_nvtx(report: Report) -> bool:
     """Tell whether nsys says that it traced NVTX, if only to find no range."""
-    name, value = NVTX_TRACED
-    return bool(
-        report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, f"name = '{name}' AND value = '{value}'")
-    )
+    where = "name = '{}' AND value = '{}'".format(*NVTX_TRACED)
+    return bool(report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, where))
 
 
 def variables_of(

@@ -99,7 +99,6 @@ _OTHER_COLUMNS = "columns that no answer needs"
 
 
 def _entries(text: str) -> dict[str, str]:
-    """Return what stands behind each name; indented lines go on."""
     lines = text.strip().replace("\n    ", " ").splitlines()
     return {name: rest for name, _, rest in (line.partition(":") for line in lines)}
 

@@ -4,7 +4,7 @@ import contextlib
 import glob
 import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from nsyspipe.errors import InputError, NotAReportError, OutputError
 from nsyspipe.model.names import decoded, listed
+from nsyspipe.model.options import OnProgress
 from nsyspipe.nsys.files import make_readable, remove_abandoned, remove_side_files, scratch_directory, side_files
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, find_named
 from nsyspipe.reader.report import open_report
@@ -44,13 +45,9 @@ class Redaction:
 
 
 def redact(
-    reports: str | Sequence[str],
-    out: Path,
-    *,
-    force: bool = False,
-    drop_unknown: bool = False,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Redaction:
+    reports: str | Sequence[str], out: Path, *,
+    force: bool = False, drop_unknown: bool = False, on_progress: OnProgress | None = None,
+) -> Redaction:  # fmt: skip
     """Write copies of reports, to a file for one and a directory for others, without what analysis does not need.
 
     `force` replaces copies, `drop_unknown` leaves out tables that are not known, which are an error else; `on_progress` is

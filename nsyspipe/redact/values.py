@@ -210,7 +210,6 @@ def _looked_at(copying: Copying, table: str) -> tuple[list[tuple[int, str | None
 
 
 def _name(row: Mapping[str, Any], *, is_nccls: bool) -> tuple[int, str | None, int | None]:
-    """Return what stays of a row's name: row, text, id of a string."""
     kind, text = row["eventType"], row["text"]
     is_kept = kind == THREAD_NAME_ROW and _MPI_RANK.fullmatch(text or "")
     is_kept = is_kept or (is_nccls and (text or "").lower().startswith(_NCCL_PREFIX))

@@ -192,8 +192,7 @@ def _by_kernels(captured: Captured, own: Int64, per_bucket: Float64) -> Gradient
             lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
             # The shortest say how long a kernel takes that does next to nothing.
             weights = np.maximum(lengths - lengths.min(), 0.02 * lengths.max())
-            totals = np.bincount(bucket, weights=weights, minlength=own.size)
-            sizes = per_bucket[bucket] * weights / totals[bucket]
+            sizes = per_bucket[bucket] * weights / np.bincount(bucket, weights=weights, minlength=own.size)[bucket]
         elif rows.size != sizes.size:
             return None
         columns.append(timeline.end[rows])

@@ -142,8 +142,6 @@ def knobs_of(
     """Return the changes that `answer.whatif` was asked for; an `OptionError` if a value cannot be used, or two contradict."""
     _check_positive("--gradient-bytes", gradient_bytes)
     check_kind("link", link, str, "the name of a link", "link='nvlink4'")
-    if not isinstance(bandwidth, str):
-        check_number("bandwidth", bandwidth, "bandwidth='300GB/s'")
     if isinstance(bandwidth, str):  # [ROLE=]300GB/s, or [ROLE=]2x, twice what is captured
         role, is_named, rate = bandwidth.rpartition("=")
         if is_named and role not in ROLES:
@@ -153,9 +151,11 @@ def knobs_of(
             _check_positive("--bandwidth", float(factor[1]))
             others["bandwidth_factor"] = float(factor[1])
         bandwidth = None if factor else parse_bandwidth(rate)
-    elif bandwidth is not None and 0 < bandwidth < _LEAST_BYTES_PER_S:  # meant in another unit
-        what, fix = f"bandwidth={bandwidth:g}", f'bandwidth="{bandwidth:g}GB/s"'
-        raise OptionError(what, "is in bytes per second", fix=fix)
+    else:
+        check_number("bandwidth", bandwidth, "bandwidth='300GB/s'")
+        if bandwidth is not None and 0 < bandwidth < _LEAST_BYTES_PER_S:  # meant in another unit
+            fix = f'bandwidth="{bandwidth:g}GB/s"'
+            raise OptionError(f"bandwidth={bandwidth:g}", "is in bytes per second", fix=fix)
     if bandwidth is not None:
         others["bandwidth_bytes_per_s"] = bandwidth
     named = None if link is None else named_link(link)
@@ -303,13 +303,10 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
         if knobs.bandwidth_factor is None and replay.bus_of(role) is None:
             if role == OTHER and len(replay.roles) > 1:
                 continue
-            fix = " (export with --include-blobs=true, or ask nsyspipe whatif --bandwidth 2x)"
-            fix = (
-                " (nsyspipe whatif --gradient-bytes N says them)"
-                if replay.has_gradients and not replay.is_sharded
-                else fix
-            )
-            yield f"message bytes were not recorded, so the captured bandwidth is not known{fix}"
+            fix = "export with --include-blobs=true, or ask nsyspipe whatif --bandwidth 2x"
+            if replay.has_gradients and not replay.is_sharded:
+                fix = "nsyspipe whatif --gradient-bytes N says them"
+            yield f"message bytes were not recorded, so the captured bandwidth is not known ({fix})"
         elif replay.ratio(knobs, role) > 1 + _SAME and not replay.is_waited_for(role):
             named = "sharded, as with FSDP" if replay.is_sharded else f"{role} communication beside the work"
             hidden = "what waits for a collective that is hidden now is not known"

@@ -285,8 +285,7 @@ def _rank_markers(rank: RankTimeline, join: Int64, first_edge: int, removed: tup
     launch = np.concatenate((rank.launch, comm.launch[comm.is_inline]))
     order = np.argsort(launch, kind="stable")
     reached = np.append(NEVER, np.maximum.accumulate(np.concatenate((rank.end, comm.end[comm.is_inline]))[order]))
-    n_before = np.searchsorted(launch[order], comm.launch)
-    ready = np.maximum(np.maximum(reached[n_before], comm.launch), first_edge)
+    ready = np.maximum(np.maximum(reached[np.searchsorted(launch[order], comm.launch)], comm.launch), first_edge)
     ready = np.minimum(ready, comm.start)  # what began earlier did not depend on that operation after all
     waits = np.flatnonzero(join < rank.start.size)
     begin = np.maximum(rank.free_until[join], ready)[waits]  # a collective that could not begin yet kept nobody waiting
@@ -330,8 +329,7 @@ def _joins(rank: RankTimeline, burst: Int64) -> tuple[Int64, Int64, Flags]:
     begun = np.searchsorted(rank.start, comm.end)
     at = np.minimum(np.maximum(after_own, begun), n - 1)
     inline_ends = np.append(NEVER, np.maximum.accumulate(comm.end[comm.is_inline]))
-    n_inline = np.searchsorted(comm.start[comm.is_inline], rank.start[at])
-    free = np.maximum(rank.free_until[at], inline_ends[n_inline])
+    free = np.maximum(rank.free_until[at], inline_ends[np.searchsorted(comm.start[comm.is_inline], rank.start[at])])
     stood_still = (
         (rank.start[at] >= comm.end)
         & (rank.start[at] < comm.end + _SOON_NS)

@@ -120,8 +120,7 @@ class Facts:
     def is_sharded(self) -> bool:
         """Whether parameters are gathered and gradients scattered beside the work, as of FSDP: who waits then is not all known."""
         first = self.captured.timelines[0].collectives
-        beside = np.isin(first.kind, [*SIDES]) & ~first.is_inline
-        return bool(beside.any() or SHARDED in self.captured.uses.role)
+        return bool((np.isin(first.kind, [*SIDES]) & ~first.is_inline).any() or SHARDED in self.captured.uses.role)
 
     @cached_property
     def has_gradients(self) -> bool:
@@ -210,8 +209,7 @@ class Facts:
         if role == OTHER or (role == self.roles[0] and self.has_gradients):
             return True
         own = self.captured.uses.role == role
-        known = self.captured.timelines[0].collectives.is_inline | self.captured.uses.is_gradient
-        return bool(known[own].all())
+        return bool((self.captured.timelines[0].collectives.is_inline | self.captured.uses.is_gradient)[own].all())
 
     @cached_property
     def is_prefetched(self) -> Flags:

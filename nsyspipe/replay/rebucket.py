@@ -146,8 +146,7 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
     order = np.argsort(np.diff(work[at_edges], axis=0)[:, candidates], axis=1, kind="stable")
     chosen = candidates[order[:, (candidates.size - 1) // 2]]
     # What leads up to a marker belongs to the step that the marker before it is in.
-    step = np.searchsorted(at_edges, np.arange(1, program.kind.size)) - 1
-    ranks = chosen[np.clip(step, 0, chosen.size - 1)]
+    ranks = chosen[np.clip(np.searchsorted(at_edges, np.arange(1, program.kind.size)) - 1, 0, chosen.size - 1)]
     of_collective = chosen[program.step][:, np.newaxis]
     at = np.arange(ranks.size)
     pieces = np.diff(program.places, axis=1)[:, at, ranks]
@@ -164,9 +163,8 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
 def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
     """Return the program with casts to 16 bits, and how long each collective's cast back takes; copying a step's takes `copies_ns`."""
     own = program.transfer_ns.mean(axis=1) * program.is_gradient
-    in_step = np.maximum(np.bincount(program.step, weights=own), 1.0)
     # Casting, scaling and casting back reads and writes 16 bytes per element, copying 8: half of it before the collective.
-    each = own / in_step[program.step] * copies_ns
+    each = own / np.maximum(np.bincount(program.step, weights=own), 1.0)[program.step] * copies_ns
     ready = program.kind == READY  # the cast stands before its own collective, and before all that follows
     added = np.where(ready, each[np.where(ready, program.which, 0)], 0.0)
     places = program.places.copy()

@@ -113,9 +113,9 @@ def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
     def place(row: Mapping[str, Any]) -> int:
         is_main = (is_capture or units.metric_figure(row["metric"])) and row["baseline"] is not None
         is_sure = row["unit"] == "ns" and row["verdict"] not in (INCONCLUSIVE, NO_CHANGE)
-        return (
-            0 if row["metric"] in difference.judged else 1 if is_main or (is_sure and abs(row["delta"]) >= much) else 2
-        )
+        if row["metric"] in difference.judged:
+            return 0
+        return 1 if is_main or (is_sure and abs(row["delta"]) >= much) else 2
 
     rows.sort(key=place)  # stable
     return rows, sum(place(row) < 2 for row in rows)  # noqa: PLR2004 - those that stand first
@@ -391,9 +391,8 @@ def cause_text(difference: RunDifference, cause: Cause) -> str:
     part = f"{metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}"
     for (what, unit, *both), ns in cause.beside:
         copies = " -> ".join(_side_text(unit, value) for value in both)
-        because += (
-            f" Beside it {what} {copies}, as by gradient_as_bucket_view: exposed copies by {delta_text('ns', ns)}."
-        )
+        exposed = delta_text("ns", ns)
+        because += f" Beside it {what} {copies}, as by gradient_as_bucket_view: exposed copies by {exposed}."
     return f"Mean step time changed by {whole}, {part}.{because}"
 
 

@@ -250,7 +250,6 @@ def _event(sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
 
 
 def _pens(sequence: int, category: Values, notes: Sequence[Values], flows: Values | None) -> tuple[list[_Pen], Int64]:
-    """Return a pen for each combination of category and known notes, and which one each slice takes."""
     columns = [*notes] if flows is None else [*notes, flows]
     shape = category.numbers << len(columns)
     for place, values in enumerate(columns):

@@ -207,8 +207,7 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
     rows = rank_rows(run)
     known = {name for name in (*_OF_RANKS, _LATENESS) if any(row[name] is not None for row in rows)}
     # As in the verdict: what hides under compute is said where backward was not marked.
-    unneeded = "overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio"
-    widths = _FROM_WIDTH | {unneeded: _WIDEST}
+    widths = _FROM_WIDTH | {"overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio": _WIDEST}
     fields = [
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
@@ -314,7 +313,6 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
 
 
 def _alike(findings: Sequence[Finding], name: str) -> list[tuple[str, str]]:
-    """Return the texts of that name, each once, and of which findings it is."""
     texts = [getattr(one, name) for one in findings]
     ids = {text: [one.id for one in findings if getattr(one, name) == text] for text in texts if text}
     return [(text, ", ".join(names)) for text, names in ids.items()]

@@ -301,12 +301,11 @@ def _by_value(labels: Mapping[str, Sequence[str]]) -> str:
 def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order; ``captures`` are the run ids of a run."""
     captures = {side.label: [run.header.run_id for run in side.runs] for side in board.sides}
-    rows = board.table.drop_columns("run_ids").to_pylist()
     return {
         "schema_version": SCHEMA_VERSION, "tool_version": __version__, "reference": board.reference, "sort": board.sort,
         "min_effect_pct": round(100 * board.rules.min_effect, 12), "confidence": board.rules.confidence,
         "is_forced": board.rules.is_forced, "settings_file": board.settings.file,
-        "runs": [row | {"captures": captures[row["label"]]} for row in rows],
+        "runs": [row | {"captures": captures[row["label"]]} for row in board.table.drop_columns("run_ids").to_pylist()],
         "kinds": [asdict(kind) for kind in board.kinds],
         "comparability": board.checks.to_pylist(), "problems": board.problem_rows,
     }  # fmt: skip

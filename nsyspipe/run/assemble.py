@@ -69,11 +69,7 @@ class RunTables:
 
 
 def merge(
-    gathered: Gathered,
-    rank_map: Mapping[str, int] | None,
-    skip_first: int | None,
-    log: NcclLog | None,
-    there: frozenset[int],
+    gathered: Gathered, rank_map: Mapping[str, int] | None, skip: int | None, log: NcclLog | None, there: frozenset[int]
 ) -> RunTables:
     """Join the digests of a run's reports; NCCL's log tells the world's size when nothing else does.
 
@@ -103,7 +99,7 @@ def merge(
     windows = _without(_without(windows, _HIDDEN, hidden), (*_DTOD, *_GRAD_COPIES), is_graph)
     windows = _without(windows, ("overlap_backward_ns", *_GRAD_COPIES), np.full(is_graph.size, across.has_comm_between))
     step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
-    selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip_first)
+    selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip)
     steps = _steps(windows, across, selection)
     collectives = comm.collective_figures(across, in_order, selection.steps)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
@@ -151,7 +147,6 @@ def _without_merged(digest: ReportDigest) -> ReportDigest:
 
 
 def _numbered(ranks: Sequence[Rank[P]], numbers: Sequence[int], *, is_capture: bool = False) -> list[Rank[P]]:
-    """Give each rank its number and its steps', in ascending order; the one window of a run without steps is step 0."""
     steps = step_numbers([rank.process.members["number"] for rank in ranks])
     if is_capture:
         steps = [np.zeros(1, np.int64)] * len(ranks)
@@ -227,11 +222,10 @@ def _kernels(rank: Rank[ProcessDigest], selection: Selection) -> pa.Table:
     kernels = rank.process.kernels
     in_summary, is_unknown = rank.process.kernels_by_window.over(_in_summary(rank, selection))
     slowed, free = (pc.cast(kernels[name], pa.float64(), safe=False) for name in ("slowed_ns", "free_ns"))
-    ratio = pc.subtract(pc.divide(slowed, free), 1)
     columns = _rank_columns(rank, kernels) | {
         "mean_ns": pc.divide(kernels["total_ns"], kernels["n_kernels"]),
         "not_overlapped_ns": pc.subtract(kernels["total_ns"], kernels["overlapped_ns"]),
-        "slowdown_ratio": pc.if_else(pc.greater(kernels["free_ns"], 0), ratio, None),
+        "slowdown_ratio": pc.if_else(pc.greater(kernels["free_ns"], 0), pc.subtract(pc.divide(slowed, free), 1), None),
         **{name: pa.array(sums, mask=is_unknown) for name, sums in zip(_IN_SUMMARY, in_summary, strict=True)},
     }
     return schema.KERNEL_COSTS.table(columns)
@@ -242,7 +236,6 @@ def _in_summary(rank: Rank[ProcessDigest], selection: Selection) -> Flags:
 
 
 def _idle_calls(ranks: Ranks, steps: pa.Table, selection: Selection) -> pa.Table:
-    """Return `schema.IDLE_CALLS` over the summary steps; no rows where blocked time of one is not known."""
     chosen = steps.filter(steps["in_summary"])
     if not chosen.num_rows or chosen["idle_blocked_ns"].null_count:
         return schema.IDLE_CALLS.empty()

@@ -263,7 +263,6 @@ def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
 
 
 def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
-    """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
     ranks = ranks_or_hosts([report.digest for report in reports])
     if beside.rank_map is not None:
         return Answer(YES, text=f"{shown_ranks(ranks_by_map(ranks, beside.rank_map, beside.sidecars))} from --rank-map")

@@ -238,7 +238,6 @@ def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | 
 
 
 def _all_numbers(of_each: Sequence[int | None]) -> list[int] | None:
-    """Return the numbers of a source that numbers everything, each otherwise; else None."""
     numbers = [number for number in of_each if number is not None]
     return numbers if len(of_each) == len(numbers) == len(set(numbers)) else None
 
@@ -303,11 +302,14 @@ def stem_rank(path: str) -> int | None:
 
 def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecars) -> list[int]:
     """Return the rank that a map gives to each process; `OptionError` unless it names each, no other, each number of the job once."""
-    _check_named(ranks, rank_map)
     numbers: list[int] = []
     pids = [None if rank.is_alone else rank.process.pid for rank in ranks]
     names = [_map_keys(files.source_of(Path(rank.report.path)), pid) for rank, pid in zip(ranks, pids, strict=True)]
     named = [next((key for key in keys if key in rank_map), None) for keys in names]
+    if unused := rank_map.keys() - {*named}:  # or another name of one that is named already
+        problem = f"names {min(unused)}, which is not among the reports with GPU activity or steps"
+        there = few([keys[0] for keys in names], _SHOWN_NAMES)
+        raise OptionError("--rank-map", problem, found=there, fix="one of these, or leave it out")
     if absent := [keys[0] for keys, key in zip(names, named, strict=True) if key is None][:_SHOWN_NAMES]:
         found, given = ", ".join([*rank_map][:_SHOWN_NAMES]), [f"{key}={rank_map[key]}" for key in named if key]
         fix = f'--rank-map "{",".join([*given, *(f"{name}=N" for name in absent)])}"'
@@ -321,20 +323,6 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
     if most is not None and max(numbers) >= most:
         raise OptionError("--rank-map", f"gives rank {max(numbers)} of {most}", fix=f"ranks 0 to {most - 1}")
     return numbers
-
-
-def _check_named(ranks: Ranks, rank_map: Mapping[str, int]) -> None:
-    """Refuse what is no report of the run, or another name of one that is named already, before what the map lacks is asked for."""
-    unused, there = set(rank_map), []
-    for rank in ranks:
-        keys = _map_keys(files.source_of(Path(rank.report.path)), None if rank.is_alone else rank.process.pid)
-        unused.discard(next((key for key in keys if key in rank_map), ""))
-        there.append(keys[0])
-    if unused:
-        wrong = min(unused)
-        problem = f"names {wrong}, which is not among the reports with GPU activity or steps"
-        fix = "one of these, or leave it out"
-        raise OptionError("--rank-map", problem, found=few(there, _SHOWN_NAMES), fix=fix)
 
 
 def _map_keys(path: Path, pid: int | None) -> list[str]:

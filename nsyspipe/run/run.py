@@ -233,10 +233,8 @@ class Run(ShownInNotebooks, ABC):
         """`schema.FINDINGS`: what to change first, by what it could bring."""
         rows = rows_in_python(self.finding_rows, "title", "action", "advice")
         for row in rows:
-            evidence = json.loads(row["evidence"]).items()
-            row["evidence"] = json.dumps(
-                {key: in_python(one) if isinstance(one, str) else one for key, one in evidence}
-            )
+            told = json.loads(row["evidence"]).items()
+            row["evidence"] = json.dumps({key: in_python(one) if isinstance(one, str) else one for key, one in told})
         return schema.FINDINGS.from_rows(rows)
 
     @property

@@ -166,8 +166,7 @@ def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
     for rank in (rank for sidecar in sidecars for rank in sidecar.ranks):
         is_bad = rank.status and not rank.is_complete  # after a whole capture its status says nothing of that
         status = f"its program ended with status {rank.status}" if is_bad else None
-        reason = rank.problem and rank.problem[:200].rstrip(".")
-        if outcome := "; ".join(filter(None, (status, reason))):
+        if outcome := "; ".join(filter(None, (status, rank.problem and rank.problem[:200].rstrip(".")))):
             by_outcome.setdefault(outcome, []).append(rank.rank)
     for outcome, ranks in by_outcome.items():
         more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""

@@ -249,8 +249,7 @@ def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: i
     wanted = requested or min(cores, 1 + sum(sizes) // _WORTH_A_PROCESS)
     memory = _free_memory() if available is None else available
     # The imports, and at its peak about 1.7 times the report (measured).
-    per_worker = 100 * 2**20 + 2 * max(sizes, default=0)
-    return max(1, min(wanted, len(sizes), memory // per_worker if memory else wanted))
+    return max(1, min(wanted, len(sizes), memory // (100 * 2**20 + 2 * max(sizes, default=0)) if memory else wanted))
 
 
 @contextlib.contextmanager

@@ -278,9 +278,9 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
     named_by = {label: one for one, label in labels.items() if label}
     nearest = nearest_name(wanted, named_by) or nearest_name(wanted, ids, cutoff=_ALIKE)
     if run_id is not None:
-        instead = (
-            f"{nearest if nearest in labels else named_by[nearest]}" if nearest else f"{['ID', *ids][-1]}, or {listing}"
-        )
+        instead = f"{['ID', *ids][-1]}, or {listing}"
+        if nearest:
+            instead = nearest if nearest in labels else named_by[nearest]
         raise OptionError(f"--run-id {run_id}", f"{path} has no such run", found=shown, fix=f"--run-id {instead}")
     fix = f"{argument_of(store, nearest)}, or {listing}" if nearest else listing
     raise OptionError(str(path), "has no such run", found=shown, fix=fix)

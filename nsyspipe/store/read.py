@@ -220,8 +220,7 @@ def check_ranks(table: pa.Table, ranks: Sequence[int], path: Path) -> None:
     """Refuse a table with rows of other ranks."""
     if "rank" not in table.column_names:
         return
-    known = pc.is_in(table["rank"], pa.array(ranks, pa.int64()))
-    if pc.any(pc.and_not(pc.is_valid(table["rank"]), known)).as_py():
+    if pc.any(pc.and_not(pc.is_valid(table["rank"]), pc.is_in(table["rank"], pa.array(ranks, pa.int64())))).as_py():
         raise DatasetError(str(path), "has rows of ranks that the run has not", fix=AGAIN)
 
 
@@ -239,9 +238,8 @@ def _check_schema(path: Path, file: pq.ParquetFile, numbers: set[str]) -> None:
     """Refuse a later version, columns twice, and texts in place of numbers: a few bytes can stand for many long ones."""
     version = (file.schema_arrow.metadata or {}).get(b"schema_version", b"").decode(errors="replace")
     if not version.isdecimal():
-        raise DatasetError(
-            str(path), "is not what nsyspipe writes: it has no schema version", fix=f"{AGAIN}, or move it away"
-        )
+        what = "is not what nsyspipe writes: it has no schema version"
+        raise DatasetError(str(path), what, fix=f"{AGAIN}, or move it away")
     if int(version) > SCHEMA_VERSION:
         what = f"has columns of version {version}, this nsyspipe knows {SCHEMA_VERSION}"
         raise DatasetError(str(path), what, fix="a newer nsyspipe")

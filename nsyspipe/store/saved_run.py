@@ -109,8 +109,7 @@ class SavedRun(Run):
         if steps is not None:
             steps = check_steps(self.steps(), steps)
         if chosen and not any(self.files.has("events", rank) for rank in self.ranks["rank"].to_pylist()):
-            problem = "was saved without its operations"
-            raise DatasetError(f"run {self.run_id}", problem, fix=self._saved_again)
+            raise DatasetError(f"run {self.run_id}", "was saved without its operations", fix=self._saved_again)
         return (self._of_rank(rank, steps) for rank in chosen)
 
     def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> schema.OfRank:

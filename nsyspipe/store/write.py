@@ -142,7 +142,6 @@ def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, fo
 
 
 def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
-    """Return the digests of files that a saved run has, if it is the same run; None if it is not."""
     old = SavedRun(store, run.header.run_id)
     with contextlib.suppress(DatasetError):  # nobody can tell
         is_same = old.step_family == run.step_family

@@ -41,8 +41,7 @@ def test_the_error_is_the_spread_of_the_differences_to_the_nearest_ns(deviation,
 def test_an_offset_is_applied_only_where_it_exceeds_its_error(offset, applied):
     # Deviations 3, 0, 3 (rank 1 stays the median, as the other two lie beside it): error round(4.4478) = 4.
     low, high = offset - 3, offset + 3
-    ends = [(-second, 0, second) for second in (low, offset, high)]
-    assert offsets(*ends) == [(-applied, 4), (0, 0), (applied, 4)]
+    assert offsets(*[(-second, 0, second) for second in (low, offset, high)]) == [(-applied, 4), (0, 0), (applied, 4)]
 
 
 FOUR = (0, 1, 2, 100), (10, 11, 12, 150), (20, 21, 22, 120)

@@ -206,9 +206,8 @@ def test_bandwidth_is_the_message_over_the_transfer_without_the_wait(ranks, size
 
 
 # Step 0: 10, and 20 gathered of 2 ranks; step 1: 5. What belongs to no step counts nowhere.
-STEPS = rank(
-    op(0, n_bytes=10), op(20, kind=GATHER, n_bytes=20), op(40, member=1, n_bytes=5), op(60, member=-1, n_bytes=1000)
-)
+FIRST_STEP = op(0, n_bytes=10), op(20, kind=GATHER, n_bytes=20)
+STEPS = rank(*FIRST_STEP, op(40, member=1, n_bytes=5), op(60, member=-1, n_bytes=1000))
 TWO_STEPS = rank(op(0, n_bytes=10), op(20, member=1, n_bytes=7))
 
 

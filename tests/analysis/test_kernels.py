@@ -155,8 +155,7 @@ def slowdown(*kernels, grid=None, block=None):
 
 
 def between_edges(*kernels):  # three equal neighbours on either side: all in between are equal
-    first = kernels[0] if kernels else EDGE
-    edge = (first[0], 50, 50)
+    edge = ((kernels[0] if kernels else EDGE)[0], 50, 50)
     return (*[edge] * 3, *kernels, *[edge] * 3)
 
 

@@ -162,8 +162,7 @@ INDICES, LOCAL = {"g31": "PIX", "g32": "PHB"}, {"local_ranks": {0: 0, 1: 0, 2: 2
     (None, {"g01": "NV18"}, {}, {}, []),
 ])  # fmt: skip
 def test_what_each_edge_crosses(comms, paths, names, options, expected):
-    log = None if comms is None else one_log(*comms)
-    assert rows(log, paths and topology(**paths), names, **options) == expected
+    assert rows(None if comms is None else one_log(*comms), paths and topology(**paths), names, **options) == expected
 
 
 def test_a_row_of_a_gpu_that_is_no_column_is_no_path():

@@ -152,8 +152,7 @@ def test_a_family_named_by_the_option_is_never_a_part():
 def test_a_family_inside_anothers_ranges_loses_to_it_where_both_take_as_long():
     # Layers without a gap between them: as much time, the same start, and first in the alphabet.
     steps = [(1, at, at + 20, f"step {at}") for at in (0, 20)]
-    layers = [(1, at, at + 10, f"layer {at}") for at in (0, 10, 20, 30)]
-    found = measured(ranges(*steps, *layers))
+    found = measured(ranges(*steps, *[(1, at, at + 10, f"layer {at}") for at in (0, 10, 20, 30)]))
     assert [one.holders for one in found] == [("step #",), ()]
     assert module.choose([found], [0]) == "step #"
 
@@ -220,8 +219,7 @@ def test_windows_follow_the_kernels_that_steps_launch(step_ranges, ops, expected
 def selected(rows, n_ranks, skip_first=None):
     """Select among (step, start, is complete), one per (rank, step) with a window."""
     step, start = ints(*(row[0] for row in rows)), ints(*(row[1] for row in rows))
-    complete = np.array([row[2] for row in rows], np.bool_)
-    found = module.select_steps(step, start, complete, n_ranks, skip_first)
+    found = module.select_steps(step, start, np.array([row[2] for row in rows], np.bool_), n_ranks, skip_first)
     return found.steps.tolist(), found.skipped.tolist(), found.is_fallback
 
 

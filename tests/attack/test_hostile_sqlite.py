@@ -115,8 +115,7 @@ COLLATION = (
 def test_values_of_another_type_and_an_unknown_collation_end_in_an_error_or_an_answer(report, value):
     columns = [(RUNTIME, "start"), (RUNTIME, "correlationId"), (NVTX, "domainId")]
     columns += [(KERNEL, name) for name in ("start", "globalPid", "shortName")]
-    edits = [f'UPDATE {table} SET "{column}" = {value}' for table, column in columns] if value else [COLLATION]
-    for change in edits:
+    for change in [f'UPDATE {table} SET "{column}" = {value}' for table, column in columns] if value else [COLLATION]:
         path = report(change, is_tampered=value is None)
         for reader in READERS:
             with contextlib.suppress(InputError):

@@ -166,8 +166,7 @@ sys.stdin.read()
 @pytest.mark.skipif(sys.platform != "linux", reason="the system's part is Linux's")
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_worker_whose_call_never_lets_go_ends_too(tmp_path, begun):
-    root = str(Path(nsyspipe.__file__).parents[1])
-    text = CATASTROPHE.format(root=root, begun=begun, seconds=2 * DEADLINE_S)
+    text = CATASTROPHE.format(root=str(Path(nsyspipe.__file__).parents[1]), begun=begun, seconds=2 * DEADLINE_S)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", text], **pipes, text=True, cwd=tmp_path)
     assert process.stdout.readline() == "ready\n"

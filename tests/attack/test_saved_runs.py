@@ -190,8 +190,7 @@ def many_rows(table):
 
 def long_text(table):
     at = table.column_names.index("gpu_name")
-    text = pa.array(["x" * 30_000_000] + [None] * (len(table) - 1), pa.large_string())
-    return table.set_column(at, "gpu_name", text)
+    return table.set_column(at, "gpu_name", pa.array(["x" * 30_000_000] + [None] * (len(table) - 1), pa.large_string()))
 
 
 def one_text_many_times(table):

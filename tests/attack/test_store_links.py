@@ -179,8 +179,7 @@ def test_a_switch_that_somebody_prepared_is_refused_and_changes_nothing(runs, tm
     if "link" in name:
         assert "has a link at .nsyspipe/" in str(caught.value)
     elif not callable(prepared):
-        words = "has damaged at" if name.startswith("files is") else "has files of no run at"
-        assert words in str(caught.value)
+        assert ("has damaged at" if name.startswith("files is") else "has files of no run at") in str(caught.value)
     assert tree(tmp_path) == before
     if run_id != RUN_ID:
         assert nsyspipe.load(store, run_id=RUN_ID).steps().equals(runs[0].steps())
@@ -257,8 +256,7 @@ def test_something_else_in_place_of_a_page_is_refused(runs, tmp_path, outside, k
     if kind == "link to a page":
         assert nsyspipe_here("analyze", store, "--html", outside / "page.html", "-q").returncode == 0
     if kind.startswith("link"):
-        names = {"link": "mine", "link to nothing": "new", "link to a page": "page.html"}
-        page.symlink_to(outside / names[kind])
+        page.symlink_to(outside / {"link": "mine", "link to nothing": "new", "link to a page": "page.html"}[kind])
     else:
         page.mkdir() if kind == "directory" else os.mkfifo(page)
     before = tree(tmp_path)

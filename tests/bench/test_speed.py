@@ -258,8 +258,7 @@ def test_speed_of_matching_clocks_and_waiting(shown):
 def with_processes(path, n_processes):
     steady_rank(0, world_size=1).write(path)
     with contextlib.closing(sqlite3.connect(path)) as database:
-        tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")]
-        for table in tables:
+        for table in [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")]:
             columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
             own = [name for name in columns if name in {"globalTid", "globalPid"}]
             if not own:

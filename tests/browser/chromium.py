@@ -35,8 +35,7 @@ class Opened:
 
     def chart(self, expression: str, chart: str) -> Any:
         """Evaluate an expression over ``chart``, an ECharts instance by the figure's id."""
-        script = f"id => {{ const chart = nsyspipe.charts.get(id); return {expression}; }}"
-        return self.page.evaluate(script, chart)
+        return self.page.evaluate(f"id => {{ const chart = nsyspipe.charts.get(id); return {expression}; }}", chart)
 
     def zoom(self, chart: str) -> tuple[float, float]:
         zoom = "chart.getOption().dataZoom[0]"

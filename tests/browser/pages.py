@@ -135,6 +135,5 @@ def page_of(name, folder, real):
         assert nsyspipe_here(name, folder, "--html", folder / "page.html").returncode == 0
         return (folder / "page.html").read_text(encoding="utf-8")
     found = make(folder, real) if make else real_run(real, name)
-    return (
-        difference_page(replace(found, fail_on="regression")) if isinstance(found, RunDifference) else run_page(found)
-    )
+    is_run = not isinstance(found, RunDifference)
+    return run_page(found) if is_run else difference_page(replace(found, fail_on="regression"))

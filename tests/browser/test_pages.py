@@ -165,9 +165,8 @@ def test_a_notebook_s_own_rules_do_not_reach_into_a_card(browser):
     label = "a-rather-long-label_of_a-run"
     page = browser.new_page()
     for answer in (run, diff(Side(label, (run,)), run), compare({label: run, "b": run}), whatif(run)):
-        page.set_content(
-            f"<!doctype html><style>{NOTEBOOKS}</style><body class='jp-RenderedHTMLCommon'>{answer._repr_html_()}"
-        )
+        body = f"<body class='jp-RenderedHTMLCommon'>{answer._repr_html_()}"
+        page.set_content(f"<!doctype html><style>{NOTEBOOKS}</style>{body}")
         for width, scheme in ((400, "light"), (1280, "dark")):
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)
@@ -176,9 +175,8 @@ def test_a_notebook_s_own_rules_do_not_reach_into_a_card(browser):
             )
             assert len(cells) > 3
             assert [one for one in cells if one[1] < (30 if one[0] else 80) or one[2] > one[1] or one[3] > width] == []
-            grounds = page.locator(".nsyspipe tr").evaluate_all(
-                "all => all.map(one => getComputedStyle(one).backgroundColor)"
-            )
+            of_each = "all => all.map(one => getComputedStyle(one).backgroundColor)"
+            grounds = page.locator(".nsyspipe tr").evaluate_all(of_each)
             assert {*grounds} == {"rgba(0, 0, 0, 0)"}
             name = page.locator(".figures:has(th:text-is('what to change')) td:first-child")
             assert all(one["x"] + one["width"] <= width for one in (at.bounding_box() for at in name.all()))
@@ -247,7 +245,7 @@ def test_names_are_shown_as_they_are(hostile, written):
 
 
 def test_tooltips_show_names_as_text(hostile):
-    made = hostile.page.evaluate(
+    assert hostile.page.evaluate(
         """names => names.map(name => {
       const tip = nsyspipe.tooltip({ title: name, name, rows: [{ label: name, value: name }] });
       document.body.append(tip);
@@ -256,8 +254,7 @@ def test_tooltips_show_names_as_text(hostile):
       return found;
     })""",
         list(HOSTILE),
-    )
-    assert made == [[name, 0] for name in HOSTILE]
+    ) == [[name, 0] for name in HOSTILE]
 
 
 def test_a_bar_with_a_hostile_name_is_pointed_at(hostile):

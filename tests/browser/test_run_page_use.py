@@ -79,10 +79,9 @@ def test_a_bar_of_several_kernels_has_no_one_name(timeline):
     name_of = (
         "([lane, index]) => nsyspipe.timeline.nameOf({ names: ['gemm'] }, lane, { name: [0, 0], n: [919, 1] }, index)"
     )
-    found = [
+    assert [
         timeline.page.evaluate(name_of, one) for one in (["compute", 0], ["compute", 1], ["comm", 0], ["phase", 0])
-    ]
-    assert found == ["919 kernels", "gemm", "919 operations", "gemm"]
+    ] == ["919 kernels", "gemm", "919 operations", "gemm"]
 
 
 def test_a_collective_that_is_pointed_at_is_outlined_on_every_rank(timeline):
@@ -127,8 +126,7 @@ def test_another_step_is_drawn_when_it_is_chosen_and_named_in_the_address(writte
     assert opened.chart("chart.getOption().xAxis[0].max", TIMELINE) == lengths[steps[1]]
     page.locator("#timeline summary").click()
     shown = page.locator("#timeline tbody tr:visible td:nth-child(2)").all_inner_texts()
-    longest = max(float(re.findall(r"[\d.]+", text)[-1]) for text in shown)
-    assert longest == pytest.approx(lengths[steps[1]] / 1e6)
+    assert max(float(re.findall(r"[\d.]+", text)[-1]) for text in shown) == pytest.approx(lengths[steps[1]] / 1e6)
 
 
 def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_page):

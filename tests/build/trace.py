@@ -132,9 +132,8 @@ class TraceBuilder:
         return self.add("TARGET_INFO_GPU", vmId=0, id=number, deviceId=number, cuDevice=number, name=name)
 
     def host(self, name: str) -> TraceBuilder:
-        return self.add(
-            "TARGET_INFO_SYSTEM_ENV", globalVid=0, devStateName="", name="Hostname", nameEnum=619, value=name
-        )
+        known = {"globalVid": 0, "devStateName": "", "name": "Hostname", "nameEnum": 619}
+        return self.add("TARGET_INFO_SYSTEM_ENV", **known, value=name)
 
     def comm_payload(
         self, at: int, *, n_ranks: int, rank: int, swap: bool = False, pid: int | None = None

@@ -81,8 +81,7 @@ def test_signals_are_caught_or_interrupt_but_ignored_ones_stay_ignored_and_handl
 
 
 def test_all_of_a_group_is_ended_also_what_ignores_the_polite_signal():
-    stubborn = "trap '' TERM; echo up; sleep 30 & wait; wait"
-    process = start(["sh", "-c", stubborn], os.environ, output=subprocess.DEVNULL)
+    process = start(["sh", "-c", "trap '' TERM; echo up; sleep 30 & wait; wait"], os.environ, output=subprocess.DEVNULL)
     while group_of(process.pid) != process.pid:
         pass
     assert group_is_alive(process.pid)

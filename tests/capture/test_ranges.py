@@ -63,8 +63,7 @@ def all_calls(run, codes, module, **more):
     """Return what each program asked; they are forks of one process, which starts once."""
     ends = START.format(module=module), f"\nprint(json.dumps({module}.calls), flush=True)\nos._exit(0)"
     forks = f"import os\nfor code in {[code.join(ends) for code in codes]!r}:\n    if not (child := os.fork()): exec(code)\n"
-    modules = {"nvtx": NVTX} if module == "nvtx" else {"torch": TORCH}
-    said = run(forks + "    os.waitpid(child, 0)", **modules | more)
+    said = run(forks + "    os.waitpid(child, 0)", **({"nvtx": NVTX} if module == "nvtx" else {"torch": TORCH}) | more)
     return [json.loads(line) for line in said.splitlines() if line.startswith("[")]
 
 
@@ -187,8 +186,7 @@ for item in captured_steps("abc", warmup=1, steps=2, stop=True):
     with annotate("forward"), annotate("layer", 3): pass
 torch.calls = [os.getpid()]
 """
-    told = {"NSYSPIPE_STATUS_DIR": str(tmp_path), "RANK": "5", "LOCAL_RANK": "1"}
-    pid = calls(run, code, "torch", **told)[0]
+    pid = calls(run, code, "torch", NSYSPIPE_STATUS_DIR=str(tmp_path), RANK="5", LOCAL_RANK="1")[0]
     assert json.loads((tmp_path / "ranges_5.json").read_text()) == {
         "rank": 5, "local_rank": 1, "pid": pid,
         "step_pattern": "^step [0-9]+$", "phase_names": ["data", "forward"],

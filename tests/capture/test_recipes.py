@@ -127,8 +127,7 @@ def test_a_step_of_lightning_has_its_phases_over_epochs_and_micro_batches(tmp_pa
 
 
 def test_lightning_stops_and_with_manual_optimization_only_backward_is_told(tmp_path):
-    backward = ["backward", "end backward"]
-    captured = ["nsyspipe.capture", "step 0", *2 * backward, "end step 0", "end nsyspipe.capture"]
+    captured = ["nsyspipe.capture", "step 0", *2 * ["backward", "end backward"], "end step 0", "end nsyspipe.capture"]
     found = asked(tmp_path, LIGHTNING, MANUAL=MANUAL, GROUP=1, MAX=99, WORDS="warmup=0, steps=1, stop=True")
     assert [*found[: len(captured)], found[-1]] == [*captured, 2]
 

@@ -38,8 +38,7 @@ def machine(tmp_path):
     folder.mkdir()
     program(folder, "nsys", printing(version=VERSION, profile=HELP))
     rows = GPUS.replace("\n", "\\n")
-    query = f"case $1 in --query-gpu*) printf '{rows}'; exit;; esac\n"
-    program(folder, "nvidia-smi", query + printing(topo=TOPOLOGY))
+    program(folder, "nvidia-smi", f"case $1 in --query-gpu*) printf '{rows}'; exit;; esac\n" + printing(topo=TOPOLOGY))
     return folder, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 

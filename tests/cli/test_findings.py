@@ -78,8 +78,7 @@ DDP = "ddp-4gpu-shm_*.sqlite"
 
 def link_line(done):
     assert (done.exit_code, done.stderr) == (0, ""), done
-    head = done.stdout.partition("\n\n")[0].partition("\nparallelism: ")[0]
-    _, found, said = head.partition("\nlink: ")
+    _, found, said = done.stdout.partition("\n\n")[0].partition("\nparallelism: ")[0].partition("\nlink: ")
     return found.strip() + " " + " ".join(said.split()) if found else None
 
 

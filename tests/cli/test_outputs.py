@@ -145,8 +145,7 @@ MORE = ("diff base={} slow --json", "compare base={} slow --csv", "whatif {} --j
 def test_a_report_is_never_an_output(steady, beside, call, words):
     report = steady / "steady_0.sqlite"
     before = report.read_bytes()
-    inputs = words.format(steady / "steady_*.sqlite").split()
-    refused(call(*inputs, report, "--force"), "is one of the inputs")
+    refused(call(*words.format(steady / "steady_*.sqlite").split(), report, "--force"), "is one of the inputs")
     assert report.read_bytes() == before
 
 

@@ -22,11 +22,11 @@ def reports(tmp_path):
         builder = steady_rank(rank)
         builder.rows["TARGET_INFO_SYSTEM_ENV"][0]["value"] = f"private-host-{rank}"
         builder.env(AWS_SECRET_ACCESS_KEY="hunter2")
-        made = (
+        path, made = (
+            builder.write(folder / f"ddp_{rank}.sqlite"),
             "CREATE TABLE PROCESSES (globalPid INTEGER, name TEXT)",
-            "INSERT INTO PROCESSES VALUES (1, '/home/ada/train')",
         )
-        edit(builder.write(folder / f"ddp_{rank}.sqlite"), *made)
+        edit(path, made, "INSERT INTO PROCESSES VALUES (1, '/home/ada/train')")
     return folder
 
 
@@ -107,8 +107,7 @@ def test_an_unknown_table_is_refused_until_it_may_be_dropped(reports, tmp_path):
     message = refused(reports, tmp_path / "out")
     assert [word for word in ("NEW_EVENTS (1 rows)", "--drop-unknown") if word not in message] == []
     assert not (tmp_path / "out").exists()
-    text = redacted(reports, tmp_path / "out", "--drop-unknown")
-    assert re.search(r"unknown tables +1 rows  NEW_EVENTS \(1\)", text)
+    assert re.search(r"unknown tables +1 rows  NEW_EVENTS \(1\)", redacted(reports, tmp_path / "out", "--drop-unknown"))
     assert b"NEW_EVENTS" not in (tmp_path / "out" / "ddp_1.sqlite").read_bytes()
 
 

@@ -115,14 +115,13 @@ def test_a_label_names_the_run_itself_too_and_captures_of_one_stay_together(fold
 
 @pytest.mark.slow
 def test_saved_runs_alone_import_nothing_that_reads_reports(folder):
-    script = (
+    done = python_run(
         "import sys; from nsyspipe.cli.inputs import opened_runs, parse_runs\n"
         "from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions\n"
         "with opened_runs(parse_runs(['store/runs/run_id=one']), SeveralRunsOptions(), RunningOptions()) as found:\n"
         "    print(found[0][0].header.label)\n"
         "print(sorted({'sqlalchemy', 'rich', 'jinja2'} & set(sys.modules)))"
     )
-    done = python_run(script)
     assert (done.stdout, done.stderr) == ("one\n[]\n", "")
 
 

@@ -23,8 +23,7 @@ _TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "T
 
 def environment(**variables):
     kept = {name: value for name, value in os.environ.items() if name not in _TERMINAL}
-    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
-    return kept | {"PYTHONPATH": path} | variables
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))} | variables
 
 
 def program(*arguments):

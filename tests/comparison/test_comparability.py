@@ -112,9 +112,8 @@ def test_real_runs_of_tensor_and_pipeline_parallelism_part_from_ddp(runs, name, 
     (["2026-03-01", "2026-03-03"], ["2026-03-02", "2026-03-04"], False), (["2026-03-02"], [None], False),
 ])  # fmt: skip
 def test_a_candidate_that_was_captured_first_is_told(run, before, after, is_told):
-    runs = (
-        [Changed(run, header=replace(run.header, captured_at_utc=time)) for time in side] for side in (before, after)
-    )
+    header = run.header
+    runs = ([Changed(run, header=replace(header, captured_at_utc=time)) for time in side] for side in (before, after))
     found = [one.message for one in check_order(*(SimpleNamespace(runs=side) for side in runs))]
     said = "baseline 2026-03-02 10:00:00 UTC, candidate 2026-03-01 23:59:59 UTC; if the two are the wrong way round, swap them"
     assert found == [f"the candidate was captured before the baseline: {said}"] * is_told

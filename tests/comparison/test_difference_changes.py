@@ -123,8 +123,7 @@ def test_the_link_and_what_nccl_was_told(run):
     shm = SlowestLink("shm", 0, 1, None, "host memory", 1, 0, 1, is_of_ring=True)
     links = [SimpleNamespace(slowest=one) for one in (shm, replace(shm, kind="nvlink"))]
     before = Changed(run, link=links[0], nccl=NcclFacts("2.21", {"NCCL_P2P_DISABLE": "1"}, False))
-    after = Changed(run, link=links[1], nccl=NcclFacts("2.22", {"NCCL_DEBUG": "INFO"}, True))
-    assert changes(before, after) == {
+    assert changes(before, Changed(run, link=links[1], nccl=NcclFacts("2.22", {"NCCL_DEBUG": "INFO"}, True))) == {
         ("link", "slowest link"): ("shm", "nvlink"),
         ("link", "NVLink SHARP"): ("off", "on"),
         ("link", "NCCL_P2P_DISABLE"): ("1", None),
@@ -132,10 +131,8 @@ def test_the_link_and_what_nccl_was_told(run):
         ("versions", "NCCL"): ("2.21", "2.22"),
     }
     # What NCCL uses is not known of a topology alone: no change, and no cause.
-    assert (
-        changes(Changed(run, link=links[0]), Changed(run, link=SimpleNamespace(slowest=replace(shm, kind="unknown"))))
-        == {}
-    )
+    unknown = SimpleNamespace(slowest=replace(shm, kind="unknown"))
+    assert changes(Changed(run, link=links[0]), Changed(run, link=unknown)) == {}
 
 
 def test_captures_of_a_side_stand_side_by_side_in_words_and_as_means_in_numbers(run, made):
@@ -192,8 +189,7 @@ def test_the_cause_is_the_part_that_changed_most_with_what_it_depends_on(tmp_pat
     (ms_steps(60, comm=12), "improvement", None), (ms_steps(101, comm=9), "no change", None),  # less than 2 % of the step
 ])  # fmt: skip
 def test_what_changed_against_the_step_time_is_said(tmp_path, after, verdict, said):
-    before = plain_run(tmp_path / "before", ms_steps(100))
-    found = diff(before, plain_run(tmp_path / "after", after, start=2 * 10**18))
+    found = diff(plain_run(tmp_path / "before", ms_steps(100)), plain_run(tmp_path / "after", after, start=2 * 10**18))
     assert (found.verdict, [opposed_text(found.opposed_parts)] if found.opposed_parts else []) == (
         verdict,
         [said][: said is not None],

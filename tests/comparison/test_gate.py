@@ -146,6 +146,5 @@ def test_the_fix_of_a_wrong_file_can_be_written_into_it(tmp_path, name, text):
     with pytest.raises(OptionError) as caught:
         module.read_settings(tmp_path)
     fix = caught.value.fix
-    table = "" if fix.startswith("[") else "[tool.nsyspipe.diff]\n" if name == PROJECT else "[diff]\n"
-    path.write_text(table + fix)
+    path.write_text(("" if fix.startswith("[") else "[tool.nsyspipe.diff]\n" if name == PROJECT else "[diff]\n") + fix)
     assert module.read_settings(tmp_path).path == path

@@ -100,8 +100,7 @@ def test_what_is_no_figure_per_step_is_refused(steps):
 
 # Several captures on a side: what they spread by.
 def test_captures_without_steps_are_left_out_and_two_short_ones_decide_nothing():
-    with_empty = difference_of_centres(captures([], [1, 2, 3]), captures([4, 5, 6]))
-    assert with_empty == difference([1, 2, 3], [4, 5, 6])
+    assert difference_of_centres(captures([], [1, 2, 3]), captures([4, 5, 6])) == difference([1, 2, 3], [4, 5, 6])
     short = difference_of_centres(captures([9, 9], [10, 10]), captures([1, 2, 3]))
     assert short.undecided == "baseline: no capture of 3 steps"
 

@@ -251,7 +251,7 @@ def test_a_run_has_the_label_and_id_of_its_header(steady, tmp_path):
 def test_a_command_that_mends_it_is_a_call_in_python(steady, tmp_path):
     for label in ("a", "b", "c"):
         nsyspipe.export.parquet(nsyspipe.load(steady, label=label, run_id=f"run-{label}"), store := tmp_path / "runs")
-    fixes = {
+    for call, fix in {
         lambda: nsyspipe.diff(store, against="a"): f"nsyspipe.diff('{store}', 'b', against='a')",
         lambda: nsyspipe.diff(store, against="run-a"): f"nsyspipe.diff('{store}:run-a', CANDIDATE)",
         lambda: nsyspipe.diff(steady, against="a"): (
@@ -260,8 +260,7 @@ def test_a_command_that_mends_it_is_a_call_in_python(steady, tmp_path):
         lambda: nsyspipe.dashboard("nostore", tmp_path / "a.html"): (
             "nsyspipe.export.parquet(nsyspipe.load(REPORTS), 'nostore')"
         ),
-    }
-    for call, fix in fixes.items():
+    }.items():
         with pytest.raises(nsyspipe.NsyspipeError) as caught:
             call()
         assert str(caught.value).endswith(f"  fix: {fix}")

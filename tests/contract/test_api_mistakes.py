@@ -49,7 +49,7 @@ REFUSED = {
     "store/steps/x.json: lies among the files of a dataset": lambda run: export.write(run, "store/steps/x.json"),
     "path='': is no file name\n  fix: run.html": lambda run: export.write(run, ""),
     "store='': is no file name\n  fix: parquet(run, 'runs/')": lambda run: export.parquet(run, ""),
-    "label='': is empty": lambda run: nsyspipe.compare({None: run, "b": run}),
+    "label='': is empty": lambda run: nsyspipe.compare({None: run, "b": run}),  # type: ignore[dict-item]
     ".: is a directory, where a file is to be written": lambda run: export.write(run, Path()),
     "'.': has reports of 2 runs by their names\n  fix: compare('other.sqlite', 'steady_*.sqlite')": lambda _: nsyspipe.compare("."),
     "other.sqlite and other.sqlite: the same report twice\n  fix: pass each report once": (

@@ -101,8 +101,7 @@ def world(tmp_path, monkeypatch):
 
 def test_the_readme_is_short_and_begins_with_two_command_lines():
     text = README.read_text("utf-8")
-    first_screen = "\n".join(text.splitlines()[:24])
-    assert re.findall(r"```bash\n(.*)\n```", first_screen) == [MAIN_JOB.strip(), TESTS.strip()]
+    assert re.findall(r"```bash\n(.*)\n```", "\n".join(text.splitlines()[:24])) == [MAIN_JOB.strip(), TESTS.strip()]
     assert ("nsyspipe analyze" in MAIN_JOB, TESTS.endswith("pytest\n")) == (True, True)
     prose = [line for line in re.sub(r"```.*?```", "", text, flags=re.DOTALL).splitlines() if not line.startswith("|")]
     assert (len(text.splitlines()) <= 180, len(" ".join(prose).split()) <= 750) == (True, True)
@@ -327,8 +326,7 @@ def test_every_file_of_the_package_has_its_line():
     assert len(set(lines)) == len(lines)
     # A room's own file holds what the room is, and no code; that of capture is what training programs import.
     own = {path for path in PACKAGE.rglob("*/__init__.py") if path.parent.name != "capture"}
-    files = {str(path.relative_to(PACKAGE)) for path in set(PACKAGE.rglob("*.py")) - own}
-    assert sorted(files - set(lines)) == []
+    assert sorted({str(path.relative_to(PACKAGE)) for path in set(PACKAGE.rglob("*.py")) - own} - set(lines)) == []
 
 
 def test_the_drawing_has_the_layers_of_the_import_contract():

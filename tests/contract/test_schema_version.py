@@ -30,9 +30,8 @@ def check(folder, now, version=1, *, is_update=False):
     if not path.exists() and not is_update:
         pytest.fail(f"version {version} has no snapshot: pytest --update-golden tests/contract/test_schema_version.py")
     before = json.loads(path.read_text(encoding="utf-8"))["tables"] if path.exists() else {}
-    was, found = (
-        {f"{name}.{one}: {all_of[name][one]}" for name in all_of for one in all_of[name]} for all_of in (before, now)
-    )
+    all_of = before, now
+    was, found = ({f"{name}.{one}: {of[name][one]}" for name in of for one in of[name]} for of in all_of)
     if lost := sorted(was - found):
         pytest.fail(f"gone or changed: {'; '.join(lost)}, in the same schema version {version}. {WHAT_TO_DO}")
     if is_update:

@@ -98,8 +98,7 @@ SHM = [link("shm", "SHM/direct/direct")]
 def compressible(length, exposed=None, *, links=SHM, **more):
     """Return a run of two ranks whose all-reduce takes `length`, of which `exposed` (all, unless told) is exposed."""
     shown = length if exposed is None else exposed
-    rows = steps(2, exposed=shown, hidden=length - shown)
-    return evidence(rows, collective(1, (0, 0), length, **more), links=links)
+    return evidence(steps(2, exposed=shown, hidden=length - shown), collective(1, (0, 0), length, **more), links=links)
 
 
 def over_shm(rows, met):

@@ -22,10 +22,8 @@ def per_step(**causes):
 
 
 INPUT, LAUNCH, BLOCKED = "idle_input_ns", "idle_launch_ns", "idle_blocked_ns"
-PROBABLY = {
-    "title": "the GPU idles between steps while the host probably waits...",
-    "action": "probably the data loader...",
-}
+WAITS = "the GPU idles between steps while the host probably waits..."
+PROBABLY = {"title": WAITS, "action": "probably the data loader..."}
 SURELY = {"title": "the GPU idles while the host gets the next batch", "action": "feed the GPU..."}
 # In step 1 rank 0 idles 200 and rank 1 waits, in step 2 the other way round.
 IN_TURN = [
@@ -67,10 +65,8 @@ INPUT_BOUND = of(
 
 PAUSING = {"action": "find what the host does when it launches nothing", "advice": "find what the host does there..."}
 LESS = {"action": "launch less (torch.compile, CUDA graphs, fused=True)"}
-LATE, IN_PART = (
-    LESS | {"advice": "...larger batches"},
-    LESS | {"advice": "...; 25 % of it are pauses of 2 ms and more: find what..."},
-)
+LATE = LESS | {"advice": "...larger batches"}
+IN_PART = LESS | {"advice": "...; 25 % of it are pauses of 2 ms and more: find what..."}
 NO_DATA = {"advice": "...'data' to tell it apart"}
 # Rank 1, which waits, pauses.
 OTHERS_PAUSE = [

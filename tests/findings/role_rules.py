@@ -18,8 +18,7 @@ def using(role, kind, *exposed_and_wait, hidden=0, **more):
     # The one that comes last starts when the others have waited.
     starts = [max(wait for _, wait in given) - wait for _, wait in given]
     last = max(start + own for start, (own, _) in zip(starts, given, strict=True))
-    met = collective(1, starts, last + hidden, kind=kind)
-    return evidence(rows, met, traffic=traffic(role, kind, *given), **more)
+    return evidence(rows, collective(1, starts, last + hidden, kind=kind), traffic=traffic(role, kind, *given), **more)
 
 
 def mixed(*uses, **more):
@@ -127,9 +126,8 @@ def stages(*bubbles, comm_id="0x1", **idle):
     return evidence(rows, met, traffic=traffic("pipeline", "send_recv", *costs, comm_id=comm_id))
 
 
-UNKNOWN_SENDS = case(
-    "sends of ranks that do alike", using("other", "send_recv"), "sends and receives of ranks that do alike"
-)
+ALIKE = "of ranks that do alike"
+UNKNOWN_SENDS = case(f"sends {ALIKE}", using("other", "send_recv"), f"sends and receives {ALIKE}")
 PIPELINE_BUBBLE = of(
     parallelism.pipeline_bubble,
     # Rank 1 works 800 of 1000, rank 0 700: no step can be shorter than 800.
@@ -167,8 +165,7 @@ def passes(*sizes, kind="all_reduce", role="data", n_steps=3, length=100):
         at, seq = 0, 0
         for micro_batch, of_pass in enumerate(sizes):
             for size in of_pass:
-                n_bytes = size and size * MB
-                more = {"kind": kind, "seq": seq, "micro_batch": micro_batch, "message_bytes": n_bytes}
+                more = {"kind": kind, "seq": seq, "micro_batch": micro_batch, "message_bytes": size and size * MB}
                 met += collective(number, (at, at), at + length, **more)
                 at, seq = at + length, seq + 1
     total = length * sum(map(len, sizes))

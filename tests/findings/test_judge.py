@@ -164,8 +164,7 @@ _LINKS = (None, [link("shm", "SHM/direct")], [link("nvlink", "P2P/IPC", "NV4")],
 def step_rows(draw, rank, number):
     """Draw a step whose parts fit into it; some figures may not have been recorded."""
     cuts = sorted(draw(st.lists(st.integers(0, WALL), min_size=len(_CAUSES), max_size=len(_CAUSES))))
-    parts = [after - before for before, after in zip([0, *cuts], cuts, strict=False)]
-    figures = dict(zip(_CAUSES, parts, strict=True))
+    figures = dict(zip(_CAUSES, [after - before for before, after in zip([0, *cuts], cuts, strict=False)], strict=True))
     exposed = figures.pop("exposed_comm_ns")
     hidden = draw(st.integers(0, WALL - exposed))
     row = step(rank, number, exposed=exposed, hidden=hidden, **figures)
@@ -222,9 +221,8 @@ def runs(draw):
 def least_that_stays(run):
     """Return the least that a rank computes in a step, the mean over steps; half of it goes where waiting hides, and nothing more."""
     rows = run.steps.to_pylist()
-    hidden = [
-        min((row["wait_ns"] or 0) - (row["exposed_wait_ns"] or 0), row["overlap_compute_ns"] or 0) for row in rows
-    ]
+    waits = [(row["wait_ns"] or 0) - (row["exposed_wait_ns"] or 0) for row in rows]
+    hidden = [min(wait, row["overlap_compute_ns"] or 0) for wait, row in zip(waits, rows, strict=True)]
     left = [((row["compute_ns"] or 0), own, row["step"]) for row, own in zip(rows, hidden, strict=True)]
     least = [min(one[:2] for one in left if one[2] == number) for number in {one[2] for one in left}]
     return sum(compute - own / 2 for compute, own in least) / len(least) - 1e-6

@@ -37,8 +37,7 @@ def ddp(machine, *words, n=2, text="pass", **options):
 
 def starting(machine, *, text=WAITING, n=2, launcher="ddp.sh", **options):
     machine.put_program(text)
-    words = ["-n", str(n)] if n > 1 else []
-    process = machine.start(launcher, "--cpu", *words, "--program", "train.py", **options)
+    process = machine.start(launcher, "--cpu", *(["-n", str(n)] if n > 1 else []), "--program", "train.py", **options)
     for rank in range(n):
         wait_for(machine.work / f"up_{rank}")
     return process

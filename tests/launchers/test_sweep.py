@@ -38,8 +38,7 @@ def test_a_dry_run_prints_every_command_and_writes_nothing(machine):
 
 def test_the_commands_of_a_dry_run_have_what_a_run_sets_in_the_environment(machine):
     machine.put_gpus(2)
-    answer = sweep(machine, "--dry-run", "-o", "d", "--only", "^ddp-2gpu-(shm|bf16)$")
-    bf16, shm = answer.out.splitlines()
+    bf16, shm = sweep(machine, "--dry-run", "-o", "d", "--only", "^ddp-2gpu-(shm|bf16)$").out.splitlines()
     assert ("NCCL_P2P_DISABLE=1 " in bf16, "NCCL_P2P_DISABLE=1 " in shm) == (False, True)
 
 
@@ -195,8 +194,7 @@ def test_the_table_shows_scaling_shares_and_what_capturing_cost(tmp_path, pinned
     put_results(tmp_path, "a", train={"images_per_s": 95.0})
     put_results(tmp_path, "a-unprofiled", train={"images_per_s": 100.0})
     shown, _ = table(tmp_path, "baseline", "ddp-2gpu", "never-made", "a", "a-unprofiled")
-    told = shown + (tmp_path / "table.csv").read_text()
-    pinned("launchers/sweep_table.txt", told.replace(str(tmp_path), "FOLDER"))
+    pinned("launchers/sweep_table.txt", (shown + (tmp_path / "table.csv").read_text()).replace(str(tmp_path), "FOLDER"))
 
 
 DAMAGED = [

@@ -51,8 +51,7 @@ def test_what_cannot_be_used_is_refused_with_a_fix(machine, pinned):
     told = ""
     for words in REFUSED:
         launcher, *rest = shlex.split(words)
-        own = [] if launcher == "sweep.sh" else ["--program", "train.py"]
-        answer = machine.run(launcher, "--cpu", *own, *rest)
+        answer = machine.run(launcher, "--cpu", *([] if launcher == "sweep.sh" else ["--program", "train.py"]), *rest)
         assert (answer.status, answer.out, answer.err.count("error:")) == (2, "", 1), words
         assert answer.err.startswith("error: ")
         assert answer.err.splitlines()[-1].startswith("  fix: ")
@@ -293,8 +292,7 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
     assert max(map(len, told.stdout.splitlines())) <= 120
     if script.suffix == ".sbatch":
         assert not re.search("^  --(nnodes|node-rank|rdzv-endpoint)", told.stdout, re.MULTILINE)  # it says them itself
-        refused = run(script, status=2)
-        assert refused.stderr == f"error: slurm.sbatch: this is no Slurm job\n  fix: sbatch {script}\n"
+        assert run(script, status=2).stderr == f"error: slurm.sbatch: this is no Slurm job\n  fix: sbatch {script}\n"
         return
     assert run(script, "-h").stdout == run("/bin/sh", script, "-h").stdout == told.stdout
     assert f"  launchers/{script.name}" in told.stdout
@@ -321,10 +319,9 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     assert "note: assumed, unless you set it: SLURM_GPUS_ON_NODE=8\n" in told.err
     assert "the launcher itself ends it after 1500 s (--timeout)" in told.err
     assert "Slurm's --time" not in told.err
-    longer = machine.run("slurm.sbatch", "--dry-run", "--timeout=7200", "--program", "nowhere.py").err
     assert (
         "note: --timeout 7200: Slurm's --time has to be 300 s more, or nsys cannot write: the script has 1800 s\n"
-        in longer
+        in machine.run("slurm.sbatch", "--dry-run", "--timeout=7200", "--program", "nowhere.py").err
     )
     for word in ("--nodes=4", "--time", "--gpus-per-node=4", "--nnodes"):  # sbatch takes them before the script
         refused = machine.run("slurm.sbatch", "--dry-run", word, "4")
@@ -341,14 +338,10 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     assert f"note: captures/slurm-JOB: reports cannot be written below {machine.work}/captures\n" in told.err
     machine.variables["SLURM_GPUS_ON_NODE"] = "4"
     assert "assumed" not in machine.run("slurm.sbatch", "--dry-run").err
-    mine = machine.run(
-        "slurm.sbatch", "--dry-run", "-n", "2", "-o", "mine/x", "--nsys-arg", "-o", "--program", "nowhere.py"
-    )
-    assert ("--nproc_per_node=2 " in mine.out, "mine/x_%q{RANK}" in mine.out, mine.out.count("slurm-JOB")) == (
-        True,
-        True,
-        0,
-    )
+    more = "-n 2 -o mine/x --nsys-arg -o --program nowhere.py"
+    mine = machine.run("slurm.sbatch", "--dry-run", *more.split())
+    assert ("--nproc_per_node=2 " in mine.out, "mine/x_%q{RANK}" in mine.out) == (True, True)
+    assert "slurm-JOB" not in mine.out
     machine.variables["SLURM_NNODES"] = "two"
     refused = machine.run("slurm.sbatch", "--dry-run")
     fix = f"SLURM_NNODES=2 bash {LAUNCHERS}/slurm.sbatch --dry-run ..."
@@ -364,7 +357,9 @@ def test_a_copy_of_the_slurm_script_says_how_to_name_the_launchers_and_takes_the
         fix = "export NSYSPIPE_LAUNCHERS=DIRECTORY_OF_NODE_SH"
         assert told.err == f"error: {machine.work}/launchers/node.sh: no such program\n  fix: {fix}\n"
     machine.variables["NSYSPIPE_LAUNCHERS"] = "/nowhere"  # what is named wrongly is told, whatever there is elsewhere
-    assert machine.run("copy.sbatch", "--dry-run", folder=machine.work).err.startswith("error: /nowhere/node.sh: no such")
+    assert machine.run("copy.sbatch", "--dry-run", folder=machine.work).err.startswith(
+        "error: /nowhere/node.sh: no such"
+    )
     machine.variables["NSYSPIPE_LAUNCHERS"] = str(LAUNCHERS)
     told = machine.run("copy.sbatch", "--dry-run", "--program", "train.py", folder=machine.work)
     assert (told.status, "--nnodes=2 " in told.out) == (0, True)

@@ -48,8 +48,7 @@ def export_reports(reports, **options):
 def test_the_export_lies_beside_its_report_or_in_a_directory_that_is_made(report, tool, tmp_path):
     for folder in (tmp_path / "a" / "b", None):
         (made,) = export_reports([report], nsys=tool(), directory=folder)
-        target = (folder or report.parent) / "run_0.sqlite"
-        assert (made.path, made.source, made.status) == (target, report, EXPORTED)
+        assert (made.path, made.source, made.status) == ((folder or report.parent) / "run_0.sqlite", report, EXPORTED)
         assert made.path.read_bytes() == report.read_bytes()
         assert file_names(report.parent) == ["run_0.nsys-rep", *([] if folder else ["run_0.sqlite"])]
 

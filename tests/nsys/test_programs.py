@@ -28,8 +28,7 @@ def test_what_is_no_program_is_not_found_and_one_that_is_no_nsys_is_refused(tmp_
             find(name)
         assert caught.value.fix
     path = program(tmp_path, "nsys", "")
-    of_another_machine = "\x7fELF of another machine"
-    scripts = ("#!/bin/sh\nexit 127", "#!/bin/sh\necho word", of_another_machine)
+    scripts = ("#!/bin/sh\nexit 127", "#!/bin/sh\necho word", "\x7fELF of another machine")
     problems = ("fails with status 127", "does not tell a version", "cannot be started")
     for script, problem in zip(scripts, problems, strict=True):
         path.write_text(script)

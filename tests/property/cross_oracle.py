@@ -240,9 +240,8 @@ def steps(run: Run) -> list[dict[str, object]]:
     found = []
     for number, rank in enumerate(run.ranks):
         own = [row for row in rows if row["rank"] == number]
-        waited = [
-            (row["start_ns"], row["start_ns"] + row["wait_ns"], row["end_ns"]) for row in own if row["is_matched"]
-        ]
+        matched = [row for row in own if row["is_matched"]]
+        waited = [(row["start_ns"], row["start_ns"] + row["wait_ns"], row["end_ns"]) for row in matched]
         waiting = ticks((first, min(until, end)) for first, until, end in waited)
         for step, *window, _ in windows(rank):
             start, end = (one + move[number] for one in window)

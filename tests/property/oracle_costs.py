@@ -79,9 +79,8 @@ def between_steps(process: oracle.Process, family: str | None) -> tuple[list, li
     for before, after in itertools.pairwise(members):
         own = [one for one in process.ranges if one.thread == before.thread]
         own = [one for one in own if not any(one.start <= m.start and m.end <= one.end for m in members)]
-        data += [
-            (max(one.start, before.end), min(one.end, after.start)) for one in own if oracle.role_of(one) == "data"
-        ]
+        loads = [one for one in own if oracle.role_of(one) == "data"]
+        data += [(max(one.start, before.end), min(one.end, after.start)) for one in loads]
         calls = [(one.start, one.end) for one in process.calls]
         calls += [(op.launch, op.launch + 1) for op in process.ops if op.launch is not None]
         spans = [(one.start, one.end) for one in own] + (calls if before.thread == 1 else [])

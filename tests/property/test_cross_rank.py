@@ -218,8 +218,7 @@ def test_steps_phases_and_kernels_equal_counting_every_nanosecond(number):
 def test_kernels_slowed_by_communication_equal_comparing_each_with_all_others(process):
     run, family = loaded([process])
     found = by_key(run.kernels(), 0, "phase", "name")
-    numbers = oracle.numbers([process], family)[0]
-    expected = oracle_costs.kernel_costs(process, family, summary_members(run, 0, numbers))
+    expected = oracle_costs.kernel_costs(process, family, summary_members(run, 0, oracle.numbers([process], family)[0]))
     slowed, of_oracle = ({key: row for key, row in one.items() if row["n_slowed"]} for one in (found, expected))
     assert slowed == of_oracle
 

@@ -293,8 +293,7 @@ def windows(*rows):
 @given(operations(), st.lists(waits(), max_size=6), st.lists(phases(), max_size=5), st.integers(1, 4), st.booleans())
 def test_bars_equal_asking_every_nanosecond(found, waiting, ranges, most, is_known):
     # How long the wait of the step is says nothing; whether it is known does.
-    known = (0,) if is_known else ()
-    steps = windows((5, STEP, *WINDOW, True, *known), (5, STEP + 1, WINDOW[1], 99, True))
+    steps = windows((5, STEP, *WINDOW, True, *((0,) if is_known else ())), (5, STEP + 1, WINDOW[1], 99, True))
     # A rank without the step comes first.
     ranks = [(4, events(found, 4), phase_ranges(ranges, found, 4)),
              (5, events(found, 5), phase_ranges(ranges, found, 5))]  # fmt: skip

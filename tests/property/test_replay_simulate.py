@@ -90,8 +90,7 @@ def one_by_one(program, slowing):
 
 def work_until_join(program, at, rank):
     waits = (program.kind[at:] == JOIN) & program.passes[at:, rank]
-    to = at + int(np.argmax(waits)) if waits.any() else -1
-    return program.places[0, to, rank] - program.places[0, at, rank]
+    return program.places[0, at + int(np.argmax(waits)) if waits.any() else -1, rank] - program.places[0, at, rank]
 
 
 def moved_on(now, work, busy, slow_by):
@@ -107,8 +106,7 @@ def moved_on(now, work, busy, slow_by):
 @given(programs(), st.sampled_from((0.0, 0.25, 1.0)), st.sampled_from((0.0, 300.0)))
 def test_it_is_what_moving_rank_by_rank_gives(program, slowdown, delay):
     slowing = Slowing(slowdown, delay)
-    found = simulate(program, [Setting(NOTHING, slowing)])[0]
-    assert found == pytest.approx(one_by_one(program, slowing), abs=1e-6)
+    assert simulate(program, [Setting(NOTHING, slowing)])[0] == pytest.approx(one_by_one(program, slowing), abs=1e-6)
 
 
 @given(programs())

@@ -114,8 +114,7 @@ def test_a_run_that_is_not_replayed_says_why_and_has_its_findings(tmp_path, monk
         assert words in row["evidence"]["replay_refused"]
         assert "replay_step_time_ns" not in row["evidence"]
     gone = [row["message"].partition(";")[0] for row in run.problem_rows if row["code"] == "reports-changed"]
-    is_gone = "no such file" in words
-    assert gone == ["changed or removed since they were read: ddp_0.sqlite, ddp_1.sqlite"] * is_gone
+    assert gone == ["changed or removed since they were read: ddp_0.sqlite, ddp_1.sqlite"] * ("no such file" in words)
 
 
 def test_an_executor_that_was_shut_down_is_done_without(tmp_path):

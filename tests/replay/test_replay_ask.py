@@ -126,10 +126,8 @@ def test_kernels_like_those_of_the_gradients_do_not_confuse(tmp_path):
                 builder.kernel(at + 10 * MS + 1, at + 10 * MS + 7 * US, "scale_gradient", launch=launch)
             return super()._step(builders, step, free)
 
-    plain, confusing = (
-        only(whatif(nsyspipe.load(kind(launch_every=100 * US).write(tmp_path / kind.__name__)), bucket_mb=25))
-        for kind in (Ddp, Confusing)
-    )
+    paths = [kind(launch_every=100 * US).write(tmp_path / kind.__name__) for kind in (Ddp, Confusing)]
+    plain, confusing = (only(whatif(nsyspipe.load(path), bucket_mb=25)) for path in paths)
     assert plain.step_time_ns == pytest.approx(confusing.step_time_ns, rel=0.001)
 
 
@@ -200,8 +198,7 @@ def test_bytes_that_no_link_carries_are_refused(ask):
 def test_gradients_that_were_not_seen_become_ready_evenly(ask, run, begin):
     # Of 104 MiB in 512 parts the first 124 fill a bucket of 25; from then on the link is busy. The last of five
     # buckets holds what is left, 16 parts; its copies begin before: they are as good as over.
-    ready = begin + (30_400 * US - begin) * 124 / 512
-    end = ready + first_of(4) + 5 * OVERHEAD + (80 * MS - OVERHEAD)
+    end = (begin + (30_400 * US - begin) * 124 / 512) + first_of(4) + 5 * OVERHEAD + (80 * MS - OVERHEAD)
     found = only(ask(run, bucket_mb=25))
     assert found.step_time_ns == pytest.approx(end + 4 * MS, abs=150 * US)
     assert found.high_ns - found.low_ns > 5 * MS  # they may have been ready earlier, or later

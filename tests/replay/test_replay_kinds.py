@@ -155,11 +155,8 @@ def test_groups_of_two_ranks_stand_beside_one_of_all(written, changes, expected)
         ("AllReduce", 24, 28, IN_LINE), ("AllReduce", 28, 30, OTHER), ("optimizer", 30, 32, IN_LINE),
     ]  # fmt: skip
     numbers = ({IN_LINE: 5 + rank // 2, OTHER: 9} for rank in range(4))
-    ranks = (
-        rank_of(rank, rows, 32 * MS, n_ranks=4, communicator=own, backward=2, of_all=9)
-        for rank, own in enumerate(numbers)
-    )
-    run = written(*ranks)
+    more = {"n_ranks": 4, "backward": 2, "of_all": 9}
+    run = written(*(rank_of(rank, rows, 32 * MS, communicator=own, **more) for rank, own in enumerate(numbers)))
     roles = {(row["ranks"], row["role"]) for row in run.traffic().to_pylist()}
     assert roles == {("0,1", "tensor"), ("2,3", "tensor"), ("0,1,2,3", "data")}
     assert only(whatif(run, **changes)).step_time_ns == pytest.approx(expected, abs=2 * US)

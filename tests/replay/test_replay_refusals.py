@@ -98,8 +98,7 @@ def late_launcher(rank):
     at = 30 * MS if rank else 0
     reduced = (NCCL, at + 10 * MS, 60 * MS, 2 * US)
     rows = [("forward", at, at + 10 * MS, 0), reduced, ("optimizer", 60 * MS, 64 * MS, 3 * US)]
-    lead = 10 * US - at if rank else 900 * MS
-    return rank_of(rank, 64 * MS, rows, n_steps=3, lead=lead, span=(-2 * US, 50 * US))
+    return rank_of(rank, 64 * MS, rows, n_steps=3, lead=10 * US - at if rank else 900 * MS, span=(-2 * US, 50 * US))
 
 
 def launch_bound(rank):

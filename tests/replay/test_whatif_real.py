@@ -108,8 +108,7 @@ def test_the_number_of_a_rank_changes_no_prediction(runs, real):
 def test_waits_for_a_bucket_are_no_slow_work(runs):
     # Nearly all of backward is beside communication, and one operation of a hundred waits for a bucket.
     found = whatif(runs("2gpu-gpt-b25-shm"), link="nvlink4")
-    compute = runs("2gpu-gpt-b25").summary()["compute_share"][0].as_py() * 25.85e6
-    assert found.limit_step_time_ns > compute
+    assert found.limit_step_time_ns > (runs("2gpu-gpt-b25").summary()["compute_share"][0].as_py() * 25.85e6)
 
 
 # --- pairs ----------------------------------------------------------------------------------------
@@ -133,5 +132,4 @@ def test_what_was_predicted_is_what_was_measured(captures):
     assert statistics.median(one.half_width for one in chosen) <= 0.03
     # A limit is what the device computes without communication beside it, seen from either capture.
     limits = {one.pair.name: one.limit_ns for one in chosen}
-    from_shm = limits["2gpu-gpt-b25-shm->2gpu-gpt-b25"]
-    assert from_shm == pytest.approx(limits["2gpu-gpt-b25->2gpu-gpt-b25-shm"], rel=0.04)
+    assert limits["2gpu-gpt-b25-shm->2gpu-gpt-b25"] == pytest.approx(limits["2gpu-gpt-b25->2gpu-gpt-b25-shm"], rel=0.04)

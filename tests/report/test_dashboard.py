@@ -79,10 +79,8 @@ def test_runs_are_joined_only_where_their_steps_do_the_same_work():
     assert names(*works, works[2], labels="aabb") == [(f"{long}", "a"), (short, "a"), ("", "b"), ("", "b")]
     # Runs of a store that lacks it are not ranked.
     rows = [run_row("a", work=None), run_row("b", work="[]"), run_row("c")]
-    assert dashboard.series_of(rows) == [
-        *[("4 × H200, work not known", "nightly", False)] * 2,
-        ("4 × H200", None, True),
-    ]
+    unknown = ("4 × H200, work not known", "nightly", False)
+    assert dashboard.series_of(rows) == [unknown, unknown, ("4 × H200", None, True)]
 
 
 def test_series_are_those_that_compare_ranks_together(real, store):
@@ -191,8 +189,7 @@ def page(store, **options):
 
 
 def data(text):
-    found = re.search(r'<script type="application/json" id="data-dashboard">(.*?)</script>', text)
-    return json.loads(found[1])
+    return json.loads(re.search(r'<script type="application/json" id="data-dashboard">(.*?)</script>', text)[1])
 
 
 def test_the_page_is_a_dashboard_and_has_a_column_of_pages_where_there_are_any(store, tmp_path):

@@ -284,8 +284,7 @@ def test_a_time_that_changed_much_for_sure_stands_with_the_main_figures(delta, v
         {"metric": "idle_input", "unit": "ns", "baseline": 1 * MS, "delta": 0.0, "verdict": "no change"},
         {"metric": "transfer", "unit": "ns", "baseline": 7 * MS, "delta": delta, "verdict": verdict},
     ]
-    difference = SimpleNamespace(
-        metrics=pa.Table.from_pylist(rows), has_capture_without_steps=False, judged=["step_time"]
+    sorted_rows, n_shown = words.metric_rows(
+        SimpleNamespace(metrics=pa.Table.from_pylist(rows), has_capture_without_steps=False, judged=["step_time"])
     )
-    sorted_rows, n_shown = words.metric_rows(difference)
     assert [row["metric"] for row in sorted_rows[:n_shown]] == ["step_time", *["transfer"] * is_shown]

@@ -50,9 +50,8 @@ def test_what_got_worse_is_no_alarm_where_the_verdict_rests_on_something_else(ch
     slow = plain_run(tmp_path / "slow", [steps(100)] * 2)
     idle = diff(slow, plain_run(tmp_path / "idle", [[(*one[:3], 20 * MS) for one in steps(70)]] * 2, start=2 * 10**18))
     worse = diff(idle.candidate.runs[0], slow)
-    told = [
-        {(row[0], row[-1].text, row[-1].is_plain) for row in table_of(one, said.METRICS).rows} for one in (idle, worse)
-    ]
+    rows = [table_of(one, said.METRICS).rows for one in (idle, worse)]
+    told = [{(row[0], row[-1].text, row[-1].is_plain) for row in of_one} for of_one in rows]
     assert {("step time", "improvement", False), ("idle", "regression", True)} <= told[0]
     assert {("step time", "regression", False), ("compute", "regression", False)} <= told[1]
     page = drawn.difference_page(idle)

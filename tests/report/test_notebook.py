@@ -103,8 +103,7 @@ def test_a_notebook_says_what_commands_say_of_an_answer_and_of_findings():
 def test_every_answer_is_small_and_whole_and_takes_names_for_text(steady):
     run = nsyspipe.load(steady, jobs=1, label=HOSTILE)
     other = nsyspipe.load(steady, jobs=1, label=HOSTILE, skip_first=2)
-    answers = [run, nsyspipe.diff(run, other), nsyspipe.compare({HOSTILE: run, "b": other}), nsyspipe.whatif(run)]
-    for answer in answers:
+    for answer in [run, nsyspipe.diff(run, other), nsyspipe.compare({HOSTILE: run, "b": other}), nsyspipe.whatif(run)]:
         shown = answer._repr_html_()
         assert len(shown) < 20_000
         assert not re.search(r"<(script|img|link|iframe)|url\(|\n\s*\n", shown)

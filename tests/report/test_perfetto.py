@@ -44,9 +44,8 @@ def check(run, steps=None):
 def check_operations(track, events, shift):
     """Every operation is there once, with its exact times, on a thread of its stream, beside no other."""
     # What runs in a graph that was captured as a whole is not known: its span is on a track of its own.
-    assert all(
-        ("CUDA graphs" in one.name) == (graph.category == "graph") for one in track.threads for graph in one.slices
-    )
+    drawn = [(one.name, graph.category) for one in track.threads for graph in one.slices]
+    assert all(("CUDA graphs" in name) == (category == "graph") for name, category in drawn)
     kinds = {"graph": "compute"}
     slices = [(one, thread.name.split(" (")[0]) for thread in track.threads for one in thread.slices]
     drawn = Counter(

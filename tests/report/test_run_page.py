@@ -120,15 +120,13 @@ def test_a_built_run_says_in_all_formats_what_it_did(case, tmp_path, pinned, sho
     for rank, builder in enumerate(RUNS[case]()):
         builder.write(tmp_path / f"r_{rank}.sqlite")
     run = load(tmp_path, label=case, jobs=1)
-    terminal = summary_text(run, Console(width=100))
-    pinned(f"run/{case}", text=terminal, markdown=markdown(run), page=shown(run_page(run)))
+    pinned(f"run/{case}", text=summary_text(run, Console(width=100)), markdown=markdown(run), page=shown(run_page(run)))
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 100])
 def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(steady_run, width):
     text = summary_text(steady_run, Console(width=width))
-    words = re.search(r"((?:.+\n)+)rank +time.*\n", text)[0].split()
-    assert {"exposed", "hidden", "waits", "delay", "it"} <= {*words}
+    assert {"exposed", "hidden", "waits", "delay", "it"} <= {*re.search(r"((?:.+\n)+)rank +time.*\n", text)[0].split()}
     assert (re.search(r"Left out at [^:]*: (.*)", text) is None) == (width == 100)
 
 
@@ -242,13 +240,10 @@ def test_the_list_says_its_order_and_below_it_why_a_gain_is_not_known(steady_run
 
 
 def test_of_kernels_of_one_graph_launch_no_range_tells_backward(real):
-    problems = {
-        row["code"]: row["fix"] for row in load(sorted(real.glob("2gpu-graph-node_[0-9].sqlite")), jobs=1).problem_rows
-    }
-    assert ("no-backward" in problems, problems["backward-in-graphs"]) == (
-        False,
-        "capture some steps without CUDA graphs",
-    )
+    run = load(sorted(real.glob("2gpu-graph-node_[0-9].sqlite")), jobs=1)
+    problems = {row["code"]: row["fix"] for row in run.problem_rows}
+    assert "no-backward" not in problems
+    assert problems["backward-in-graphs"] == "capture some steps without CUDA graphs"
 
 
 @pytest.mark.parametrize(("slowdown", "n"), [(0.146, 1), (None, 0)])

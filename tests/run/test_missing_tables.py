@@ -53,8 +53,7 @@ def test_a_program_without_ranges_is_told_from_a_capture_without_nvtx(traced, me
         builder.add("META_DATA_CAPTURE", name="CAPTURE_EVENT_TYPE", value=events)
     run = load(tmp_path, builder, without=(NVTX,))
     assert {"no-nvtx", "no-nvtx-ranges"} & set(codes(run)) == {code}
-    trace_again = "--trace=cuda,nvtx" in problem_of(run, code)["fix"]
-    assert trace_again == (code == "no-nvtx")
+    assert ("--trace=cuda,nvtx" in problem_of(run, code)["fix"]) == (code == "no-nvtx")
 
 
 def test_without_api_calls_windows_are_the_ranges_and_backward_is_null(tmp_path):

@@ -52,9 +52,7 @@ def two_hours_later():
 
 def job(variable, first, second, folder):
     """Write ranks that captured these values of a variable."""
-    builders = (
-        lambda rank=rank: steady_rank(rank[0]).env(**{variable: rank[1]}) for rank in enumerate((first, second))
-    )
+    builders = [lambda: steady_rank(0).env(**{variable: first}), lambda: steady_rank(1).env(**{variable: second})]
     return two(f"captured {variable} differs", *builders, folder)
 
 

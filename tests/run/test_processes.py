@@ -104,8 +104,7 @@ def test_copies_are_null_in_the_steps_that_hold_a_graph_and_only_there(tmp_path)
     for step in range(6):
         at = (1 + 20 * step) * MS
         builder.range(at - 1000, at + 18 * MS, f"step {step}").kernel(at, at + MS, launch=at - 500)
-        work = builder.graph if step < 2 else builder.kernel
-        work(at + MS, at + 10 * MS, launch=at - 400)
+        (builder.graph if step < 2 else builder.kernel)(at + MS, at + 10 * MS, launch=at - 400)
         builder.copy(at + 10 * MS, at + 11 * MS, launch=at - 300)
     run = run_of(tmp_path, builder)
     assert has_whole_graphs(run)

@@ -34,8 +34,7 @@ def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or
         assert problem_of(run, "rank-map-differs")["message"].startswith(said)
     # As many numbers as names; a bracket with one number is a part of a name.
     assert parse_rank_map("n_[9-10].sqlite=7-8,x[0-1]=3") == {"n_9.sqlite": 7, "n_10.sqlite": 8, "x[0-1]": 3}
-    as_captured = nsyspipe.load(tmp_path, rank_map={"x_0": 0, "x_1": 1})
-    assert "rank-map-differs" not in codes(as_captured)
+    assert "rank-map-differs" not in codes(nsyspipe.load(tmp_path, rank_map={"x_0": 0, "x_1": 1}))
 
 
 def mpi(*ranks, inline=False):
@@ -80,10 +79,8 @@ SOURCES = [
 def test_the_first_source_that_names_every_rank_numbers_them(tmp_path, stems, ranks, build, source):
     write(tmp_path, **dict(zip(stems, build(), strict=True)))
     run = nsyspipe.load(tmp_path)
-    assert numbered(run, "report") == (
-        {f"{stem}.sqlite": rank for stem, rank in zip(stems, ranks, strict=True)},
-        source,
-    )
+    expected = {f"{stem}.sqlite": rank for stem, rank in zip(stems, ranks, strict=True)}
+    assert numbered(run, "report") == (expected, source)
     assert set(run.ranks["local_rank"].to_pylist()) == {None}
     assert figures(run, rank=ranks[0]) == STEADY
     assert "undecoded-payload" not in codes(run)

@@ -73,8 +73,7 @@ def _answer(runs: dict[str, Any], request: dict[str, Any]) -> dict[str, float]:
         time.sleep(request["after_s"])
         os.kill(child, signal.SIGKILL)
     start = time.perf_counter()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return {"status": status, "seconds": time.perf_counter() - start}
+    return {"status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "seconds": time.perf_counter() - start}
 
 
 def main() -> None:

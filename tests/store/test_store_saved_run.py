@@ -109,8 +109,7 @@ BUILT = {
 @pytest.mark.parametrize("build", BUILT.values(), ids=BUILT)
 def test_built_runs_come_back_as_they_are(tmp_path, build):
     (tmp_path / "reports").mkdir()
-    options = build(tmp_path / "reports")
-    saved = check_saves(nsyspipe.load(tmp_path / "reports", jobs=1, **options), tmp_path / "store")
+    saved = check_saves(nsyspipe.load(tmp_path / "reports", jobs=1, **build(tmp_path / "reports")), tmp_path / "store")
     save(saved, tmp_path / "again", events=True)  # as often as one likes
     assert contents(tmp_path / "again") == contents(tmp_path / "store")
 

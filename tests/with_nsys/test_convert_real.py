@@ -39,8 +39,7 @@ def captured(nsys, tmp_path_factory):
 
 @pytest.fixture
 def run(nsys, tmp_path):
-    path = f"{nsys.parent}:{environment()['PATH']}"
-    variables = {"PATH": path, "NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
+    variables = {"PATH": f"{nsys.parent}:{environment()['PATH']}", "NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
     return lambda *arguments, **options: nsyspipe_here(*arguments, **(variables | options))
 
 

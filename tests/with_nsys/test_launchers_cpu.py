@@ -232,7 +232,5 @@ def test_what_passes_between_steps_outside_of_every_range_is_said_to_be_the_load
     assert answer.status == 0, answer.err
     steps = machine.analysis("run_0.sqlite")["host_steps"]
     assert len(steps) == 30
-    between = [after["host_start_ns"] - before["host_end_ns"] for before, after in pairwise(steps)]
-    assert min(between) >= 50_000_000
-    said = " ".join(machine.nsyspipe("analyze", "run_0.sqlite").split())
-    assert "(median), probably in the data loader." in said
+    assert min([after["host_start_ns"] - before["host_end_ns"] for before, after in pairwise(steps)]) >= 50_000_000
+    assert "(median), probably in the data loader." in " ".join(machine.nsyspipe("analyze", "run_0.sqlite").split())

@@ -60,7 +60,6 @@ def notebook_html(shown: ShownInNotebooks) -> str:
 
 
 def _in_python(block: Block | Bars) -> Block | Bars:
-    """Return a block whose sentences name parameters of the API in place of options of commands."""
     match block:
         case Sentence() | Heading():
             return replace(block, text=in_python(block.text))

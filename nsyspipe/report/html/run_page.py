@@ -291,7 +291,6 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
 
 
 def _choice(run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: Sequence[int]) -> Choice:
-    """Return what is to be said of one step, of its bars, and put its collectives to what is drawn of it."""
     step = data["step"]
     data["collectives"] = charts.collective_facts(run.collectives(), step)
     texts = [] if run.is_capture else [f"Step {step}: {what}{' of those' * (what != _ONLY)} in the figures."]
