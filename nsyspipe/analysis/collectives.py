@@ -25,7 +25,7 @@ NOBODY = -1
 _ALL = slice(None)
 _AT_ONCE = 2**19  # operations that are measured at once, for what is computed on the way
 NO_MEMBER = -1
-_MANY_EARLY = 0.2  # of one communicator's operations; clocks that are apart by a little put a few there
+_MANY_EARLY = 5  # one in so many of a communicator's operations; clocks that are apart by a little put a few there
 # Kinds of NCCL's calls are counted through these. Sends and receives meet in one kernel.
 _COLLECTIVES = (
     "allgather", "allreduce", "alltoall", "broadcast", "gather", "reduce", "reducescatter", "scatter", "sendrecv",
@@ -89,7 +89,7 @@ def of_several(communicator: Int32, is_matched: Flags, is_early: Flags) -> Int64
     """
     width = int(communicator.max(initial=-1)) + 1
     n_matched, n_early = (np.bincount(communicator[own], minlength=width) for own in (is_matched, is_early))
-    return np.flatnonzero((n_early > 0) & (n_early >= _MANY_EARLY * n_matched))
+    return np.flatnonzero((n_early > 0) & (_MANY_EARLY * n_early >= n_matched))
 
 
 @dataclass(frozen=True)

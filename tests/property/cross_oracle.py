@@ -3,6 +3,7 @@
 Written from the definitions, not from the code, and sharing nothing with it.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from tests.property.oracle import leaves_comm_out, median, ticks
@@ -125,8 +126,32 @@ def communicator_of(rank: Rank, kernel: Kernel) -> str:
     return f"{kernel.collective}/{streams.index(kernel.stream)}"
 
 
-def matched_collectives(run: Run) -> dict[tuple[int, str, int], list[Kernel]]:
-    """Return by (step, communicator, k) the operations of all ranks."""
+Matched = dict[tuple[int, str, int], list[Kernel]]
+
+
+def matched_collectives(run: Run) -> Matched:
+    """Return by (step, communicator, k) the operations of all ranks, but of what turns out to be several process groups."""
+    matched = by_order(run)
+    while mixed := of_several_groups(run, matched):
+        matched = {key: own for key, own in matched.items() if key[1] not in mixed}
+    return matched
+
+
+def of_several_groups(run: Run, matched: Matched) -> set[str]:
+    """Return those of whose operations, of three ranks or more on one clock, one in five ends before its last rank arrives."""
+    if len(run.ranks) <= 2 or not has_common_clock(run, matched):
+        return set()
+    move, n, n_early = to_aligned(run, matched), Counter[str](), Counter[str]()
+    for (_, communicator, _), own in matched.items():
+        last = max(kernel.start + by for kernel, by in zip(own, move, strict=True))
+        n[communicator] += len(own)
+        if own[0].collective in TELL_CLOCKS:
+            n_early[communicator] += sum(kernel.end + by < last for kernel, by in zip(own, move, strict=True))
+    return {name for name, early in n_early.items() if early and 5 * early >= n[name]}
+
+
+def by_order(run: Run) -> Matched:
+    """Return the operations that have the same place on all ranks."""
     lists: dict[tuple[int, str], list[list[Kernel]]] = {}
     for number, rank in enumerate(run.ranks):
         for kernel in comm_of(rank):
@@ -148,13 +173,13 @@ def session_shifts(run: Run) -> list[int]:
     return [start - min(run.sessions) for start in run.sessions]
 
 
-def clocks(run: Run) -> list[tuple[int, int | None]]:
-    """Return (what is applied, error) of each report."""
+def clocks(run: Run, matched: Matched | None = None) -> list[tuple[int, int | None]]:
+    """Return (what is applied, error) of each report, by what is matched."""
     if len(run.sessions) == 1:
         return [(0, 0)]
     shifts = session_shifts(run)
     differences: list[list[int]] = [[] for _ in run.sessions]
-    for operations in matched_collectives(run).values():
+    for operations in (matched_collectives(run) if matched is None else matched).values():
         if operations[0].collective in TELL_CLOCKS:
             ends = [k.end + shifts[r.report] for k, r in zip(operations, run.ranks, strict=True)]
             for end, rank in zip(ends, run.ranks, strict=True):
@@ -171,15 +196,15 @@ def clocks(run: Run) -> list[tuple[int, int | None]]:
     return found
 
 
-def to_aligned(run: Run) -> list[int]:
-    shifts, offsets = session_shifts(run), clocks(run)
+def to_aligned(run: Run, matched: Matched | None = None) -> list[int]:
+    shifts, offsets = session_shifts(run), clocks(run, matched)
     return [shifts[rank.report] - offsets[rank.report][0] for rank in run.ranks]
 
 
-def has_common_clock(run: Run) -> bool:
+def has_common_clock(run: Run, matched: Matched | None = None) -> bool:
     if len(run.sessions) == 1 or all(start is not None for start in run.sessions):
         return True
-    return all(error is not None for _, error in clocks(run))
+    return all(error is not None for _, error in clocks(run, matched))
 
 
 def summary_steps(run: Run) -> list[int]:

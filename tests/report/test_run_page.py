@@ -233,7 +233,7 @@ def test_the_list_says_its_order_and_below_it_why_a_gain_is_not_known(steady_run
     rows = [("launch-bound", 5e7, None, "x"), ("grad-copy", 3e7, None, "y", refused), ("sync-bound", 2e7, None, "z"), ("slow-link", None, None, "w")]  # fmt: skip
     monkeypatch.setattr(page_of_run, "findings_of", lambda _: told(rows, 1e8))
     said = " ".join(re.sub(r"<[^>]+>", "", run_page(steady_run).replace(read_asset(LIBRARY), "")).split())
-    assert "overlap. Grouped by cause, each group where its first one stands in that order." in said
+    assert "overlap. Grouped by cause, groups by their first." in said
     # The two of idle devices stand first; of 3 the reason is told below, and the last has no bound.
     assert "No likely gain is told of 3: hosts are slow." in said
     assert (said.count("likely: not known"), said.count("not bounded in ms")) == (2, 1)

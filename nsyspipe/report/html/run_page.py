@@ -167,7 +167,7 @@ def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
         groups = by_cause(findings)
         if len(findings) > 1:
             order, whose = "; ".join(order_notes(findings)), _WHOSE_BOUNDS * (run.header.n_ranks > 1)
-            how = " Grouped by cause, each group where its first one stands in that order." * (len(groups) > 1)
+            how = " Grouped by cause, groups by their first." * (len(groups) > 1)
             yield Sentence(f"{order[:1].upper()}{order[1:]}.{how}{whose}")
         yield Findings(groups)
         listed = enumerate((one for _, group in groups for one in group), start=1)
