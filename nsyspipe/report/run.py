@@ -139,7 +139,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
             f"that is {ms_text(words.mean_step_ns(summary))}{', of each step the slowest rank' * (run.header.n_ranks > 1)}"
         ],
         "backward_overlap_ratio": words.backward_source(run),
-        "exposed_memory_share": [f"DtoD alone, in all: {ms_text(dtod)}"],
+        "exposed_memory_share": [f"DtoD in all: {ms_text(dtod)}"],
     }
     tiles = []
     for name in names:
