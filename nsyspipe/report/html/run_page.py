@@ -41,7 +41,9 @@ _FINDING_HEIGHT, _STEPS_HEIGHT = 160, 480  # px, about; the latter of steps, and
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
 _ONLY = "the only one"
-_WHOSE_BOUNDS = " Step time is each step's slowest rank's, a bound the deciding rank's; figures above are means over ranks."
+_WHOSE_BOUNDS = (
+    " Step time is each step's slowest rank's, a bound the deciding rank's; figures above are means over ranks."
+)
 _IDLE_MEANINGS = {
     "input": "the host was in the data phase, or between two steps",
     "launch": "the host launched late, and was neither in the data phase nor blocked",
