@@ -47,7 +47,7 @@ _LARGEST_UNLAUNCHED = 0.01
 _SAME = 0.03
 _WHOLE = 0.75  # of the gradients' bytes: less is sent under a hook that compresses them
 _IN_SWITCH, _PAIR = 1.25, 2  # where the switch adds up (NVLink SHARP, from 3 ranks on) it is a little above the links'
-_LEAST_BYTES_PER_S = 10e6  # a tenth of 1 Gb/s Ethernet
+_SLOWEST_NETWORK_BYTES_PER_S = 10e6  # a tenth of 1 Gb/s Ethernet
 _MOST_BUCKETS = 128
 _LARGEST_BUCKET_MB = 2**20  # 1 TiB
 _MOST_REPLAYED = 2_500  # collectives of all steps together: a tenth of a second for each thousand
@@ -259,11 +259,11 @@ def beyond_nominal(replay: Replay) -> str | None:
     """Return why the captured bandwidth cannot be: more than the GPUs' links give, or next to nothing; None if it can, or nothing says it."""
     most, own = replay.nominal_bytes_per_s, replay.bus_bytes_per_s if replay.has_gradients else None
     in_switch = _IN_SWITCH if replay.captured.program.n_ranks > _PAIR else 1.0
-    if own is None or _LEAST_BYTES_PER_S <= own <= (most or math.inf) * in_switch:
+    if own is None or _SLOWEST_NETWORK_BYTES_PER_S <= own <= (most or math.inf) * in_switch:
         return None
     link = f"where the fastest link of these GPUs gives {(most or 0.0) / GB:,.0f} GB/s"
-    if own < _LEAST_BYTES_PER_S:
-        link = f"of any network, which gives {_LEAST_BYTES_PER_S / GB:g} GB/s at least"
+    if own < _SLOWEST_NETWORK_BYTES_PER_S:
+        link = f"of any network, which gives {_SLOWEST_NETWORK_BYTES_PER_S / GB:g} GB/s at least"
     return f"a captured bandwidth of {own / GB:,.3g} GB/s cannot be {link}: the bytes of the gradients are not right"
 
 

@@ -285,6 +285,9 @@ def test_a_link_or_a_unit_that_is_not_known_is_answered_with_the_form_that_takes
     with pytest.raises(OptionError, match="is in bytes per second") as raised:
         knobs_of(bandwidth=300)  # meant in GB/s
     assert raised.value.fix == 'bandwidth="300GB/s"'
+    with pytest.raises(OptionError, match="is in bytes per second"):
+        knobs_of(bandwidth=999_999)
+    assert knobs_of(bandwidth=1e6).bandwidth_bytes_per_s == 1e6  # no link is slower
 
 
 def test_every_link_says_where_its_figure_is_from():
