@@ -16,7 +16,7 @@ import typer
 from nsyspipe.cli.options import OneRunOptions, ReadingOptions, RunningOptions, SeveralRunsOptions, check_name
 from nsyspipe.cli.outputs import Stage, progress
 from nsyspipe.errors import NsyspipeError, OptionError, ReportNotFoundError, nearest_name
-from nsyspipe.model.names import listed
+from nsyspipe.model.names import listed, place_as_given
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs, find_named, split_logs, words_of_runs
 from nsyspipe.store import layout
 from nsyspipe.store.layout import find_saved, is_one_run, is_saved, place_of
@@ -97,7 +97,7 @@ def store_of(arguments: Sequence[str]) -> Path:
     first = Path(arguments[0])
     store = find_saved(first)[0] if is_one_run(first) else first
     if len(arguments) > 1 or store != first:
-        shown = shlex.quote(str(store) if first.is_absolute() else os.path.relpath(store))
+        shown = shlex.quote(place_as_given(store, first))
         raise OptionError(shlex.join(arguments), "not one store, of which all runs are shown", fix=shown)
     return store
 

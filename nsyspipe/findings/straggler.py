@@ -136,9 +136,9 @@ def _late_before(evidence: Evidence, rank: int, delays_ns: float) -> tuple[str, 
 
 def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, float]:
     """Return what late ranks can give at most, by part: see `straggler`."""
-    names = ("wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns", "exposed_wait_ns", "wait_ns", "overlap_compute_ns")
-    wall, compute, idle, exposed, exposed_wait, wait, hidden = evidence.columns(*names)
-    slowed = evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
+    names = ("wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns", "exposed_wait_ns")
+    wall, compute, idle, exposed, exposed_wait = evidence.columns(*names)
+    slowed = _slowed_by_hidden_waits(evidence)
     shortest = evidence.rows_of_most(exposed_wait - wall)
     of_window = {} if has_bubble else evidence.parts_of(shortest, exposed_wait=exposed_wait)
     beside_compute = evidence.parts_of(
@@ -151,11 +151,14 @@ def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, 
 
 def _room_ns(evidence: Evidence) -> Float64:
     """Return of each step what lateness can take: its time less the least compute of a rank, without what hidden waiting slowed."""
-    wall, compute, hidden = evidence.columns("wall_ns", "compute_ns", "overlap_compute_ns")
-    wait, exposed_wait = evidence.columns("wait_ns", "exposed_wait_ns")
-    slowed = evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
+    wall, compute = evidence.columns("wall_ns", "compute_ns")
     least = evidence.rows_of_most(-compute)
-    return evidence.most(wall) - compute[least] + slowed[least]
+    return evidence.most(wall) - compute[least] + _slowed_by_hidden_waits(evidence)[least]
+
+
+def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:
+    wait, exposed_wait, hidden = evidence.columns("wait_ns", "exposed_wait_ns", "overlap_compute_ns")
+    return evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
 
 
 def _delay_ns(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> float:

@@ -224,10 +224,13 @@ def table_of_store(path: Path) -> tuple[str, str] | None:
     The store is a path from here, or absolute as that is. OSError if the directory cannot be looked into.
     """
     if any(one.name.startswith(RUN_DIRECTORY) for one in path.iterdir()):
-        return "a directory inside a store of saved runs", str(
-            path.resolve().parent
-        ) if path.is_absolute() else os.path.relpath(path.resolve().parent)
+        return "a directory inside a store of saved runs", place_as_given(path.resolve().parent, path)
     return None
+
+
+def place_as_given(place: Path, given: Path) -> str:
+    """Return a place as a path that was given names places: absolute, or from here."""
+    return str(place) if given.is_absolute() else os.path.relpath(place)
 
 
 def listed(names: Iterable[object], most: int | None = None, joint: str = "and") -> str:

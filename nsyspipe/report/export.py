@@ -105,7 +105,7 @@ def write(
 
     check_flags(force=force)
     path = Path(given := path_of("path", path, "run.html"))
-    if not (given and path.name):
+    if not path.name:
         files.check_directory(given, "run.html")
     name = SUFFIXES.get(path.suffix.lower(), "")
     formats, identity, inputs = ({}, None, []) if isinstance(answer, Run) else _of_answer(answer)

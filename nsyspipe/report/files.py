@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from nsyspipe.errors import OutputError
-from nsyspipe.model.names import RUN_DIRECTORY, decoded
+from nsyspipe.model.names import RUN_DIRECTORY, decoded, place_as_given
 from nsyspipe.nsys.files import claimed_file, is_capture, make_readable
 from nsyspipe.store.layout import run_ids
 
@@ -91,8 +91,7 @@ def check_directory(given: str, name: str) -> None:
             raise OutputError(given, "is a directory, where a file is to be written", fix=str(path / name))
         parent = path.resolve().parent
         if not parent.exists():
-            shown = str(parent) if path.is_absolute() else os.path.relpath(parent)
-            fix = f"mkdir -p {shlex.quote(decoded(shown))}, or another directory"
+            fix = f"mkdir -p {shlex.quote(decoded(place_as_given(parent, path)))}, or another directory"
             raise OutputError(given, "cannot be written: its directory is not there", fix=fix)
         if not parent.is_dir():
             raise NotADirectoryError(20, os.strerror(20))

@@ -254,8 +254,8 @@ def cross_rank(
             return cross_rank(ranks, n_reports, world_size, mixed, is_one_run=is_one_run, is_aligned=True)
         is_lost = rows.in_step & ~known.is_matched & (is_whole | (n_users > 1))[rows.communicator]
         # Of a rank whose kernels or names were not recorded nobody knows what it would match.
-        has_all = np.unique(rows.rank[rows.in_step]).size == len(ranks)
-        may_differ = has_all and not (is_one_run or matched or mixed.size)
+        has_each_rank = np.unique(rows.rank[rows.in_step]).size == len(ranks)
+        may_differ = has_each_rank and not (is_one_run or matched or mixed.size)
         problems += _mismatches(rows, is_lost, is_early, may_differ=may_differ)
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
     of_reports = None if len({one.part for one in offsets if one.error_ns is not None}) > 1 else tuple(offsets)

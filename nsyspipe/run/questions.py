@@ -377,9 +377,8 @@ _CALLS = _counted(lambda report: report.counts.n_launches, "API calls", CATALOGU
 _RANGES = _counted(lambda report: report.digest.n_nccl_ranges, "ranges", TRACE_NVTX)
 _SYSTEM_CALLS = _rows(versions.OS_RUNTIME, "calls", "--trace=cuda,nvtx,osrt")
 _CPU_SAMPLES = _rows(versions.CPU_SAMPLES, "samples", "--sample=process-tree")
-_GPU_METRICS = _rows(
-    versions.GPU_METRICS, "samples", "--gpu-metrics-device=all"
-)  # later nsys, with an s, take it as a prefix
+# Later nsys call it --gpu-metrics-devices, of which they take this as a prefix.
+_GPU_METRICS = _rows(versions.GPU_METRICS, "samples", "--gpu-metrics-device=all")
 QUESTIONS = (
     Question("steps", "time per step", _each(_steps)),
     Question("phases", "hidden by backward, cost by phase", _each(_phases)),
