@@ -1,23 +1,34 @@
 """What every command prints and what every table holds, on the samples and on real reports, pinned byte by byte.
 
-Texts that people read stand as files under `frozen/`; documents, pages, traces and tables as digests in
-`frozen/digests.json`, a line for each part, so that a change names what changed.
+Texts that people read, and tables, are files under `frozen/`: a change shows which row and cell changed. Documents,
+pages, traces and single operations are digests in `frozen/digests/`, a line for each part.
 """
 
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.csv
 import pytest
 from typer.testing import CliRunner
 
 import nsyspipe
 from nsyspipe.cli.app import app
 from tests.conftest import REAL, SAMPLES
+
+
+class Totals(NamedTuple):
+    """How rows of single operations are summed up: by which columns, and which columns are added."""
+
+    by: tuple[str, ...]
+    summed: tuple[str, ...]
+
 
 COMMANDS = ("", "analyze", "compare", "convert", "dashboard", "diff", "doctor", "redact", "schema", "whatif")
 TABLES = (
@@ -26,6 +37,17 @@ TABLES = (
 )  # fmt: skip
 REPORTS = [path.name for folder in (REAL, SAMPLES) for path in folder.glob("*.sqlite*")]
 RUNS = sorted({re.sub(r"(_\d+)?\.sqlite(\.xz)?$", "", name) for name in REPORTS})
+# One row a line; of the other tables, one cell a line, so that a new column leaves the old lines alone.
+LONG_TABLES = ("collectives", "kernels", "phases")
+# Tables of single operations have too many rows to read. Their totals are pinned as rows, and a digest pins the rest.
+BARS = Totals(
+    by=("rank", "lane"),
+    summed=("busy_ns", "exposed_ns", "wait_ns", "n_operations"),
+)
+EVENTS = Totals(
+    by=("rank", "step", "phase", "category", "stream_id"),
+    summed=("dur_ns", "bytes"),
+)
 # Shown in every format, not in text alone: a run of each kind.
 SHOWN = (
     "2gpu-fsdp2", "2gpu-gpt-b25-shm", "2gpu-graph", "baseline", "ddp-2gpu-straggler", "ddp-4gpu-before",
@@ -105,6 +127,37 @@ def parts_of(document):
     return {key: json.dumps(value, sort_keys=True) for key, value in json.loads(document).items()}
 
 
+def as_csv(table):
+    """Return a table as CSV: a header, then one row a line in the table's own order."""
+    sink = io.BytesIO()
+    pyarrow.csv.write_csv(table, sink)
+    return sink.getvalue().decode()
+
+
+def as_json(table):
+    """Return a table as JSON with one cell a line; JSON text inside a cell is spread over lines too."""
+    rows = table.to_pylist()
+    for row in rows:
+        if row.get("evidence"):
+            row["evidence"] = json.loads(row["evidence"])
+    return json.dumps(rows, indent=1, default=str) + "\n"
+
+
+def totals(table, kind):
+    """Return the number of rows and the sums of a table for each combination of `kind.by`, sorted."""
+    sums = [(name, "sum") for name in kind.summed]
+    grouped = table.group_by(list(kind.by)).aggregate([([], "count_all"), *sums])
+    return grouped.sort_by([(name, "ascending") for name in kind.by])
+
+
+def table_digest(table):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    shape = f"{table.num_rows} rows of {table.num_columns}"
+    return f"{shape}: {digest(sink.getvalue().to_pybytes())}"
+
+
 def inputs(run):
     return [f"{run}_*.sqlite"] if list(Path().glob(f"{run}_*.sqlite")) else [f"{run}.sqlite"]
 
@@ -121,19 +174,24 @@ def test_what_a_run_says_is_what_it_was(run, called, pinned):
 
 
 @pytest.mark.parametrize("run", some(RUNS))
-def test_every_table_of_a_run_is_what_it_was(run, called, digested):
+def test_every_table_of_a_run_is_what_it_was(run, called, pinned):
     whole = nsyspipe.load(*inputs(run), jobs=1)
-    tables = {name: getattr(whole, name) for name in TABLES}
-    tables = {name: table() if callable(table) else table for name, table in tables.items()}
+    digests = {}
+    for name in TABLES:
+        value = getattr(whole, name)
+        table = value() if callable(value) else value
+        if name == "timeline":
+            pinned(f"tables/{run}/timeline-totals.csv", as_csv(totals(table, BARS)))
+            digests[name] = table_digest(table)
+        elif name in LONG_TABLES:
+            pinned(f"tables/{run}/{name}.csv", as_csv(table))
+        else:
+            pinned(f"tables/{run}/{name}.json", as_json(table))
     for rank, events, phase_ranges in whole.operations():
-        tables |= {f"events of rank {rank}": events, f"phase ranges of rank {rank}": phase_ranges}
-    parts = {}
-    for name, table in tables.items():
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table.combine_chunks())
-        parts[f"{name}: {table.num_rows} rows of {table.num_columns}"] = sink.getvalue().to_pybytes()
-    digested(f"tables/{run}", parts)
+        pinned(f"tables/{run}/events-of-rank-{rank}-totals.csv", as_csv(totals(events, EVENTS)))
+        digests[f"events of rank {rank}"] = table_digest(events)
+        digests[f"phase ranges of rank {rank}"] = table_digest(phase_ranges)
+    pinned(f"digests/tables/{run}.json", json.dumps(digests, indent=1) + "\n")
 
 
 @pytest.mark.parametrize("run", some(SHOWN))
