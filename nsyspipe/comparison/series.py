@@ -20,7 +20,9 @@ _PER_DEVIATION = 1.482602218505602  # standard deviation of a normal distributio
 # Half-width, in standard errors, of the band of ranks from which the density at the median is read. Correlated steps
 # widen it, up to so many steps' own: one or two stalls of ten stay outside.
 _BAND, _WIDEST_OF = 1.96, 10
-_GAP = 8.0  # order statistics of normal steps rarely say more than so many times the normal variance
+# A median stands beside a gap if order statistics give more than this many times the variance of normal steps. Chosen by
+# simulation: two levels that switch with a probability of 0.2 must not be called a change (test_gate_simulation.py).
+_GAP = 3.0
 _MEDIAN_COST = math.pi / 2  # variance of a median over that of a mean, for independent normal values
 _FURTHEST = 1000  # of a correlation of 0.97 the thousandth neighbour has none
 # What comes by chance looks regular too, where it comes twice; unless it does so on both sides, so often is believed.

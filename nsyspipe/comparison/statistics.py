@@ -1,7 +1,9 @@
 """The difference of two centres over training steps, and the ratio of two means, with intervals; and what a difference means.
 
-Where nothing differs, at 95 % and 2 % as the least that counts, simulated AR(1) steps (r up to 0.6, 8 to 100 of them) are
-called different in 1.2 % at most; others are more often: tests/comparison/test_gate_simulation.py prints and bounds them.
+Where nothing differs, at 95 % and 2 % as the least that counts, simulated steps (independent, AR(1) up to r = 0.6, stalls, two
+levels that switch with a probability of 0.2 or more; 8 to 100 of them) are called a regression in 2.5 % at most, and an
+improvement in 2.5 % at most. Steps that stick together more are called so more often: tests/comparison/test_gate_simulation.py
+prints and bounds them.
 One capture against several that spread less is not bounded by anything (`Interval.is_borrowed`).
 """
 
@@ -14,6 +16,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from nsyspipe.comparison.separation import Separation, separation_of
 from nsyspipe.comparison.series import Captures, MeanSeries, Series, critical_value, half_width, of_means, why_undecided
 from nsyspipe.model.figures import Better
 from nsyspipe.model.table import Float64
@@ -28,6 +31,9 @@ _METHOD = (
 _POOLED = f"{_METHOD}; at least as wide as by the pooled t"
 _BETWEEN = f"{_POOLED} and Welch's t of the captures' centres"
 _BORROWED = f"{_POOLED} of the captures' centres, the side of one capture taken to spread between captures as the other"
+_SEPARATED = (
+    "no step of one side lies among the other's: Mann and Whitney's interval of all differences; without that: "
+)
 _MOST = 0.97  # what a correlation is taken for before any step is seen: anything from 0 to here
 # Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
 _FINENESS = ((160, 12), (800, 36), (math.inf, 108))
@@ -52,8 +58,13 @@ class Interval:
     @cached_property
     def half(self) -> float:
         """Half-width: of the steps by all correlations that they leave open, and not less than of the captures."""
-        shared = max(self._within, self._between if self.has_between else 0.0)
+        shared = max(self._within, self.half_between)
         return shared + (abs(self.sides[0].broken - self.sides[1].broken) + self.added)
+
+    @property
+    def half_between(self) -> float:
+        """Half-width from the spread between captures alone; 0 if each side has one capture."""
+        return self._between if self.has_between else 0.0
 
     @property
     def has_between(self) -> bool:
@@ -157,10 +168,17 @@ class Difference:
     # a single capture, whose spread between captures is taken from the other side: if it spreads more than that,
     # false alarms are many, and nothing here can show it.
     interval: Interval = field(compare=False)
+    # Set if the end of the interval that is nearer to 0 comes from steps that do not overlap.
+    separation: Separation | None = None
 
     @property
     def method(self) -> str:
         """How the interval came about, in words."""
+        of_steps = self._method_of_steps
+        return of_steps if self.separation is None else f"{_SEPARATED}{of_steps}"
+
+    @property
+    def _method_of_steps(self) -> str:
         return _BORROWED if self.interval.is_borrowed else _BETWEEN if self.interval.has_between else _METHOD
 
     def half(self, longer: float = 1.0, times: int = 1) -> float:
@@ -219,10 +237,40 @@ def difference_of_centres(
         elif interval.is_beside_gap:
             interval = Interval(of_means(one, other), confidence, added=abs(delta - other_delta))
         half = interval.half
-    low, high = (None, None) if undecided else (delta - half, delta + half)
+    ends = Ends(delta - half, delta + half, None)
+    if not undecided and ends.low <= 0 <= ends.high:
+        ends = _without_zero_if_separated(delta, half, interval)
+    low, high = (None, None) if undecided else (ends.low, ends.high)
     found = (one.centre, other.centre, delta, other_delta)
     before, after, apart, other_apart = (None if math.isnan(value) else value for value in found)
-    return Difference(statistic, before, after, apart, other_apart, low, high, undecided, interval)
+    return Difference(statistic, before, after, apart, other_apart, low, high, undecided, interval, ends.separation)
+
+
+class Ends(NamedTuple):
+    """The ends of an interval, and the separation that one of them comes from, if any."""
+
+    low: float
+    high: float
+    separation: Separation | None
+
+
+def _without_zero_if_separated(delta: float, half: float, interval: Interval) -> Ends:
+    """Return the ends delta -/+ half, but without 0 between them if the steps of the two sides do not overlap.
+
+    The end nearer to 0 becomes the gap between the sides, the other is at most the largest difference of two steps.
+    With several captures on a side, the spread between their centres must leave out 0 as well, and the nearer end
+    goes at least as far towards 0 as that spread.
+    """
+    separation = separation_of(*interval.sides, interval.confidence)
+    half_between = interval.half_between
+    size = abs(delta)
+    if separation is None or size <= half_between:
+        return Ends(delta - half, delta + half, None)
+    near_end = min(separation.gap, size - half_between)
+    far_end = max(size, min(separation.largest, size + half))
+    if delta > 0:
+        return Ends(near_end, far_end, separation)
+    return Ends(-far_end, -near_end, separation)
 
 
 class Speedup(NamedTuple):
@@ -264,10 +312,11 @@ class Judgement:
 
         "no change" if the whole interval lies within +/- `least`; else "inconclusive". So it is where mean and median
         differ in sign, whatever the interval says, if one of them is at least `least`: signs of two differences that
-        are both too small to count say nothing.
+        are both too small to count say nothing. It is inconclusive too if the steps do not overlap, the interval rests
+        on that, and the gap between the sides is below `least`.
         """
         delta, low, high = self.difference.delta, self.difference.low, self.difference.high
-        if delta is None or low is None or high is None or self._is_opposed:
+        if delta is None or low is None or high is None or self._is_opposed or self._is_gap_too_small:
             return "inconclusive"
         if not low <= 0 <= high and abs(delta) >= self.least:
             if self.better == "neither":
@@ -290,6 +339,11 @@ class Judgement:
             return False
         worse = {"lower": high, "higher": -low, "neither": max(high, -low)}[self.better]
         return worse < self.least or low == high == 0
+
+    @property
+    def _is_gap_too_small(self) -> bool:
+        separation = self.difference.separation
+        return separation is not None and separation.gap < self.least
 
     @property
     def _is_opposed(self) -> bool:

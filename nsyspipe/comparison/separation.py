@@ -1,0 +1,82 @@
+"""Steps of two sides that do not overlap at all: when that alone shows a difference, and how large it is at least.
+
+A t interval of a few correlated steps is wide, because neighbours may be almost equal. If every step of one side takes
+longer than every step of the other, the order of the steps is evidence by itself. The interval is then the widest one of
+Mann and Whitney's test: it reaches from the smallest to the largest difference between a step of one side and a step of
+the other (L. Moses 1965, M. Hollander and D. Wolfe: Nonparametric statistical methods). Independent steps are separated by
+chance in 2 / C(10, 5) = 0.8 % of pairs of five steps a side. Correlated steps are separated more often.
+`_MIN_GAP_IN_RANGES` keeps that below 2.5 % a side for a correlation of 0.6 (tests/comparison/test_gate_simulation.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsyspipe.analysis.summary import levels_of
+from nsyspipe.comparison.series import Captures
+from nsyspipe.model.table import Float64
+
+MIN_STEPS_OF_SIDE = 5
+MAX_CONFIDENCE = 0.95
+# Two levels count as seen if the gap between them is this many times the spread within them. Fewer come by chance.
+MIN_GAP_OF_LEVELS_IN_SPREADS = 4.0
+# The least gap between the sides, as a multiple of the wider side's range, by steps of the shorter side.
+_MIN_GAP_IN_RANGES = {5: 0.5, 6: 0.25, 7: 0.25}
+
+
+@dataclass(frozen=True)
+class Separation:
+    """Two sides without a common value: the least and the largest difference of their steps, candidate less baseline."""
+
+    low: float
+    high: float
+
+    @property
+    def gap(self) -> float:
+        """The smallest difference of two steps, above 0."""
+        return min(abs(self.low), abs(self.high))
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of two steps."""
+        return max(abs(self.low), abs(self.high))
+
+
+def separation_of(baseline: Captures, candidate: Captures, confidence: float) -> Separation | None:
+    """Return how far two sides are apart if no steps overlap and that alone is evidence at `confidence`.
+
+    None if they overlap, if a side has fewer than 5 steps, if the gap is small for so few steps, if a switch between
+    two levels that a capture shows is as large as the gap, or if more confidence than 95 % is asked for.
+    """
+    shorter = min(baseline.n, candidate.n)
+    if shorter < MIN_STEPS_OF_SIDE or confidence > MAX_CONFIDENCE:
+        return None
+    before = _all_steps(baseline)
+    after = _all_steps(candidate)
+    separation = Separation(low=float(after.min() - before.max()), high=float(after.max() - before.min()))
+    if separation.low <= 0 <= separation.high:
+        return None
+    wider_range = max(float(np.ptp(before)), float(np.ptp(after)))
+    min_gap = _MIN_GAP_IN_RANGES.get(shorter, 0.0) * wider_range
+    level_switch = max(_largest_level_switch(baseline), _largest_level_switch(candidate))
+    if separation.gap < max(min_gap, level_switch):
+        return None
+    return separation
+
+
+def _all_steps(side: Captures) -> Float64:
+    return np.concatenate([series.values for series in side.series])
+
+
+def _largest_level_switch(side: Captures) -> float:
+    """Return the largest distance between the two levels of a capture's steps; 0 if no capture shows two levels."""
+    switches = [0.0]
+    for series in side.series:
+        is_long = levels_of(series.values, MIN_GAP_OF_LEVELS_IN_SPREADS)
+        if is_long is not None:
+            longer_level = np.median(series.values[is_long])
+            shorter_level = np.median(series.values[~is_long])
+            switches.append(float(longer_level - shorter_level))
+    return max(switches)
