@@ -289,12 +289,14 @@ TIMELINE = table(f"""timeline by rank, lane, start_ns: One row per bar of the re
     seq           count?  of comm, exposed and wait: its row of `collectives`; null of a bar of several operations, and of other lanes <- derived
 """)
 
-RANKS = table(f"""ranks by rank: One row per rank: a process with device activity.
+RANKS = table(f"""ranks by rank: One row per rank: a process with device activity, on each device that it runs kernels on.
     {_RANK}
+    process_rank     id?     number of its process, which launchers and --rank-map give: the rank, unless processes of the run have several devices; null where the
+        run was saved before there was this column <- as of the rank
     local_rank       id?     captured LOCAL_RANK <- META_DATA_CAPTURE
     report           text    report that holds the rank <- file name
     pid              id      operating system's process id <- globalPid
-    device_id        id?     device with most operations (tie: the lowest) <- KERNEL.deviceId
+    device_id        id?     the rank's device <- KERNEL.deviceId
     device_ids       text    all devices of the process, comma separated <- KERNEL.deviceId
     gpu_name         text?   model of that device <- TARGET_INFO_GPU
     host             text?   host name <- TARGET_INFO_SYSTEM_ENV

@@ -103,7 +103,7 @@ class ReportRun(Run):
         tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, there)
         vars(self)["_gathered"] = tables.gathered  # thousands of digests take more memory than what is made of them
         if self.chosen and tables.ranks.num_rows:
-            self.chosen.check(tables.ranks["rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
+            self.chosen.check(tables.ranks["process_rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
         return tables
 
     @cached_property
@@ -122,10 +122,15 @@ class ReportRun(Run):
             problems = [problem(code, n=len(logged), total=len(pids))][: logged != pids] + problems
         if log is None and topology is None:
             return None, problems
-        local = pc.coalesce(ranks["local_rank"], ranks["device_id"])
+        # Where processes have several devices, a local rank is the process's, not the number of a GPU.
+        is_shared = self._tables.n_processes < ranks.num_rows
+        local = ranks["device_id"] if is_shared else pc.coalesce(ranks["local_rank"], ranks["device_id"])
         of_ranks = (column.to_pylist() for column in (local, ranks["host"], ranks["gpu_name"]))
         local_ranks, hosts, gpu_names = (dict(zip(ranks["rank"].to_pylist(), own, strict=True)) for own in of_ranks)
-        known: dict[str, Any] = {"n_ranks": self._tables.world_size or ranks.num_rows, "pids": ranks["pid"].to_pylist()}
+        known: dict[str, Any] = {
+            "n_ranks": self._tables.n_job_ranks or ranks.num_rows,
+            "pids": ranks["pid"].to_pylist(),
+        }
         known |= {"local_ranks": local_ranks, "hosts": hosts}
         table, absent = links(log, topology, gpu_names, **known)
         if absent:
@@ -137,7 +142,7 @@ class ReportRun(Run):
         merged, calls = self._tables, self._tables.idle_calls
         return Evidence(
             n_ranks=merged.ranks.num_rows,
-            world_size=merged.world_size,
+            world_size=merged.n_job_ranks,
             summary=self.summary().to_pylist()[0],
             steps=self.breakdown(),
             is_capture=merged.is_capture,
@@ -203,6 +208,7 @@ class ReportRun(Run):
             run_id=self.given_run_id or _run_id(digests, start),
             label=self.given_label or (captured and captured.name) or _label(names),
             n_ranks=ranks.num_rows,
+            n_processes=tables.n_processes,
             world_size=tables.world_size,
             gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
             hosts=_distinct(ranks["host"].to_pylist()),

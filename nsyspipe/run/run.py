@@ -55,7 +55,26 @@ class RunHeader:
     captured_at_utc: str | None  # start of the earliest session, ISO 8601
     reports: list[str]
     capture: RunCapture | None = None  # from the sidecar beside the reports; None without one
+    # Processes that the ranks are of: fewer than ranks where some have several devices; None of a run saved before this was told
+    n_processes: int | None = None
     steps_from: str | None = None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
+
+    @property
+    def has_shared_processes(self) -> bool:
+        """Whether some process has several ranks, each on a device of its own."""
+        return self.n_processes is not None and self.n_processes < self.n_ranks
+
+    @property
+    def n_job_ranks(self) -> int | None:
+        """How many ranks the job had, at least so many where processes that are missing may have several; None: not known."""
+        return job_ranks(self.n_ranks, self.n_processes, self.world_size)
+
+
+def job_ranks(n_ranks: int, n_processes: int | None, world_size: int | None) -> int | None:
+    """Return how many ranks a job had of which some are there: a launcher counts processes, whatever devices they have."""
+    if n_processes is None or n_processes == n_ranks or world_size is None:
+        return world_size
+    return n_ranks + max(world_size - n_processes, 0)
 
 
 def steps_source(n_ranks: int, n_host_steps: int, family: str | None) -> str | None:
