@@ -396,6 +396,7 @@ RUNS = table(f"""runs by run_id: One row per run: what identifies it, and its fi
     run_id                  word:id     the run, as in the directory's name <- --run-id, else capture time and contents
     label                   text        name of the run <- --label, else what the reports' names have in common
     n_ranks                 count       ranks that the reports hold <- derived
+    n_processes             count?      processes that they are of: fewer where some have several devices; null where the run was saved before there was this column <- derived
     world_size              count?      ranks that the job had <- WORLD_SIZE, NCCL
     gpu_names               text        models, comma separated <- TARGET_INFO_GPU
     hosts                   text        host names, comma separated <- TARGET_INFO_SYSTEM_ENV

@@ -323,7 +323,7 @@ def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     n_here = sum(report.n_processes for report in reports)
     here = Answer(YES, text=shown_ranks(known))
     if is_shared:
-        here = Answer(YES, text=f"{shown_ranks(known)}, of processes that have {n_ranks} GPUs")
+        here = Answer(YES, text=f"{shown_ranks(known)}: processes, which have {n_ranks} GPUs here")
     if len(known) > 1:
         here = Answer(PARTLY, text=f"{shown_ranks(known)} in different reports", fix=_ONE_RUN)
     elif known and n_here < known[0]:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +39,7 @@ from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_sourc
 from nsyspipe.run.traffic import traffic_table
 
 _SHOWN = 4
+_FINDING_TEXTS = "title", "action", "advice"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -164,7 +165,14 @@ class ReportRun(Run):
 
     @cached_property
     def _judged(self) -> tuple[pa.Table, list[Problem]]:
-        return judge(self._evidence)
+        findings, problems = judge(self._evidence)
+        names = self.rank_names
+        if not names.names:
+            return findings, problems
+        rows = findings.to_pylist()
+        for row in rows:
+            row |= {name: names.in_text(row[name]) for name in _FINDING_TEXTS}
+        return schema.FINDINGS.from_rows(rows), problems
 
     @property
     def _summary_phases(self) -> pa.Table:
@@ -184,10 +192,16 @@ class ReportRun(Run):
             "traffic": lambda: traffic_table(merged.across, merged.steps, is_capture=is_capture),
             "links": lambda: schema.LINKS.empty() if self._linked[0] is None else self._linked[0],
             "findings": self.judged_findings,
-            "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1], *self._stale()]),
+            "problems": lambda: problems_table(map(self._with_rank_names, self._problems())),
             "timeline": self._timeline,
         }
         return makers[name]() if name in makers else getattr(merged, name)
+
+    def _problems(self) -> list[Problem]:
+        return [*self._tables.problems, *self._linked[1], *self._judged[1], *self._stale()]
+
+    def _with_rank_names(self, one: Problem) -> Problem:
+        return replace(one, message=self.rank_names.in_text(one.message)) if self.rank_names.names else one
 
     def _stale(self) -> list[Problem]:
         """Return that reports are no longer as they were when they were read; nothing where all are."""

@@ -24,6 +24,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.names import few, ranges
 from nsyspipe.model.options import asked_ranks, check_kind, check_whole
 from nsyspipe.model.side_files import NcclFacts, RunCapture
+from nsyspipe.run.rank_names import RankNames
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +37,7 @@ RANGES, REPETITION, HOST, CAPTURE = "ranges", "repetition", "host", "capture"
 # What commands and pages ask of runs and answers, which completion in Python does not offer.
 _PLUMBING = {
     "chosen", "chosen_ranks", "executor", "files", "finding_rows", "given_label", "given_run_id", "jobs", "judged_findings",
-    "judged_rows", "nccl_logs", "on_progress", "problem_rows", "rank_map", "reading", "settings", "telling_ranks",
+    "judged_rows", "nccl_logs", "on_progress", "problem_rows", "rank_map", "rank_names", "reading", "settings", "telling_ranks",
 }  # fmt: skip
 
 
@@ -207,6 +208,11 @@ class Run(ShownInNotebooks, ABC):
     def ranks(self) -> pa.Table:
         """`schema.RANKS`: one row per rank, sorted by it."""
         return self._table("ranks")
+
+    @cached_property
+    def rank_names(self) -> RankNames:
+        """What the ranks are called: by number, and by process and GPU where a process has several."""
+        return RankNames.of(self.ranks)
 
     @property
     def problems(self) -> pa.Table:
