@@ -104,6 +104,8 @@ _KINDS = """
         -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
     rank-map-differs (warning): --rank-map gives rank {number} to {report}, which was captured as rank {told}{more}: the map's numbers are taken
         -> leave --rank-map out, or give each report the rank that it was captured as
+    processes-without-kernels (warning): {processes} {what}, and no kernel of {them} was recorded{stand_for}: {cost}
+        -> capture each rank with an nsys of its own: nsys profile --trace=cuda,nvtx
     ranks-missing (warning): {n} of {world_size} {noun} are not among the reports ({missing}): figures hold for those present; waiting, transfer, bandwidth
         and who is late are null where one of these takes part -> pass the reports of all ranks
     ranks-not-captured (info): {n} of {world_size} {noun} were left out of the capture ({missing}): figures hold for those present; waiting, transfer,

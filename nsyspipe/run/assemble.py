@@ -34,6 +34,7 @@ from nsyspipe.run.ranks import (
     told_world_size,
 )
 from nsyspipe.run.sidecars import RunSidecars
+from nsyspipe.run.unrecorded import MissingRanks, problems_of
 
 _DERIVED = {"in_summary", "wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes", *schema.FIGURES_OF_RANKS}
 _COLUMNS = tuple(column for column in schema.STEPS.columns if column.name not in _DERIVED)
@@ -52,6 +53,7 @@ _MERGED: dict[str, Any] = {
 }  # fmt: skip
 _IN_SUMMARY = "n_in_summary", "in_summary_ns", "overlapped_in_summary_ns"
 _SHOWN = 8
+_MOST_MISSING = 1000  # ranks that are looked at by number
 _PLURALS = {"rank": "ranks", "process": "processes"}
 # The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
 _IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
@@ -144,6 +146,7 @@ def merge(
             *(numbering.problems if is_numbered or not hosts else ()),  # hosts without numbers are no ranks
             *across.problems,
             *_of_ranks(ranks, numbering, job, sidecars, there),
+            *(_of_unrecorded(digests, names, numbering, job) if placed else ()),
             *([problem("more-ranks-than-world", n=n_processes, world_size=told_size)] if is_more else []),
             *sidecars.problems,
             *_of_messages(across, digests),
@@ -324,6 +327,19 @@ def _of_ranks(
         n_missing = (job.n_ranks or 0) - len(ranks)
         words: dict[str, Any] = {"noun": "ranks", "missing": "by NCCL's communicator"}
         yield problem("ranks-missing", n=n_missing, world_size=job.n_ranks, **words)
+
+
+def _of_unrecorded(
+    digests: Sequence[ReportDigest], names: Sequence[str], numbering: Numbering, job: JobSize
+) -> Iterator[Problem]:
+    """Name the processes without kernels, report by report, and the ranks of the world size that they stand for."""
+    numbers = None
+    if job.world_size is not None and numbering.source != "order":
+        present = set(numbering.process_numbers)
+        numbers = [*itertools.islice((at for at in range(job.world_size) if at not in present), _MOST_MISSING)]
+    missing = MissingRanks(job.world_size, numbers)
+    for digest, name in zip(digests, names, strict=True):
+        yield from (one.at(report=name) for one in problems_of(digest.unrecorded, missing))
 
 
 def _of_missing(

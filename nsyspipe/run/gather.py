@@ -23,7 +23,7 @@ from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import MORE_STEPS, Problem, problem
 from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import check_file
-from nsyspipe.reader.metadata import ReportFacts, read_capture
+from nsyspipe.reader.metadata import Capture, ReportFacts, read_capture
 from nsyspipe.reader.operations import Operations
 from nsyspipe.reader.report import Zones
 from nsyspipe.reader.sidecar import FoundSidecars
@@ -31,6 +31,7 @@ from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.process import HostDigest, ProcessDigest, ProcessSteps, digest_process, process_events
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
+from nsyspipe.run.unrecorded import UnrecordedProcess, unrecorded_processes
 from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, telling_shortage
 
 _MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6
@@ -61,6 +62,7 @@ class ReportDigest:
     has_communication: bool  # whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX
     size_gap: str | None  # why NCCL does not say how many bytes it sends (`problems.SIZE_GAPS`); None where it does
     problems: tuple[Problem, ...]
+    unrecorded: tuple[UnrecordedProcess, ...] = ()  # processes without kernels, in a report that has kernels of others
 
     @property
     def hosts_with_steps(self) -> list[HostDigest]:
@@ -129,7 +131,16 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digested),
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
         problems=(*capture.problems, *unmatched, *of_processes),
+        unrecorded=unrecorded_processes(
+            capture.launches_without_kernels, ranges, families, family, _told_numbers(capture)
+        ),
     )
+
+
+def _told_numbers(capture: Capture) -> dict[int, int]:
+    """Return the rank of each process that NCCL's payload or MPI's thread names tell."""
+    by_nccl = {process: rank for process, (rank, _) in capture.payloads.comm_ranks.items()}
+    return capture.ranges.mpi_ranks | by_nccl
 
 
 def _unmatched(

@@ -350,6 +350,9 @@ def job_size(
     if len(processes) == len(ranks):
         size = world_size(gathered.digests, gathered.sidecars, log, launched)
         size = _least_size(numbering, there) if size is None else size
+        n_without = n_unrecorded_ranks(gathered.digests)
+        if size is None and n_without and ranks:
+            return JobSize(None, len(ranks) + n_without)
         return JobSize(size, size)
     told = told_world_size(gathered.digests, gathered.sidecars)
     told = launched if told is None else told
@@ -359,6 +362,13 @@ def job_size(
     if told is None and of_nccl is None:
         return JobSize(None, None)
     return JobSize(told, max(len(ranks) + n_missing, of_nccl or 0))
+
+
+def n_unrecorded_ranks(digests: Sequence[ReportDigest]) -> int:
+    """Return how many processes did what ranks do and are none, since none of their kernels was recorded."""
+    here = {(at, one.process_id) for at, digest in enumerate(digests) for one in digest.processes}
+    of_reports = ((at, one) for at, digest in enumerate(digests) for one in digest.unrecorded)
+    return sum(one.is_rank and (at, one.process_id) not in here for at, one in of_reports)
 
 
 def _least_size(numbering: Numbering, there: Iterable[int]) -> int | None:

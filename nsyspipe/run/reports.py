@@ -34,7 +34,7 @@ from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.assemble import RunTables, merge, problems_table
 from nsyspipe.run.collectives import collectives_table
 from nsyspipe.run.gather import Gathered, ReportDigest, gather
-from nsyspipe.run.ranks import ChosenRanks, run_sizes
+from nsyspipe.run.ranks import ChosenRanks, n_unrecorded_ranks, run_sizes
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.run.traffic import traffic_table
 
@@ -223,6 +223,7 @@ class ReportRun(Run):
             label=self.given_label or (captured and captured.name) or _label(names),
             n_ranks=ranks.num_rows,
             n_processes=tables.n_processes,
+            n_processes_without_kernels=n_unrecorded_ranks(digests) if ranks.num_rows else None,
             world_size=tables.world_size,
             gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
             hosts=_distinct(ranks["host"].to_pylist()),

@@ -58,6 +58,7 @@ class RunHeader:
     capture: RunCapture | None = None  # from the sidecar beside the reports; None without one
     # Processes that the ranks are of: fewer than ranks where some have several devices; None of a run saved before this was told
     n_processes: int | None = None
+    n_processes_without_kernels: int | None = None  # that did what ranks do, and are none: `run.unrecorded`
     steps_from: str | None = None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
 
     @property
@@ -68,6 +69,8 @@ class RunHeader:
     @property
     def n_job_ranks(self) -> int | None:
         """How many ranks the job had, at least so many where processes that are missing may have several; None: not known."""
+        if self.world_size is None and self.n_processes_without_kernels:
+            return self.n_ranks + self.n_processes_without_kernels
         return job_ranks(self.n_ranks, self.n_processes, self.world_size)
 
 
