@@ -1,11 +1,20 @@
 """Processes with kernels on several devices: each of their devices is a rank of its own."""
 
+import json
 import random
 
+import pyarrow.compute as pc
 import pytest
+from rich.console import Console
 
 import nsyspipe
+from nsyspipe.report import export
+from nsyspipe.report.html.run_page import run_page
+from nsyspipe.report.markdown import markdown
+from nsyspipe.report.run import summary_text
+from nsyspipe.run.rank_names import RankNames
 from nsyspipe.store.write import save
+from tests.build import nccl_layouts as nccl
 from tests.build.tools import codes, problem_of
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, TraceBuilder
 
@@ -204,3 +213,76 @@ def test_a_saved_run_keeps_ranks_and_their_processes(tmp_path):
         assert saved.table(name) == run.table(name), name
     assert saved.header == run.header
     assert [rank for rank, *_ in saved.operations()] == [0, 1]
+
+
+def test_a_group_of_calls_gives_each_device_its_own_message(tmp_path):
+    builder = TraceBuilder("3.25.0 2026.2.1 mfu").session(SESSION).gpu().domain("NCCL", 1)
+    for rank in range(2):
+        fields = {nccl.COMM: 7, nccl.RANKS: 2, nccl.RANK: rank}
+        builder.nccl_payload(rank + 1, "ncclCommInitRank", fields, nccl.COMM_INIT)
+    for step in range(4):
+        at = 1000 * step + 100
+        builder.range(at, at + 900, f"step {step}")
+        for device, size in enumerate((64, 128)):
+            builder.nccl_payload(at + device, "ncclAllReduce", {nccl.COMM: 7, nccl.BYTES: size}, nccl.NCCL_2_21)
+        for device in range(2):
+            builder.kernel(at + 20, at + 100, launch=at + 5 + device, device=device)
+            builder.nccl(at + 100, at + 200, launch=at + 10 + device, device=device)
+    run = load(tmp_path, builder)
+    rows = run.collectives().to_pylist()
+    assert {(row["rank"], row["comm_id"], row["n_ranks"], row["message_bytes"]) for row in rows} == {
+        (0, "0x7", 2, 64), (1, "0x7", 2, 128),
+    }  # fmt: skip
+
+
+def test_devices_of_one_process_share_the_steps_that_its_launches_repeat(tmp_path):
+    builder = process()
+    for step in range(8):
+        at = 10_000 * step
+        for device in range(2):
+            for place in range(6):
+                begin = at + 500 * place + 100
+                builder.kernel(begin, begin + 300, f"layer_{place}", launch=begin - 50 + device, device=device)
+            builder.nccl(at + 4_000, at + 4_500, launch=at + 3_000 + device, device=device)
+        # Only the first device updates weights.
+        builder.kernel(at + 5_000, at + 5_100, "multi_tensor_apply_kernel_AdamFunctor", launch=at + 4_900)
+    run = load(tmp_path, builder)
+    assert run.header.steps_from == "repetition"
+    by_rank = [run.steps().filter(pc.equal(run.steps()["rank"], rank)) for rank in range(2)]
+    assert by_rank[0]["step"] == by_rank[1]["step"]
+    assert by_rank[0]["wall_ns"].to_pylist()[:-1] == by_rank[1]["wall_ns"].to_pylist()[:-1]
+    assert run.breakdown()["wait_ns"].unique().to_pylist() == [0]
+
+
+NAME = "1 (process 0, GPU 1)"
+
+
+def perfetto(run, folder):
+    export.write(run, folder / "run.pftrace")
+    return (folder / "run.pftrace").read_bytes().decode("latin-1")
+
+
+@pytest.mark.parametrize("written", [
+    lambda run, _: summary_text(run, Console(width=100)),
+    lambda run, _: markdown(run),
+    lambda run, _: run_page(run),
+    lambda run, _: run._repr_html_(),
+    lambda run, _: json.dumps(run.finding_rows),
+    lambda run, _: run.headline,
+    perfetto,
+])  # fmt: skip
+def test_every_output_calls_such_a_rank_by_process_and_gpu(tmp_path, written):
+    run = load(tmp_path, train(process(), (0, 1), late=150))
+    assert f"rank {NAME}" in " ".join(written(run, tmp_path).split()) or NAME in written(run, tmp_path)
+
+
+def test_ranks_of_processes_with_one_device_have_no_other_name(tmp_path):
+    ranks = [train(process(1000 + rank, rank=rank, world_size=2), (0,)) for rank in range(2)]
+    run = load(tmp_path, *ranks)
+    assert (run.rank_names.names, run.rank_names.in_text("rank 1 waits")) == ({}, "rank 1 waits")
+
+
+def test_names_in_quotes_and_names_that_are_whole_stay_as_they_are():
+    names = RankNames({1: NAME})
+    text = f"rank 1, 'rank 1', rank {NAME}, ranks 1 and 2, rank 2"
+    assert names.in_text(text) == f"rank {NAME}, 'rank 1', rank {NAME}, ranks 1 and 2, rank 2"
