@@ -19,7 +19,8 @@ def run_row(run_id: str, **changes: Any) -> dict[str, Any]:
     """Return a row of `runs`: 4 ranks on one host, 100 ms per step, a fifth of it communication, half of that hidden."""
     step_ns = changes.get("step_time_ns", 100e6)
     return {
-        "run_id": run_id, "label": "nightly", "n_ranks": 4, "world_size": 4, "gpu_names": "NVIDIA H200", "hosts": "node0",
+        "run_id": run_id, "label": "nightly", "n_ranks": 4, "n_processes": None, "world_size": 4,
+        "gpu_names": "NVIDIA H200", "hosts": "node0",
         "nsys_versions": "2026.1", "export_schema_versions": "3.20", "captured_at_utc": START,
         "reports": f"{run_id}.sqlite", "n_steps": 11, "n_summary_steps": 10, "step_time_ns": step_ns,
         "throughput_steps_per_s": step_ns and 1e9 / step_ns, "comm_share": 0.2, "exposed_comm_share": 0.1,

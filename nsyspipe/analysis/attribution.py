@@ -125,17 +125,6 @@ def by_process(table: pa.Table | None, processes: Sequence[int]) -> list[pa.Tabl
     return [table.slice(first, last - first) for first, last in zip(*edges, strict=True)]
 
 
-def operations_by_process(kernels: pa.Table, copies: pa.Table, calls: pa.Table | None) -> dict[int, ProcessOperations]:
-    """Return the operations of each process that has any, in order of process id; `calls` as `launch_times` takes them."""
-    tables = kernels, copies, calls
-    processes = np.union1d(*(pc.unique(table["process_id"]).to_numpy() for table in tables[:2])).tolist()
-    found = {}
-    for process, *own, own_calls in zip(processes, *(by_process(table, processes) for table in tables), strict=True):
-        launches = launch_times(own_calls, *own)
-        found[process] = operations_of(own[0], launches[0], own[1], launches[1])
-    return found
-
-
 def operations_of(kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64) -> ProcessOperations:
     """Bring the operations of one process into order of launch; launch times as `launch_times` gives them."""
     chunks = kernels["device_id"].chunks + copies["device_id"].chunks

@@ -149,10 +149,10 @@ class Gaps:
     latency_ns: int  # the shortest time from a launch to its kernel's start on this rank, from 0 to 20 us
 
 
-def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: Int64 | None = None) -> Gaps:
+def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
     """Find all gaps; of operations that start together a kernel ends the gap, then the first launched.
 
-    Launches are put on the device's clock, later than the host's by `offset_ns`, or by that of each kernel's own device.
+    Launches are put on the device's clock, later than the host's by `offset_ns`.
     """
     starts = np.concatenate((operations.kernel_start, operations.copy_start))
     order = np.argsort(starts, kind="stable")  # nearly sorted, which makes this cheap
@@ -170,12 +170,9 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: 
         ending = np.where(later < place.size, order[np.append(place, 0)[later]], ending)
     del order
     launch = np.append(operations.kernel_launch, operations.copy_launch)[ending]
-    offset: Int64 | int = offset_ns
-    if of_kernels_ns is not None:
-        offset = np.append(of_kernels_ns, np.full(operations.copy_start.size, offset_ns))[ending]
-    np.add(launch, offset, out=launch, where=launch != NEVER)
+    np.add(launch, offset_ns, out=launch, where=launch != NEVER)
     latencies = operations.kernel_start[:n] - operations.kernel_launch[:n]
-    latencies -= offset_ns if of_kernels_ns is None else of_kernels_ns[:n]
+    latencies -= offset_ns
     return Gaps(began, ended, launch, ending, min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0)
 
 

@@ -143,9 +143,6 @@ class DeviceClock:
         return None if self.early_ns is None or self.late_ns is None else max(self.late_ns - self.early_ns, 0)
 
 
-AGREED = DeviceClock(0, None, None)
-
-
 def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
     """Compare two clocks by start - launch of operations (of those that one call launched the first alone) and end - return.
 
@@ -170,27 +167,23 @@ def _least(values: Int64) -> tuple[int | None, int]:
     return int(values.min(initial=NEVER, where=values >= third - _TOLERANCE_NS)), third
 
 
-def device_clocks(
-    operations: ProcessOperations, waits: pa.Table, calls: pa.Table | None
-) -> dict[int | None, DeviceClock]:
-    """Compare the clocks of a process's devices with its host's; by device, None for a process that has none or one.
+def clock_of_device(
+    operations: ProcessOperations, waits: pa.Table, calls: pa.Table | None, device_id: int | None = None
+) -> DeviceClock:
+    """Compare the clock of one device of a process with its host's, by the operations that ran there.
 
-    `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process.
+    `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process. Where that used several
+    devices, only the waits for `device_id` count.
     """
     if calls is not None and waits.num_rows:
         waits = waits.filter(_undisturbed(waits, calls))
+    if device_id is not None:
+        waits = waits.filter(pc.equal(waits["device_id"], device_id))
     n_launched, launched = operations.n_launched, operations.copy_launch != NEVER
     times = operations.kernel_launch, operations.kernel_start, operations.kernel_end
     kernels = [*(column[:n_launched] for column in times), operations.kernel_column("stream_id", 0, n_launched)]
     copies = [column[launched] for column in (operations.copy_launch, operations.copy_start, operations.copy_end)]
-    if len(operations.devices) <= 1:
-        return {None: _clock_of(kernels, copies, waits)}
-    device = operations.kernel_column("device_id", 0, n_launched)
-    clocks: dict[int | None, DeviceClock] = {}
-    for number in operations.devices:  # of copies the device is not known
-        of_device = [column[device == number] for column in kernels]
-        clocks[number] = _clock_of(of_device, [_NOTHING] * 3, waits.filter(pc.equal(waits["device_id"], number)))
-    return clocks
+    return _clock_of(kernels, copies, waits)
 
 
 def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import NEVER, filled
+from nsyspipe.analysis.attribution import NEVER, ProcessOperations, filled
 from nsyspipe.analysis.breakdown import DeviceTime
 from nsyspipe.analysis.intervals import holders, least_of, places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.phases import PhaseRanges, launching_passes
@@ -203,20 +203,46 @@ class CommOperations:
         return conform(self.narrow, canonical.COMM_OPERATIONS)
 
 
+def messages_of(operations: ProcessOperations, names: Mapping[int, str], payloads: pa.Table) -> pa.Table:
+    """Return what NCCL says of each communication kernel of a process, in the kernels' order: rows of `calls_of`.
+
+    A process with several ranks is asked as a whole: NCCL's calls and the launches behind them come in one order.
+    """
+    rows = np.flatnonzero(operations.is_comm)
+    in_time = np.argsort(operations.kernel_start[rows], kind="stable")
+    kinds, kind = _kinds(operations.kernel_column("name_id")[rows[in_time]], names)
+    launch = operations.kernel_launch[rows[in_time]]
+    messages = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])
+    return messages.take(pa.array(np.argsort(in_time, kind="stable")))
+
+
 def comm_operations(
-    device: DeviceTime, names: Mapping[int, str], members: Members, payloads: pa.Table, backward: PhaseRanges | None
+    device: DeviceTime,
+    names: Mapping[int, str],
+    members: Members,
+    payloads: pa.Table,
+    backward: PhaseRanges | None,
+    *,
+    messages: pa.Table | None = None,
 ) -> CommOperations:
-    """List the communication operations of one rank in order of start; `names` are texts by name id."""
+    """List the communication operations of one rank in order of start; `names` are texts by name id.
+
+    `messages` are its rows of `messages_of` where its process has other ranks too; else they are found here.
+    """
     operations = device.operations
     rows = np.flatnonzero(operations.is_comm)
-    rows = rows[np.argsort(operations.kernel_start[rows], kind="stable")]
+    in_time = np.argsort(operations.kernel_start[rows], kind="stable")
+    rows = rows[in_time]
     start, launch = operations.kernel_start[rows], operations.kernel_launch[rows]
     member = members_holding(members, device.windows, launch, start)
     kinds, kind = _kinds(operations.kernel_column("name_id")[rows], names)
     collective = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
     ids = (operations.kernel_column(name)[rows] for name in ("device_id", "stream_id"))
     order = _stream_order(np.where(launch == NEVER, start, launch), member, collective[kind], *ids)
-    says = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])
+    if messages is None:
+        says = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])
+    else:
+        says = messages.take(pa.array(in_time))
     launched_in, micro_batch = launching_passes(member, launch, backward)
     n_launched = np.append(0, np.cumsum(~operations.is_comm))  # compute kernels, in order of launch
     begin = n_launched[np.searchsorted(operations.kernel_launch, np.append(members.starts, 0))]

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, filled
 from nsyspipe.analysis.collectives import NO_MEMBER, members_holding
+from nsyspipe.analysis.devices import RankDevice
 from nsyspipe.analysis.kernels import kernel_labels
 from nsyspipe.analysis.phases import PhaseRanges, launched_in, phases_of_launches
 from nsyspipe.analysis.steps import Members, Windows
@@ -115,6 +116,7 @@ class RankSteps:
 
     rank: int
     process_id: int
+    device: RankDevice | None  # which operations of the process are the rank's; None where it used one device
     shift_ns: int  # added to report time to get aligned time
     has_launches: bool  # whether any operation of the process has a launch
     thread_id: int  # of the step ranges, as are the next three

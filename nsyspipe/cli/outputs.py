@@ -217,7 +217,9 @@ def _replacing(run: Run, store: Path) -> str:
 
     new, more = run.header, ""
     if "ranks-not-read" in run.problems["code"].to_pylist():
-        more = f", {new.n_ranks} of {new.world_size} ranks: {store}:{new.label} means it until a later capture is saved"
+        more = (
+            f", {new.n_ranks} of {new.n_job_ranks} ranks: {store}:{new.label} means it until a later capture is saved"
+        )
     if not has_run(store, new.run_id):
         return f"run {new.run_id}{more}"
     with contextlib.suppress(DatasetError):  # nobody can tell

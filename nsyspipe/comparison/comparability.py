@@ -168,7 +168,7 @@ def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
 
 
 def _is_sized(runs: list[Run]) -> bool:
-    return all(run.header.world_size is not None for run in runs)
+    return all(run.header.n_job_ranks is not None for run in runs)
 
 
 def _message_bytes(sides: Sides) -> Iterator[Check]:
@@ -295,7 +295,7 @@ _TESTS: tuple[Test, ...] = (
     _same_capture,
     _repeated_capture,
     _unlike_captures,
-    _alike("world-size", "world size", lambda run: str(run.header.world_size), blocks=_is_sized, applies=_is_sized),
+    _alike("world-size", "world size", lambda run: str(run.header.n_job_ranks), blocks=_is_sized, applies=_is_sized),
     _alike(
         "world-size", "number of ranks", lambda run: str(run.header.n_ranks),
         blocks=lambda _: True, applies=lambda runs: not _is_sized(runs),

@@ -33,6 +33,7 @@ SCOREBOARD = table(f"""
     n_captures              count      captures of it
     world_size              count?     ranks of the job; null when not recorded
     n_ranks                 count      ranks with a report
+    n_processes             count?     processes that they are of: fewer where some have several devices; null when not recorded
     gpu_names               text       GPU models, with commas between; empty when not recorded
     n_summary_steps         count      steps the figures rest on, of all captures
 {_FIGURES}
@@ -299,11 +300,12 @@ class Scoreboard(ShownInNotebooks):
         return {
             "label": side.label, "run_ids": " ".join(run.header.run_id for run in side.runs),
             "n_captures": len(side.runs), "world_size": header.world_size, "n_ranks": header.n_ranks,
+            "n_processes": header.n_processes,
             "gpu_names": ", ".join(header.gpu_names), "n_summary_steps": sum(table.n_steps for table in tables),
             **{one.column: mean_of(row[one.column] for row in summaries) for one in shown("scoreboard table")},
             **({"idle_share": None} if any(table.hides_idle for table in tables) else {}),
             "throughput_steps_per_s": throughput,
-            "rank_steps_per_s": None if throughput is None else throughput * (header.world_size or header.n_ranks),
+            "rank_steps_per_s": None if throughput is None else throughput * (header.n_job_ranks or header.n_ranks),
             "mean_step_time_ns": None if mean is None else float(mean),
             **{f"{part['part']}_ns": part["baseline_ns"] for part in parts.to_pylist()},
         }  # fmt: skip

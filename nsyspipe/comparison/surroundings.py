@@ -169,7 +169,7 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
     transports = filter(None, run.links()["transport"].unique().to_pylist())
     is_dirty = " with changes" if capture.git_is_dirty else ""
     link = run.link.slowest if run.link else None
-    groups = dimensions(run.traffic(), header.world_size)
+    groups = dimensions(run.traffic(), header.n_job_ranks)
     found: dict[str, dict[str, Any]] = {
         "collectives": {"parallelism": None if None in [one.size for one in groups] else ", ".join(map(str, groups))},
         "stragglers": {STRAGGLER: _straggler(table)},
@@ -209,7 +209,7 @@ def _straggler(table: StepTable) -> str | None:
     late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {})
     if "node" in late:
         return f"node {late['node']}"
-    named = list(late.get("held_up_ns_per_step_by_rank", ()))
+    named = [table.run.rank_names.name(int(rank)) for rank in late.get("held_up_ns_per_step_by_rank", ())]
     return f"rank{'s'[: len(named) > 1]} {', '.join(named)}" if named else NONE
 
 

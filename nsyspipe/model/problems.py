@@ -31,6 +31,8 @@ _KINDS = """
         -> wrap each step, and forward, backward and optimizer in it, in torch.cuda.nvtx.range_push / range_pop
     no-launches (warning): no launch of any of the {n} operations was recorded: they are placed by their device times, backward figures are null -> <CUDA>
     launch-missing (warning): {n} of {total} operations have no launch: they are placed by their device times -> <CUDA>
+    stray-device (info): the process of this rank also ran {n} operations on device {device}, less than 1 % of its kernels and of their time: that is no
+        rank of its own, and what ran there is in no figure
     device-clock-apart (info): the clock of {device} is {ms} ms apart from its host's: device times are corrected by that where they are compared with
         host times (why it idles) -> nothing to do; in another capture it may be apart by something else
     device-clock-uncertain (info): the clock of {device} may be apart from its host's by {ms} ms: what compares device with host times (why it idles)
@@ -102,11 +104,13 @@ _KINDS = """
         -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
     rank-map-differs (warning): --rank-map gives rank {number} to {report}, which was captured as rank {told}{more}: the map's numbers are taken
         -> leave --rank-map out, or give each report the rank that it was captured as
-    ranks-missing (warning): {n} of {world_size} ranks are not among the reports ({missing}): figures hold for those present; waiting, transfer, bandwidth
+    processes-without-kernels (warning): {processes} {what}, and no kernel of {them} was recorded{stand_for}: {cost}
+        -> capture each rank with an nsys of its own: nsys profile --trace=cuda,nvtx
+    ranks-missing (warning): {n} of {world_size} {noun} are not among the reports ({missing}): figures hold for those present; waiting, transfer, bandwidth
         and who is late are null where one of these takes part -> pass the reports of all ranks
-    ranks-not-captured (info): {n} of {world_size} ranks were left out of the capture ({missing}): figures hold for those present; waiting, transfer,
+    ranks-not-captured (info): {n} of {world_size} {noun} were left out of the capture ({missing}): figures hold for those present; waiting, transfer,
         bandwidth and who is late are null where one of these takes part
-    ranks-not-read (info): {n} of {world_size} ranks were not read ({missing}): figures hold for those that were; waiting, transfer, bandwidth and who is
+    ranks-not-read (info): {n} of {world_size} {noun} were not read ({missing}): figures hold for those that were; waiting, transfer, bandwidth and who is
         late are null where one of these takes part -> leave out --ranks
     capture-failed (warning): rank {which}: {outcome}; the report may be cut short -> see what the training program printed, and capture again
     unusable-sidecar (warning): {file} cannot be used ({reason}): what it says of the capture is not known -> remove it, or capture again
@@ -180,7 +184,7 @@ SIZE_GAPS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One row of `schema.PROBLEMS`; `process_id` finds the rank once ranks have numbers."""
+    """One row of `schema.PROBLEMS`; `process_id` and `device_id` find the rank once ranks have numbers."""
 
     code: str
     message: str
@@ -189,6 +193,7 @@ class Problem:
     rank: int | None = None
     severity: str = ""
     fix: str | None = None
+    device_id: int | None = None  # of the rank
 
     def at(self, *, report: str | None, rank: int | None = None) -> Problem:
         """Return the same problem placed in a run."""

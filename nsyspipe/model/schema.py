@@ -289,12 +289,14 @@ TIMELINE = table(f"""timeline by rank, lane, start_ns: One row per bar of the re
     seq           count?  of comm, exposed and wait: its row of `collectives`; null of a bar of several operations, and of other lanes <- derived
 """)
 
-RANKS = table(f"""ranks by rank: One row per rank: a process with device activity.
+RANKS = table(f"""ranks by rank: One row per rank: a process with device activity, on each device that it runs kernels on.
     {_RANK}
+    process_rank     id?     number of its process, which launchers and --rank-map give: the rank, unless processes of the run have several devices; null where the
+        run was saved before there was this column <- as of the rank
     local_rank       id?     captured LOCAL_RANK <- META_DATA_CAPTURE
     report           text    report that holds the rank <- file name
     pid              id      operating system's process id <- globalPid
-    device_id        id?     device with most operations (tie: the lowest) <- KERNEL.deviceId
+    device_id        id?     the rank's device <- KERNEL.deviceId
     device_ids       text    all devices of the process, comma separated <- KERNEL.deviceId
     gpu_name         text?   model of that device <- TARGET_INFO_GPU
     host             text?   host name <- TARGET_INFO_SYSTEM_ENV
@@ -394,6 +396,7 @@ RUNS = table(f"""runs by run_id: One row per run: what identifies it, and its fi
     run_id                  word:id     the run, as in the directory's name <- --run-id, else capture time and contents
     label                   text        name of the run <- --label, else what the reports' names have in common
     n_ranks                 count       ranks that the reports hold <- derived
+    n_processes             count?      processes that they are of: fewer where some have several devices; null where the run was saved before there was this column <- derived
     world_size              count?      ranks that the job had <- WORLD_SIZE, NCCL
     gpu_names               text        models, comma separated <- TARGET_INFO_GPU
     hosts                   text        host names, comma separated <- TARGET_INFO_SYSTEM_ENV

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.model import canonical
@@ -28,6 +30,12 @@ LAUNCHER_SIZES = {
 # What all ranks of a job share, and other jobs mostly do not; never shown, only compared.
 JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
 RANK_VARIABLES = ("RANK", *LAUNCHER_SIZES, *LAUNCHER_SIZES.values(), "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES")
+_LAUNCHING = (
+    "cudaLaunch",
+    "cuLaunch",
+    "cudaGraphLaunch",
+    "cuGraphLaunch",
+)  # beginnings of the calls that launch kernels
 NVTX_TRACED = "CAPTURE_EVENT_TYPE", "NvtxEvents"  # nsys's own row of what it traced
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 _COUNTED = (
@@ -143,6 +151,9 @@ class Capture:
     ranges: Ranges
     payloads: Payloads  # what NCCL's calls say of themselves
     recorded: Recorded  # which facts the report lacks although there was something to record
+    # Of each process that called CUDA or has ranges, and of which there is no kernel, though there are kernels of others:
+    # how many kernels and graphs it launched
+    launches_without_kernels: dict[int, int]
     problems: tuple[Problem, ...]
 
 
@@ -160,6 +171,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         recorded = _recorded(report, facts, strings, operations)
         no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)
         lacks_nvtx = "no-nvtx-ranges" if traces_nvtx(report) and facts.leaves_out_empty(versions.NVTX) else "no-nvtx"
+        without_kernels = _launches_without_kernels(report, strings, calls, ranges, operations)
         n_memset_calls = _n_calls(report, strings, ("Memset",)) if no_memset else 0
     is_untested = versions.version_numbers(facts.schema_version) > versions.NEWEST_TESTED
     numbers = {
@@ -172,7 +184,36 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         *(problem(code) for fact, code in NOT_RECORDED.items() if not getattr(recorded, fact)),
         *(problem(code, n=n) for code, n in numbers.items() if n),
     )
-    return Capture(facts, operations, calls, overhead, ranges, payloads, recorded, problems)
+    return Capture(facts, operations, calls, overhead, ranges, payloads, recorded, without_kernels, problems)
+
+
+def _launches_without_kernels(
+    report: Report, strings: Strings, calls: Calls, ranges: Ranges, operations: Operations
+) -> dict[int, int]:
+    """Count the launches of each process of which there is no kernel; nothing where the report has no kernel at all."""
+    with_kernels = _distinct(operations.kernels["process_id"])
+    active = _distinct(ranges.table["process_id"])
+    if calls.all is not None:
+        active |= _distinct(calls.all["process_id"])
+    silent = active - with_kernels
+    if not (silent and with_kernels):
+        return {}
+    counts = dict.fromkeys(silent, 0)
+    names = ", ".join(map(str, strings.ids_beginning(*_LAUNCHING).tolist()))
+    if names and report.has(versions.RUNTIME, "globalTid", "nameId"):
+        found = report.select(versions.RUNTIME, {"globalTid": "int"}, where=f"nameId IN ({names})").drop_null()
+        processes, numbers = np.unique(versions.process_of(found["globalTid"].to_numpy()), return_counts=True)
+        launched = dict(zip(processes.tolist(), numbers.tolist(), strict=True))
+        counts = {process: launched.get(process, 0) for process in silent}
+    return counts
+
+
+def _distinct(process_ids: pa.ChunkedArray) -> set[int]:
+    """Return the distinct values of a column, which most often has one."""
+    bounds = pc.min_max(process_ids).as_py()
+    if bounds["min"] == bounds["max"]:
+        return {bounds["min"]} - {None}
+    return set(pc.unique(process_ids).to_pylist()) - {None}
 
 
 def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: Operations) -> Recorded:

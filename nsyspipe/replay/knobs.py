@@ -174,10 +174,10 @@ def why_not(run: Run) -> Iterator[str]:
     """Yield why a run cannot be replayed at all, by its figures and kinds of traffic."""
     if run.is_capture:
         yield "the run has no steps, it is a capture as a whole: name the steps with --step REGEX"
-    n_ranks, world_size = run.header.n_ranks, run.header.world_size
+    n_ranks, n_job_ranks = run.header.n_ranks, run.header.n_job_ranks
     problems = {row["code"]: f"{row['message']}; {row['fix']}" for row in run.problem_rows}
     has_comm = bool(run.collectives().num_rows)
-    if n_ranks <= 1 and (world_size == 1 or (world_size is None and not has_comm)):
+    if n_ranks <= 1 and (n_job_ranks == 1 or (n_job_ranks is None and not has_comm)):
         yield "the run has 1 rank: nothing is communicated that could be changed"
     if not has_comm:
         yield problems.get("comm-in-graphs", "no communication was recorded in any step")
@@ -279,7 +279,7 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield f"{there} there: how much of {its} communication is waiting for the others is not known; {fix}"
     shares = replay.starved_shares
     n_starved, share = np.count_nonzero(shares > LARGEST_STARVED_SHARE), f"{100 * shares.max():.1f} %"
-    rank = replay.captured.windows.ranks[np.argmax(shares)]
+    rank = replay.rank_names.name(int(replay.captured.windows.ranks[np.argmax(shares)]))
     if n_starved > 1 or n_starved == n_ranks:
         idle = f"GPUs stand idle because work was not launched yet, on rank {rank} for {share} of a step in the median"
         yield f"{idle} (launch- or input-bound), and how that changes is not known"

@@ -1,7 +1,7 @@
 """What captured steps say of their communication, and of how much it slows the work beside it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies
 from nsyspipe.replay.knobs import LARGEST_STARVED_SHARE, Knobs
 from nsyspipe.replay.program import SIDES, Captured
 from nsyspipe.replay.simulate import NOTHING
+from nsyspipe.run.rank_names import RankNames
 
 OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)  # least, likeliest, most: what a collective takes besides its bytes
 
@@ -115,6 +116,7 @@ class Facts:
     nominal_bytes_per_s: float | None  # of the fastest link of these GPUs
     known_link: str | None  # what all ranks use, by NCCL's log; of links whose name is no generation
     world_size: int  # more than are replayed where some are not among the reports
+    rank_names: RankNames = field(default_factory=RankNames, kw_only=True)
 
     @cached_property
     def is_sharded(self) -> bool:

@@ -218,7 +218,8 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         operations_per_ns=operations_per_ns(kernels),
         nominal_bytes_per_s=None if nominal is None else nominal.bytes_per_s,
         known_link="shm" if run.links()["kind"].unique().to_pylist() == ["shm"] else None,
-        world_size=max(len(timelines), run.header.world_size or 0),
+        world_size=max(len(timelines), run.header.n_job_ranks or 0),
+        rank_names=run.rank_names,
     )
     _check_bytes(replay, gradient_bytes)
     if replay.identity_error > limits.LARGEST_IDENTITY_ERROR:

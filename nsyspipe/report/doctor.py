@@ -1,6 +1,6 @@
 """What ``nsyspipe doctor`` found: what a machine has, what reports can answer, or which runs a store has."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import itemgetter
@@ -19,6 +19,7 @@ from nsyspipe.report.markdown import as_markdown
 from nsyspipe.report.units import bytes_text, count_text, ms_text
 from nsyspipe.report.words import troubles
 from nsyspipe.run.doctor import Examination
+from nsyspipe.run.run import job_ranks
 from nsyspipe.store.index import StoredRuns
 from nsyspipe.version import __version__
 
@@ -75,7 +76,7 @@ def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
         Field("ID", itemgetter("run_id"), "word"),
         Field("label", itemgetter("label"), "text"),
         Field("captured, UTC", lambda run: (run["captured_at_utc"] or "")[:16].replace("T", " "), "text", from_width=_FULL_WIDTH),
-        Field("ranks", lambda run: count_text(run["n_ranks"]) + (f" of {run['world_size']}" if (run["world_size"] or 0) > run["n_ranks"] else "")),
+        Field("ranks", _ranks_of),
         Field("steps", lambda run: count_text(run["n_summary_steps"])),
         Field(_STEP_TIME.short, lambda run: ms_text(run[_STEP_TIME.column])),
     ]  # fmt: skip
@@ -84,13 +85,28 @@ def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
         yield Troubles([("error", f"{one.run_id}: {one.table} {one.message}", "", one.fix) for one in found.unreadable])
 
 
+def _ranks_of(run: Mapping[str, Any]) -> str:
+    """Return how many ranks a saved run has, and of how many where some are missing."""
+    n_ranks, n_all = run["n_ranks"], job_ranks(run["n_ranks"], run["n_processes"], run["world_size"]) or 0
+    return count_text(n_ranks) + (f" of {n_all}" if n_all > n_ranks else "")
+
+
 def store_document(found: StoredRuns) -> dict[str, Any]:
     """Return the runs of a store as plain Python values."""
     return _HEAD | {"runs": _listed(found), "problems": [asdict(one) for one in found.unreadable]}
 
 
 def _listed(found: StoredRuns) -> list[dict[str, Any]]:
-    names = ["run_id", "label", "captured_at_utc", "n_ranks", "world_size", "n_summary_steps", _STEP_TIME.column]
+    names = [
+        "run_id",
+        "label",
+        "captured_at_utc",
+        "n_ranks",
+        "n_processes",
+        "world_size",
+        "n_summary_steps",
+        _STEP_TIME.column,
+    ]
     times = pc.strftime(found.runs["captured_at_utc"], "%Y-%m-%dT%H:%M:%SZ")
     return cast("list[dict[str, Any]]", found.runs.select(names).set_column(2, names[2], times).to_pylist())
 

@@ -14,6 +14,7 @@ from nsyspipe.model.names import few
 from nsyspipe.report import words
 from nsyspipe.report.blocks import Sentence
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
+from nsyspipe.run.rank_names import RankNames
 from nsyspipe.run.run import Run
 
 _CODE_WORD = re.compile(r"^\S*[_=()\d]")  # a word that is typed as it is keeps its first letter
@@ -40,6 +41,7 @@ _LABELS = {
     "replay_step_time_low": "step time in the replay, at least", "saving": "gain at most", "slowdown_at_most": "slower beside communication, at most", "slowdown": "slower beside communication",
     "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "number of steps in which others were held up", "wait_caused": "waiting caused, in all steps",
 }  # fmt: skip
+_BY_NUMBER, _NUMBERS_OF_RANKS = RankNames(), {"rank", "limit_rank"}
 _LITTLE = 0.02  # of the step time: where no bound is more, there is little to gain
 _OF_WINDOW = {"exposed_wait", "longer_window"}  # parts of the bound on late ranks where more than compute is left
 _MOST_LISTED, _LEAST_PART = 12, 0.05  # of a bound on late ranks: smaller ones are its rest
@@ -124,7 +126,7 @@ def findings_of(run: Run) -> list[Finding]:
             ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible), in_replay, is_limit,
             None if None in times else times, None in times[1:] or words.is_clear(summary["step_time_ns"], *times[1:]), min(possible or 0.0, 1.0) if expected is None else expected,
             is_conditional(row), is_wait_included(row), words.assumed_text(evidence),
-            parts_text(evidence), evidence.get("replay_assumes"), evidence.get("replay_refused") or "", [*evidence_rows(evidence)],
+            parts_text(evidence, run.rank_names), evidence.get("replay_assumes"), evidence.get("replay_refused") or "", [*evidence_rows(evidence, run.rank_names)],
         ))  # fmt: skip
     return findings
 
@@ -142,16 +144,16 @@ def _sentence(text: str) -> str:
     return text if _CODE_WORD.match(text) else f"{text[:1].upper()}{text[1:]}"
 
 
-def evidence_rows(evidence: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def evidence_rows(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> Iterator[tuple[str, str]]:
     """Return name and value of each figure of a finding's evidence, in words; what is null, or is there by rank too, is left out."""
     for key, value in evidence.items():
         if isinstance(value, dict):
-            yield from evidence_rows({f"{key}: {name}": of_name for name, of_name in value.items()})
+            yield from evidence_rows({f"{key}: {name}": of_name for name, of_name in value.items()}, names)
         elif value is not None and f"{key}_by_rank" not in evidence:
-            yield _words(key, value)
+            yield _words(key, value, names)
 
 
-def _words(key: str, value: object) -> tuple[str, str]:
+def _words(key: str, value: object, names: RankNames) -> tuple[str, str]:
     head, _, name = key.partition(": ")
     column, _, split_by = head.partition("_by_")
     stem = column.removesuffix("_per_step")
@@ -160,11 +162,17 @@ def _words(key: str, value: object) -> tuple[str, str]:
     bare = stem.removesuffix(suffix).removeprefix("n_")
     label = figure.short if figure else "bytes of " * (suffix == "_bytes" and bare in _LABELS) + _label(bare)
     label += " per step" * (stem != column and "per step" not in label)
-    which = {"rank": f", rank {name}", "part": f", {_label(name)}"}.get(split_by, f", {name}") if name else ""
+    which = (
+        {"rank": names.in_text(f", rank {name}"), "part": f", {_label(name)}"}.get(split_by, f", {name}")
+        if name
+        else ""
+    )
     if isinstance(value, bool):
         text = "yes" if value else "no"
     elif isinstance(value, list):
         text = few(value, _MOST_LISTED) or absent
+    elif stem in _NUMBERS_OF_RANKS and isinstance(value, int):
+        text = names.name(value)
     else:
         text = write(value) if isinstance(value, int | float) else str(value)
     return label + which, text
@@ -174,12 +182,13 @@ def _label(name: str) -> str:
     return _LABELS.get(name, name.replace("_", " "))
 
 
-def parts_text(evidence: Mapping[str, Any]) -> str:
+def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> str:
     """Return the sum that a bound is; nothing of one visible part, but of late ranks."""
     parts, longest = (evidence.get(name, {}) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
     parts = dict(sorted(parts.items(), key=lambda part: -part[1]))
     if "delays" in parts and longest and abs(parts["delays"] / longest - 1) >= words.SEEN:
-        return f"all delays of a step together, at most; its longest is rank {evidence['rank']}'s for {ms_text(longest)} in the mean"
+        late = f"rank {names.name(evidence['rank'])}'s"
+        return f"all delays of a step together, at most; its longest is {late} for {ms_text(longest)} in the mean"
     whole = sum(parts.values())
     seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else words.SEEN) * whole}
     if "delays" in parts or not (longest or len(seen) > 1):
@@ -191,7 +200,7 @@ def parts_text(evidence: Mapping[str, Any]) -> str:
     if longest:
         whose = "with the shortest step but for waiting" if parts.keys() <= _OF_WINDOW else "that computes least"
         return f"in each step of the rank {whose}: {text}"
-    return text if (rank := evidence.get("limit_rank")) is None else f"on rank {rank}: {text}"
+    return text if (rank := evidence.get("limit_rank")) is None else f"on rank {names.name(rank)}: {text}"
 
 
 def is_little(findings: Sequence[Finding]) -> bool:

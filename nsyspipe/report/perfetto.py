@@ -23,6 +23,7 @@ from nsyspipe.report.export import Steps
 from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
 from nsyspipe.report.run import left_out_note
 from nsyspipe.report.units import bytes_text
+from nsyspipe.run.rank_names import RankNames
 from nsyspipe.run.run import Run, RunHeader
 from nsyspipe.version import __version__
 
@@ -85,7 +86,7 @@ def perfetto(
         row_of_rank, shown_steps = rows[rank], windows.filter(pc.equal(windows["rank"], rank))
         of_rank = collectives.filter(pc.equal(collectives["rank"], rank))
         names = "whole capture" if run.is_capture else _step_names(shown_steps)
-        tracks = _RankTracks(writer, _process_track(*row_of_rank), shown_steps, edges)
+        tracks = _RankTracks(writer, _process_track(*row_of_rank, run.rank_names), shown_steps, edges)
         for n_operations in tracks.write(events, of_phases, of_rank, names):
             told(n_done + n_operations / max(events.num_rows, 1))
         told(n_done + 1)
@@ -120,9 +121,9 @@ def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> pa.Table:
     return slices(np.array([first]), np.array([last]), shown(header.label), "run", table)
 
 
-def _process_track(place: int, rank: Mapping[str, object]) -> Track:
+def _process_track(place: int, rank: Mapping[str, object], names: RankNames) -> Track:
     """Describe the track of a rank. Its process in the trace is its place from 1: those of several hosts may be alike."""
-    parts = (f"rank {rank['rank']}", rank["gpu_name"], rank["host"])
+    parts = (f"rank {names.name(int(str(rank['rank'])))}", rank["gpu_name"], rank["host"])
     about = "report {report}, process {pid}, devices {device_ids}; report time + {clock_shift_ns} ns = aligned time"
     about += "" if rank["clock_offset_ns"] is None else ", of which clock offset {clock_offset_ns} ns"
     name = " · ".join(str(part) for part in parts if part is not None)

@@ -122,7 +122,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
 def traffic_of(run: Run) -> str | None:
     """Return what communication serves, and whose most of the exposed communication is that the figures have."""
     exposed = pc.mean(run.breakdown()[RATIOS["exposed_comm_share"][0]], skip_nulls=False).as_py()
-    return traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size, exposed)
+    return traffic_text(run.traffic(), run.header.n_ranks, run.header.n_job_ranks, exposed)
 
 
 def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
@@ -167,7 +167,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
 
 def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, str]:
     """Return what stands for a figure that is null: a dash where nothing could have been recorded; and why."""
-    if figure == "wait_share" and run.header.n_ranks == 1 == (run.header.world_size or 1):
+    if figure == "wait_share" and run.header.n_ranks == 1 == (run.header.n_job_ranks or 1):
         return "\N{EN DASH}", "one rank: there is nobody to wait for"
     if figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"} and summary["comm_share"] == 0:
         return "\N{EN DASH}", "there is no communication"
@@ -209,7 +209,7 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
     # As in the verdict: what hides under compute is said where backward was not marked.
     widths = _FROM_WIDTH | {"overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio": _WIDEST}
     fields = [
-        Field("rank", of("rank")),
+        Field("rank", lambda row: run.rank_names.name(row["rank"])),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
         *(Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=widths.get(name, 0)) for name in _OF_RANKS if name != "wait_share" or name in known),
         *([Field("mean\ndelay\nby it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="mean of the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),

@@ -27,6 +27,7 @@ from nsyspipe.report.files import Format, head_of
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.units import STEP_PARTS, absent, ms_text, percent_text, rate_text, signed, value_text, with_share
 from nsyspipe.report.words import of_world, same_problems, settling_text, sources, uneven_notes
+from nsyspipe.run.run import job_ranks
 from nsyspipe.version import __version__
 
 Row = dict[str, Any]
@@ -86,7 +87,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
     has_change, effect = {*map(change, rows)} != {absent}, percent_text(board.rules.min_effect)
     fields = [
         _run_field(board.table.to_pylist()),
-        *([] if has_kinds else [Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)]),
+        *([] if has_kinds else [Field("ranks", lambda row: str(_job_ranks(row) or row["n_ranks"]), from_width=_RANKS)]),
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=0 if board.sort == "step_time" else _TIME),
         Field("steps/s", of("throughput_steps_per_s", rate_text), hint=_DOCS["throughput_steps_per_s"], unit="steps/s", from_width=0 if board.sort == "throughput" else _RATE),
@@ -133,11 +134,16 @@ def _speedup_text(value: float | None, digits: int = 3) -> str:
     return absent if value is None else f"{value:.{digits}f}x"
 
 
+def _job_ranks(row: Row) -> int | None:
+    """Return how many ranks the job of a run had, as far as one knows."""
+    return job_ranks(row["n_ranks"], row["n_processes"], row["world_size"])
+
+
 def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
     """Return the kinds of runs that can be compared with each other, their rows in the order of the table, and what each is called."""
     rows = {row["label"]: row for row in board.table.to_pylist()}
     of_kind = [[rows[label] for label in kind.labels] for kind in board.kinds]
-    sizes = (of_world(first["n_ranks"], first["world_size"], "rank", "s") for first, *_ in of_kind)
+    sizes = (of_world(first["n_ranks"], _job_ranks(first), "rank", "s") for first, *_ in of_kind)
     texts = [", ".join(filter(None, [size, rows[0]["gpu_names"]])) for size, rows in zip(sizes, of_kind, strict=True)]
     like = (f"{_LIKE}{kind.peer}'s, " for kind in board.kinds)
     names = (of_peer * (texts.count(text) > 1) + text for of_peer, text in zip(like, texts, strict=True))
@@ -242,7 +248,7 @@ def notes(board: Scoreboard) -> list[str]:
     has_over_first = any(_has_over_first(board, of_kind) for _, of_kind, _ in rows_by_kind(board))
     over_first = [f"Over the first: mean step time of {board.reference} / that of the run."] if has_over_first else []
     texts = [speed, *over_first, *uneven_notes(board.evenness.items())]
-    if len({row["world_size"] or row["n_ranks"] for row in rows}) > 1:
+    if len({_job_ranks(row) or row["n_ranks"] for row in rows}) > 1:
         texts.append(
             "Runs differ in ranks: a speed-up compares steps, however many samples a step processes. If all ranks have batches "
             "of one size, the speed-up over a run of one rank is the scaling efficiency, and steps/s x ranks is batches/s where all parallelism is of data."

@@ -64,8 +64,8 @@ def verdict(run: Run) -> str:
         lines += [f"{one.headline}: up to {one.saving} of a step{parts}." for one, parts in parts_of]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
-    if (n_ranks := run.header.n_ranks) and n_ranks < (world_size := run.header.world_size or 0):
-        lines.append(f"Of {n_ranks} of {world_size} ranks only: what the others would change is not known.")
+    if (n_ranks := run.header.n_ranks) and n_ranks < (n_job_ranks := run.header.n_job_ranks or 0):
+        lines.append(f"Of {n_ranks} of {n_job_ranks} ranks only: what the others would change is not known.")
     if summary["n_summary_steps"] == 1 and not run.is_capture:
         lines.append(_ONE_STEP)
     lines = [*gain, *lines] if is_known else [lines[0], *gain, *lines[1:]]

@@ -23,7 +23,7 @@ from nsyspipe.run.work import has_whole_graphs
 
 if TYPE_CHECKING:
     from nsyspipe.analysis.summary import Evenness, HostFigures
-    from nsyspipe.run.run import Run
+    from nsyspipe.run.run import Run, RunHeader
 
 _LINK_LENGTH = 185  # two lines of a terminal, less what breaking between words costs
 _SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500  # of a commit; of what was captured
@@ -54,7 +54,7 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
         n_processes = len({(row["report"], row["pid"]) for row in host_steps.to_pylist()})
         processes = f"{of_world(n_processes, header.world_size, 'process', 'es')} without GPU activity"
         return [header.label, processes, f"{host_steps.num_rows} host steps{family}"]
-    parts = [header.label, of_world(header.n_ranks, header.world_size, "rank", "s"), *header.gpu_names]
+    parts = [header.label, ranks_text(header), *header.gpu_names]
     if run.is_capture:
         parts.append("a capture without steps")
     elif header.n_ranks:
@@ -89,6 +89,16 @@ def hosts_text(run: Run) -> list[str]:
     """Return which hosts a run is of, as far as one knows; of more than two how many."""
     hosts = run.header.hosts
     return [f"{len(hosts)} hosts" if len(hosts) > _TWO else f"on {' and '.join(hosts)}"] if hosts else []
+
+
+def ranks_text(header: RunHeader) -> str:
+    """Return how many ranks there are, and of how many that the job had, or of which processes where some have several."""
+    if not header.has_shared_processes:
+        return of_world(header.n_ranks, header.world_size, "rank", "s")
+    # A launcher that counts fewer does not count these processes.
+    n_processes = header.n_processes or 0
+    size = header.world_size if n_processes < (header.world_size or 0) else None
+    return f"{header.n_ranks} ranks on the GPUs of {of_world(n_processes, size, 'process', 'es')}"
 
 
 def of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
@@ -180,7 +190,8 @@ def phases_text(run: Run) -> str | None:
         of_ranks = [(row[f"{name}_mean"], row["rank"]) for row in means if row["phase"] == phase]
         (low, fast), *_, (high, slow) = sorted(pair for pair in of_ranks if pair[0] is not None) * 2 or [(0.0, 0)] * 2
         what = name.removesuffix("_ns").replace("_", " ") + ", waits included" * (name == "device_ns")
-        text = f"{phase} ({what}) {ms_text(high)} on rank {slow}, {ms_text(low)} on rank {fast}"
+        where = {rank: f"on rank {run.rank_names.name(rank)}" for rank in (slow, fast)}
+        text = f"{phase} ({what}) {ms_text(high)} {where[slow]}, {ms_text(low)} {where[fast]}"
         most[phase] = max(most.get(phase, (0.0, "")), (high - low, text))
     told = [text for more, text in sorted(most.values(), reverse=True) if more and more >= least]
     return f"Phases differ by rank: {'; '.join(told)}." if told else None

@@ -24,8 +24,17 @@ from nsyspipe.nsys.find_reports import display_names
 from nsyspipe.run import collectives as comm
 from nsyspipe.run.gather import Gathered, P, Rank, Ranks, ReportDigest, place, place_hosts
 from nsyspipe.run.process import HostDigest, ProcessDigest
-from nsyspipe.run.ranks import is_surely_one_run, job_size, number_ranks, ranks_table, told_world_size
+from nsyspipe.run.ranks import (
+    JobSize,
+    Numbering,
+    is_surely_one_run,
+    job_size,
+    number_ranks,
+    ranks_table,
+    told_world_size,
+)
 from nsyspipe.run.sidecars import RunSidecars
+from nsyspipe.run.unrecorded import MissingRanks, problems_of
 
 _DERIVED = {"in_summary", "wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes", *schema.FIGURES_OF_RANKS}
 _COLUMNS = tuple(column for column in schema.STEPS.columns if column.name not in _DERIVED)
@@ -44,6 +53,8 @@ _MERGED: dict[str, Any] = {
 }  # fmt: skip
 _IN_SUMMARY = "n_in_summary", "in_summary_ns", "overlapped_in_summary_ns"
 _SHOWN = 8
+_MOST_MISSING = 1000  # ranks that are looked at by number
+_PLURALS = {"rank": "ranks", "process": "processes"}
 # The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
 _IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
 
@@ -62,7 +73,9 @@ class RunTables:
     host_steps: pa.Table
     problems: tuple[Problem, ...]
     selection: Selection
-    world_size: int | None
+    world_size: int | None  # what the launcher counts, as `ranks.JobSize` has it
+    n_job_ranks: int | None  # the ranks of the job, likewise
+    n_processes: int  # that the ranks are of
     across: comm.CrossRank  # the ranks in the order of the table, on one clock, with their communication
     gathered: Gathered  # less what is in these tables, as are its digests in `across`
     is_capture: bool  # whether the ranks have no steps: the one row of each is its capture
@@ -79,12 +92,18 @@ def merge(
     names = display_names([Path(digest.path) for digest in digests])
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
-    numbers, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, sidecars)
-    size = job_size(gathered, placed or hosts, numbers, source, log=log, there=there)
+    numbering = number_ranks(digests, placed or hosts, rank_map, sidecars)
+    job = job_size(gathered, placed or hosts, numbering, log=log, there=there)
     is_capture = bool(placed) and gathered.why_no_steps is not None
-    numbered = _numbered(placed, numbers, is_capture=is_capture)
+    numbered = _numbered(placed, numbering, is_capture=is_capture)
     is_one_run = is_surely_one_run(digests, sidecars)
-    across = comm.cross_rank(numbered, len(digests), size, is_one_run=is_one_run, is_aligned=gathered.is_aligned)
+    across = comm.cross_rank(
+        numbered,
+        len(digests),
+        has_all=job.has_all(len(numbered)),
+        is_one_run=is_one_run,
+        is_aligned=gathered.is_aligned,
+    )
     ranks = across.placed
     in_order = [rank.number for rank in ranks]
     of_ranks = [_WINDOWS.table(_rank_columns(rank, rank.process.windows)) for rank in ranks]
@@ -92,9 +111,9 @@ def merge(
     graphs = [rank.process.windows["graph_ns"].to_numpy() > 0 for rank in ranks]
     is_graph = np.concatenate([np.zeros(0, np.bool_), *graphs])
     # A CUDA graph may hold communication where several ranks run, or NCCL or MPI is in use.
-    may_hide = len(ranks) > 1 or (size or 1) > 1 or any(digest.has_communication for digest in digests)
+    may_hide = len(ranks) > 1 or (job.n_ranks or 1) > 1 or any(digest.has_communication for digest in digests)
     # A run of several ranks without any communication kernel has some under names that are not known.
-    is_unnamed = not is_graph.any() and _lacks_comm(ranks, size)
+    is_unnamed = not is_graph.any() and _lacks_comm(ranks, job.n_ranks)
     hidden = np.ones(is_graph.size, np.bool_) if is_unnamed else is_graph & may_hide
     windows = _without(_without(windows, _HIDDEN, hidden), (*_DTOD, *_GRAD_COPIES), is_graph)
     windows = _without(windows, ("overlap_backward_ns", *_GRAD_COPIES), np.full(is_graph.size, across.has_comm_between))
@@ -105,16 +124,16 @@ def merge(
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
     is_whole = bool(across.is_whole.all()) and not across.has_comm_between
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
-    numbered_hosts = _numbered(hosts, numbers)
-    host_steps = (_host_steps(one, names[one.argument], is_numbered=source != "order") for one in numbered_hosts)
+    numbered_hosts = _numbered(hosts, numbering)
+    is_numbered = numbering.source != "order"
+    host_steps = (_host_steps(one, names[one.argument], is_numbered=is_numbered) for one in numbered_hosts)
     told_size = told_world_size(digests, sidecars)
-    is_more = told_size is not None and len(numbers) > told_size
+    n_processes = numbering.n_processes
+    is_more = told_size is not None and n_processes > told_size
     kept = replace(gathered, digests=tuple(map(_without_merged, digests)))
-    processes = {(at, one.process_id): one for at, digest in enumerate(kept.digests) for one in digest.processes}
-    own = ((rank, processes[rank.argument, rank.process.process_id]) for rank in ranks)
-    left = tuple(replace(rank, report=kept.digests[rank.argument], process=process) for rank, process in own)
+    left = _with_reports(ranks, kept.digests)
     return RunTables(
-        ranks=ranks_table(across, source, names, sidecars, is_comm_in_graphs=may_hide),
+        ranks=ranks_table(across, numbering.source, names, sidecars, is_comm_in_graphs=may_hide),
         steps=steps,
         phases=_without_comm_of_phases(phases, windows, hidden),
         collectives=collectives,
@@ -124,19 +143,35 @@ def merge(
         host_steps=_joined(host_steps, schema.HOST_STEPS),
         problems=(
             *_of_reports(gathered, names, ranks, is_hidden=is_hidden),
-            *([] if hosts and source == "order" else rank_problems),  # hosts without numbers are no ranks
+            *(numbering.problems if is_numbered or not hosts else ()),  # hosts without numbers are no ranks
             *across.problems,
-            *_of_ranks(ranks, size, sidecars, there),
-            *([problem("more-ranks-than-world", n=len(numbers), world_size=told_size)] if is_more else []),
+            *_of_ranks(ranks, numbering, job, sidecars, there),
+            *(_of_unrecorded(digests, names, numbering, job) if placed else ()),
+            *([problem("more-ranks-than-world", n=n_processes, world_size=told_size)] if is_more else []),
             *sidecars.problems,
             *_of_messages(across, digests),
             *_of_steps(steps, in_order, selection, gathered.why_no_steps),
         ),
         selection=selection,
-        world_size=size,
+        world_size=job.world_size,
+        n_job_ranks=job.n_ranks,
+        n_processes=n_processes if placed else 0,
         across=replace(across, placed=left),
         gathered=kept,
         is_capture=is_capture,
+    )
+
+
+def _with_reports(ranks: Ranks, digests: Sequence[ReportDigest]) -> tuple[Rank[ProcessDigest], ...]:
+    """Return the same ranks of other digests of the same reports."""
+    of_reports = [{(one.process_id, one.device_id): one for one in digest.processes} for digest in digests]
+    return tuple(
+        replace(
+            rank,
+            report=digests[rank.argument],
+            process=of_reports[rank.argument][rank.process.process_id, rank.process.device_id],
+        )
+        for rank in ranks
     )
 
 
@@ -146,11 +181,16 @@ def _without_merged(digest: ReportDigest) -> ReportDigest:
     return replace(digest, processes=tuple(own))
 
 
-def _numbered(ranks: Sequence[Rank[P]], numbers: Sequence[int], *, is_capture: bool = False) -> list[Rank[P]]:
+def _numbered(ranks: Sequence[Rank[P]], numbering: Numbering, *, is_capture: bool = False) -> list[Rank[P]]:
     steps = step_numbers([rank.process.members["number"] for rank in ranks])
     if is_capture:
         steps = [np.zeros(1, np.int64)] * len(ranks)
-    numbered = map(lambda rank, number, own: replace(rank, number=number, steps=own), ranks, numbers, steps)
+    numbered = [
+        replace(rank, number=number, process_number=process_number, steps=own)
+        for rank, number, process_number, own in zip(
+            ranks, numbering.numbers, numbering.process_numbers, steps, strict=False
+        )
+    ]
     return sorted(numbered, key=lambda rank: rank.number)
 
 
@@ -250,9 +290,10 @@ def _idle_calls(ranks: Ranks, steps: pa.Table, selection: Selection) -> pa.Table
 
 def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hidden: bool) -> Iterator[Problem]:
     """Place the reports' own problems; `is_hidden`: in the figures' steps communication may have run that was not seen."""
-    numbers: dict[int, dict[int, int]] = {}
+    numbers: dict[int, dict[tuple[int | None, int | None], int]] = {}
     for rank in ranks:
-        numbers.setdefault(rank.argument, {})[rank.process.process_id] = rank.number
+        key = rank.process.process_id, rank.process.device_id
+        numbers.setdefault(rank.argument, {})[key] = rank.number
     for argument, (digest, name) in enumerate(zip(gathered.digests, names, strict=True)):
         if not ranks and gathered.sidecars.is_without_gpu(argument):
             yield problem("captured-without-gpu")
@@ -263,7 +304,7 @@ def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hi
         number_of = numbers.get(argument, {})
         only = next(iter(number_of.values())) if len(number_of) == 1 else None
         for one in digest.problems:
-            yield one.at(report=name, rank=only if one.process_id is None else number_of.get(one.process_id, only))
+            yield one.at(report=name, rank=number_of.get((one.process_id, one.device_id), only))
         if digest.n_graphs:
             code = "comm-in-graphs" if is_hidden else "graphs-as-a-whole"
             yield problem(code, n=digest.n_graphs).at(report=name, rank=only)
@@ -271,29 +312,55 @@ def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hi
             yield problem("no-session-start").at(report=name)
 
 
-def _of_ranks(ranks: Ranks, size: int | None, sidecars: RunSidecars, there: frozenset[int]) -> Iterator[Problem]:
+def _of_ranks(
+    ranks: Ranks, numbering: Numbering, job: JobSize, sidecars: RunSidecars, there: frozenset[int]
+) -> Iterator[Problem]:
     for rank in ranks:
         if rank.report.facts.gpu_name(rank.process.pid, rank.process.device_id) is None:
             yield problem("no-gpu-name", rank=rank.number)
-    if _lacks_comm(ranks, size) and not any(rank.report.n_graphs for rank in ranks):
+    if _lacks_comm(ranks, job.n_ranks) and not any(rank.report.n_graphs for rank in ranks):
         yield problem("no-comm-kernels", n=len(ranks))
-    if size is None or not ranks:
-        return
-    present = {rank.number for rank in ranks}
+    if ranks and job.world_size is not None:
+        noun = "process" if numbering.has_shared_processes else "rank"
+        yield from _of_missing({rank.process_number for rank in ranks}, noun, job.world_size, sidecars, there)
+    if numbering.has_shared_processes and job.world_size is None and not job.has_all(len(ranks)):
+        n_missing = (job.n_ranks or 0) - len(ranks)
+        words: dict[str, Any] = {"noun": "ranks", "missing": "by NCCL's communicator"}
+        yield problem("ranks-missing", n=n_missing, world_size=job.n_ranks, **words)
+
+
+def _of_unrecorded(
+    digests: Sequence[ReportDigest], names: Sequence[str], numbering: Numbering, job: JobSize
+) -> Iterator[Problem]:
+    """Name the processes without kernels, report by report, and the ranks of the world size that they stand for."""
+    numbers = None
+    if job.world_size is not None and numbering.source != "order":
+        present = set(numbering.process_numbers)
+        numbers = [*itertools.islice((at for at in range(job.world_size) if at not in present), _MOST_MISSING)]
+    missing = MissingRanks(job.world_size, numbers)
+    for digest, name in zip(digests, names, strict=True):
+        yield from (one.at(report=name) for one in problems_of(digest.unrecorded, missing))
+
+
+def _of_missing(
+    present: set[int], noun: str, size: int, sidecars: RunSidecars, there: frozenset[int]
+) -> Iterator[Problem]:
+    """Say which numbers of the job, of ranks or of processes that have several, are not present, and why."""
+    words: dict[str, Any] = {"world_size": size, "noun": _PLURALS[noun]}
     if unread := sorted(there - present):
-        yield problem("ranks-not-read", n=len(unread), world_size=size, missing=_ranks(unread, len(unread)))
-        present.update(unread)
+        yield problem("ranks-not-read", n=len(unread), missing=_ranks(unread, len(unread), noun), **words)
+        present = present.union(unread)
     # Left out of the capture on purpose.
     without = {rank.rank for rank in sidecars.ranks if rank.report is None and rank.problem is None}
     left_out = sorted(number for number in without - present if number < size)
     known = present.union(left_out)
     if n_missing := size - sum(number < size for number in known):
-        missing = _ranks((number for number in range(size) if number not in known), n_missing)
+        missing = _ranks((number for number in range(size) if number not in known), n_missing, noun)
         if files := sorted({rank.report for rank in sidecars.ranks if rank.report and rank.rank not in known}):
             missing += f"; captured as {', '.join(files[:_SHOWN])}"
-        yield problem("ranks-missing", n=n_missing, world_size=size, missing=missing)
+        yield problem("ranks-missing", n=n_missing, missing=missing, **words)
     if n := len(left_out):
-        yield problem("ranks-not-captured", n=n, world_size=size, missing=_ranks(left_out, n))
+        yield problem("ranks-not-captured", n=n, missing=_ranks(left_out, n, noun), **words)
 
 
 def _lacks_comm(ranks: Ranks, size: int | None) -> bool:
@@ -352,8 +419,8 @@ def _missing(table: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], lis
     return grouped((tuple(np.setdiff1d(ranks, rank[step == number]).tolist()), number) for number in lacking)
 
 
-def _ranks(numbers: Iterable[int], n_ranks: int) -> str:
-    return f"rank{'s'[: n_ranks > 1]} {_shown(numbers, n_ranks)}"
+def _ranks(numbers: Iterable[int], n_numbers: int, noun: str = "rank") -> str:
+    return f"{_PLURALS[noun] if n_numbers > 1 else noun} {_shown(numbers, n_numbers)}"
 
 
 def _shown(numbers: Iterable[int], n_numbers: int) -> str:

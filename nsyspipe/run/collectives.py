@@ -209,9 +209,11 @@ class CrossRank:
 
 
 def cross_rank(
-    ranks: Ranks, n_reports: int, world_size: int | None, mixed: Int64 = NOTHING, *, is_one_run: bool, is_aligned: bool
+    ranks: Ranks, n_reports: int, mixed: Int64 = NOTHING, *, has_all: bool, is_one_run: bool, is_aligned: bool
 ) -> CrossRank:
     """Put the ranks of a run, in ascending order, on one clock and match their collectives, if their steps are aligned.
+
+    `has_all`: nothing says that the job had other ranks.
 
     Where ranks of a communicator are missing, who waits for whom in it is not known: they may have come last. Nor is it in
     what is told by order of first use and turns out to be several process groups, the `mixed`: they are not matched.
@@ -220,7 +222,6 @@ def cross_rank(
     # How many ranks a communicator has NCCL's payload says, else those that use it where none of the world is missing.
     told = {_communicator_name(id_): n for rank in ranks for id_, n in rank.report.comm_sizes.items()}
     sizes, n_users = np.array([told.get(name, 0) for name in rows.communicators], np.int64), rows.n_users(len(ranks))
-    has_all = world_size is None or world_size <= len(ranks)
     sizes = np.where((sizes == 0) & has_all, n_users, sizes)
     is_whole = has_all | ((sizes > 0) & (n_users >= sizes))
     group, n_required = rows.groups(len(ranks))
@@ -251,7 +252,7 @@ def cross_rank(
         new = matching.of_several(rows.communicator, known.is_matched, is_early)
         if new.size and not rows.has_ids and len(ranks) > 2:  # noqa: PLR2004 - two ranks are one group
             mixed = np.append(mixed, new)
-            return cross_rank(ranks, n_reports, world_size, mixed, is_one_run=is_one_run, is_aligned=True)
+            return cross_rank(ranks, n_reports, mixed, has_all=has_all, is_one_run=is_one_run, is_aligned=True)
         is_lost = rows.in_step & ~known.is_matched & (is_whole | (n_users > 1))[rows.communicator]
         # Of a rank whose kernels or names were not recorded nobody knows what it would match.
         has_each_rank = np.unique(rows.rank[rows.in_step]).size == len(ranks)

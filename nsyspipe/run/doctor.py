@@ -16,7 +16,7 @@ from nsyspipe.reader.report import NEWEST_TESTED, version_numbers
 from nsyspipe.reader.sidecar import read_beside, read_sidecars
 from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
 from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
-from nsyspipe.run.ranks import check_one_run, job_size, named_ranks, number_ranks, run_sizes
+from nsyspipe.run.ranks import check_one_run, job_size, number_by_name, number_ranks, run_sizes
 from nsyspipe.run.workers import SerialExecutor, place_for, telling_shortage
 
 # What changes in the answers of reports without any device activity: nothing of a device can be asked of them.
@@ -24,7 +24,8 @@ _OF_DEVICE = {
     "compute_and_comm", "launches", "copies", "gpu_model", "nccl_ranges", "message_bytes", "idle_causes",
     "kernel_shapes", "cuda_graphs", "gpu_metrics", "link",
 }  # fmt: skip
-_PER_RANK = {"steps", "phases", "cuda_graphs"}  # what each rank has of its own; other counts add up
+# What each rank has of its own, or shares with the other ranks of its process; other counts add up.
+_PER_RANK, _PER_PROCESS = {"cuda_graphs"}, {"steps", "phases"}
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,18 @@ def examine(
     digests = [one.digests[0] for one in gathered]
     ranks = ranks_or_hosts(digests)
     own: list[Problem] = []
-    numbers, source = named_ranks(ranks, sidecars) or ([], "order")
+    numbering = number_by_name(ranks, sidecars)
     if beside.rank_map is not None:
-        numbers, source, own = number_ranks(digests, ranks, beside.rank_map, sidecars)
+        numbering = number_ranks(digests, ranks, beside.rank_map, sidecars)
+        own += numbering.problems
     merged = replace(together, digests=tuple(digests))
     own_log = beside.log and beside.log.of_run([rank.process.pid for rank in ranks], run_sizes(merged))
-    size = job_size(merged, ranks, numbers, source, log=own_log, there=())
-    is_several = max(sum(len(digest.processes) for digest in digests), size or 1) > 1
+    job = job_size(merged, ranks, numbering, log=own_log, there=())
+    is_several = max(sum(len(digest.processes) for digest in digests), job.n_ranks or 1) > 1
     reports = []
     for at, (digest, rows, one) in enumerate(zip(digests, counts, gathered, strict=True)):
         was_left_out = is_host_only and sidecars.is_without_gpu(at)
-        reports.append(Examined(digest, rows, reading, one.family, is_host_only, was_left_out, size, is_several))
+        reports.append(Examined(digest, rows, reading, one.family, is_host_only, was_left_out, job, is_several))
     own += [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []
     for report, name in zip(reports, names, strict=True):
         # An option that matches nothing changes no answer.
@@ -134,13 +136,20 @@ def _capability(question: Question, reports: Sequence[Examined], beside: Beside,
         name=question.name,
         answers=question.answers,
         status=NO if all(answer.status == NO for answer in answers) else PARTLY if lacking else YES,
-        found=_words(answers, [max(len(one.pids), 1) for one in reports] if question.name in _PER_RANK else None),
+        found=_words(answers, _n_each(question.name, reports)),
         fix=fixes.most_common(1)[0][0] if fixes else None,
         is_used=question.is_used,
         n_reports=len(answers),
         n_with=len(answers) - len(lacking),
         lacking=tuple(name for _, name in lacking),
     )
+
+
+def _n_each(question: str, reports: Sequence[Examined]) -> list[int] | None:
+    """Return how many of each report have what is counted each for itself; None where counts add up."""
+    if question in _PER_RANK:
+        return [max(len(one.pids), 1) for one in reports]
+    return [max(one.n_processes, 1) for one in reports] if question in _PER_PROCESS else None
 
 
 def _of_host(name: str, answer: Answer, report: Examined) -> Answer:

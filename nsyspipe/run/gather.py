@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.analysis.attribution import operations_by_process
+from nsyspipe.analysis.devices import operations_by_process
 from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
@@ -23,7 +23,7 @@ from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import MORE_STEPS, Problem, problem
 from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import check_file
-from nsyspipe.reader.metadata import ReportFacts, read_capture
+from nsyspipe.reader.metadata import Capture, ReportFacts, read_capture
 from nsyspipe.reader.operations import Operations
 from nsyspipe.reader.report import Zones
 from nsyspipe.reader.sidecar import FoundSidecars
@@ -31,6 +31,7 @@ from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.process import HostDigest, ProcessDigest, ProcessSteps, digest_process, process_events
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
+from nsyspipe.run.unrecorded import UnrecordedProcess, unrecorded_processes
 from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, telling_shortage
 
 _MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6
@@ -46,7 +47,7 @@ class ReportDigest:
     mpi_ranks: dict[int, int]  # rank by process, from MPI's thread names
     comm_ranks: dict[int, tuple[int, int]]  # the same from NCCL's payload, with the communicator's size
     comm_sizes: dict[int, int]  # number of ranks by communicator, also from that
-    processes: tuple[ProcessDigest, ...]
+    processes: tuple[ProcessDigest, ...]  # the ranks: each process on each of its devices, in this order
     hosts: tuple[HostDigest, ...]  # in a report without device activity the processes with ranges of their own
     family: str | None  # of the steps that windows rest on, or the hosts' steps; None: the capture is one window
     families: tuple[tuple[str, int], ...]  # that no step pattern names, and their number of ranges, most time first
@@ -61,6 +62,7 @@ class ReportDigest:
     has_communication: bool  # whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX
     size_gap: str | None  # why NCCL does not say how many bytes it sends (`problems.SIZE_GAPS`); None where it does
     problems: tuple[Problem, ...]
+    unrecorded: tuple[UnrecordedProcess, ...] = ()  # processes without kernels, in a report that has kernels of others
 
     @property
     def hosts_with_steps(self) -> list[HostDigest]:
@@ -129,7 +131,16 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digested),
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
         problems=(*capture.problems, *unmatched, *of_processes),
+        unrecorded=unrecorded_processes(
+            capture.launches_without_kernels, ranges, families, family, _told_numbers(capture)
+        ),
     )
+
+
+def _told_numbers(capture: Capture) -> dict[int, int]:
+    """Return the rank of each process that NCCL's payload or MPI's thread names tell."""
+    by_nccl = {process: rank for process, (rank, _) in capture.payloads.comm_ranks.items()}
+    return capture.ranges.mpi_ranks | by_nccl
 
 
 def _unmatched(
@@ -182,9 +193,12 @@ def gather(
     is_aligned = True
     if family == REPETITION:
         # Units that are the same step of several ranks get the same number.
-        units = [(rank.process.comm, rank.process.members, rank.shift_ns) for rank in place(digests)]
+        ranks = place(digests)
+        leaders = one_of_each_process(ranks)  # whose units are those of all ranks of the process
+        units = [(rank.process.comm, rank.process.members, rank.shift_ns) for rank in leaders]
         numbers, is_aligned = aligned_numbers(units)
-        own = map(lambda unit, number: unit[1].set_column(0, "number", pa.array(number)), units, numbers)
+        number_of = {leader.place: number for leader, number in zip(leaders, numbers, strict=True)}
+        own = (rank.process.members.set_column(0, "number", pa.array(number_of[rank.place])) for rank in ranks)
         renumbered = [[replace(process, members=next(own)) for process in digest.processes] for digest in digests]
         digests = [replace(one, processes=tuple(new)) for one, new in zip(digests, renumbered, strict=True)]
     return Gathered(with_sidecar_facts(digests, sidecars), sidecars, family, why, is_aligned)
@@ -285,15 +299,21 @@ def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
 
 @dataclass(frozen=True)
 class Rank(Generic[P]):
-    """A process with device activity, or with steps in a run without any, and where it comes from."""
+    """A process on one of its devices, or one with steps in a run without device activity, and where it comes from."""
 
     argument: int  # position of its report among the run's
     report: ReportDigest
     process: P
     shift_ns: int  # added to report time to get aligned time
-    is_alone: bool = True  # whether its report holds no other rank
+    is_alone: bool = True  # whether its report holds no rank of another process
     number: int = -1  # its rank, once ranks are numbered
+    process_number: int = -1  # then also that of its process: the same, unless some process has several devices
     steps: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # then also the number of each of its members
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Which process of which report it is of."""
+        return self.argument, self.process.process_id
 
     @property
     def span(self) -> tuple[int, int]:
@@ -303,6 +323,15 @@ class Rank(Generic[P]):
 
 
 Ranks: TypeAlias = Sequence[Rank[ProcessDigest]]
+R = TypeVar("R", bound=Rank[Any])
+
+
+def one_of_each_process(ranks: Sequence[R]) -> list[R]:
+    """Return the first rank of each process: launchers and rank maps number processes, whatever devices these have."""
+    first: dict[tuple[int, int], R] = {}
+    for rank in ranks:
+        first.setdefault(rank.place, rank)
+    return list(first.values())
 
 
 def place(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]]:
@@ -323,7 +352,7 @@ def ranks_or_hosts(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]]
 def _placed(digests: Sequence[ReportDigest], processes: Sequence[Sequence[P]]) -> list[Rank[P]]:
     shifts = clock_shifts(digests)
     return [
-        Rank(argument, digest, process, shifts[argument], is_alone=len(own) == 1)
+        Rank(argument, digest, process, shifts[argument], is_alone=len({one.process_id for one in own}) == 1)
         for argument, (digest, own) in enumerate(zip(digests, processes, strict=True))
         for process in own
     ]

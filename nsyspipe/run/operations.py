@@ -45,11 +45,15 @@ def report_operations(task: ReportTask) -> list[OfRank]:
     *_, all_ranges, _ = tables
     named, families = text_families(all_ranges, task.reading)
     codes = phase_codes(named, task.reading.phases)
-    processes = sorted(rank.process_id for rank in task.ranks)
+    processes = sorted({rank.process_id for rank in task.ranks})
     parts = [[None] * len(processes) if table is None else by_process(table, processes) for table in tables]
     results = []
     for rank in task.ranks:
-        kernels, memcpys, memsets, ranges, launches = (part[processes.index(rank.process_id)] for part in parts)
+        *operations_of_process, ranges, launches = (part[processes.index(rank.process_id)] for part in parts)
+        of_rank = operations_of_process
+        if (device := rank.device) is not None:
+            of_rank = [device.rows_of(table) for table in operations_of_process]
+        kernels, memcpys, memsets = of_rank
         times = launch_times(launches, kernels, memcpys, memsets)
         operations = device_operations(kernels, memcpys, memsets, times, names)
         members = _members(rank, ranges, families, task.family)
@@ -162,6 +166,7 @@ def _rank_steps(
     return RankSteps(
         rank=rank.number,
         process_id=process.process_id,
+        device=process.device,
         shift_ns=rank.shift_ns,
         has_launches=process.has_launches,
         thread_id=next((one.thread_id for one in process.candidates if one.name == family), 0),

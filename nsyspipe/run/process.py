@@ -1,7 +1,7 @@
-"""What one process of a report comes down to: windows of its steps, phases, kernels, communication; without device activity its host steps."""
+"""What one rank of a report, a process on one device, comes down to: windows of its steps, phases, kernels, communication; without device activity its host steps."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
-from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
-from nsyspipe.analysis.collectives import CommOperations, comm_operations
+from nsyspipe.analysis.clock import DeviceClock, clock_of_device
+from nsyspipe.analysis.collectives import CommOperations, comm_operations, messages_of
+from nsyspipe.analysis.devices import ProcessShare, RankDevice, StrayDevice
 from nsyspipe.analysis.intervals import NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.phases import PhaseRanges, launched_in, phase_costs, phase_ranges, phases_of_launches
@@ -32,43 +33,47 @@ _Phases: TypeAlias = Mapping[str, PhaseRanges]
 
 @dataclass(frozen=True)
 class ProcessEvents:
-    """One process's share of a capture."""
+    """One rank's share of a capture: what one process did, and what ran on one of its devices."""
 
     process_id: int
-    operations: ProcessOperations
+    operations: ProcessOperations  # of the rank's device; all else is of the process
     ranges: pa.Table  # `canonical.RANGES` of the process
     has_launches: bool
     blocking_calls: pa.Table | None  # `canonical.BLOCKING_CALLS` of the process; None when not recorded
     payloads: pa.Table  # `canonical.PAYLOADS` of the process
-    clocks: Mapping[int | None, DeviceClock]  # as `clock.device_clocks` gives them
-
-    @property
-    def clock(self) -> DeviceClock:
-        """The clock of the device with most operations."""
-        return self.clocks.get(self.operations.devices[0] if len(self.operations.devices) > 1 else None, AGREED)
-
-    @property
-    def offsets_of_kernels_ns(self) -> Int64 | None:
-        """How much later the clock of each kernel's device is than the host's; None where all are as `clock` is."""
-        offsets = {device: clock.offset_ns for device, clock in self.clocks.items()}
-        if len(set(offsets.values())) <= 1:
-            return None
-        device_ids = self.operations.kernel_column("device_id")
-        of_kernels = np.full(device_ids.size, self.clock.offset_ns)
-        for device, offset in offsets.items():
-            of_kernels[device_ids == device] = offset
-        return of_kernels
+    clock: DeviceClock  # of the device against the host's
+    # Where the process used several devices: which one is the rank's, all of them, the one with most operations first,
+    # and its rows of `collectives.messages_of`
+    device: RankDevice | None = None
+    process_devices: tuple[int, ...] = ()
+    messages: pa.Table | None = None
+    strays: tuple[StrayDevice, ...] = ()  # devices that are no rank; told by the first rank of the process
 
 
-def process_events(capture: Capture, operations: Mapping[int, ProcessOperations]) -> Iterator[ProcessEvents]:
-    """Yield the events of each process whose operations `attribution.operations_by_process` has found, in that order."""
+def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iterator[ProcessEvents]:
+    """Yield the events of each rank: of the processes that `devices.operations_by_process` has found, in that order."""
     calls = capture.calls
     tables = capture.ranges.table, capture.payloads.table, calls.blocking, calls.waits, calls.all
-    shares = zip(operations.items(), *(by_process(table, [*operations]) for table in tables), strict=True)
-    for (process_id, own), ranges, payloads, blocking, waits, own_calls in shares:
-        has_launches = own.n_without_launch < max(own.n_launchable, 1)
-        clocks = device_clocks(own, waits, own_calls)
-        yield ProcessEvents(process_id, own, ranges, has_launches, blocking, payloads, clocks)
+    of_processes = zip(shares.items(), *(by_process(table, [*shares]) for table in tables), strict=True)
+    for (process_id, share), ranges, payloads, blocking, waits, own_calls in of_processes:
+        is_shared = len(share.ranks) > 1
+        messages = messages_of(share.whole, capture.operations.names, payloads) if is_shared else None
+        for at, rank in enumerate(share.ranks):
+            own = rank.operations
+            of_rank = pa.array(rank.is_of_rank[share.whole.is_comm])
+            yield ProcessEvents(
+                process_id=process_id,
+                operations=own,
+                ranges=ranges,
+                has_launches=own.n_without_launch < max(own.n_launchable, 1),
+                blocking_calls=blocking,
+                payloads=payloads,
+                clock=clock_of_device(own, waits, own_calls, rank.device and rank.device.device_id),
+                device=rank.device,
+                process_devices=share.whole.devices,
+                messages=messages.filter(of_rank) if messages is not None else None,
+                strays=share.strays if at == 0 else (),
+            )
 
 
 @dataclass(frozen=True)
@@ -98,8 +103,9 @@ class _Process:
 class ProcessDigest(_Process):
     """One rank; of members also the hull of what they launched, ``device_start_ns``, ``device_end_ns`` (null: nothing)."""
 
-    device_id: int | None  # the device with most operations
-    device_ids: tuple[int, ...]  # all of them, in order
+    device_id: int | None  # the rank's device
+    device_ids: tuple[int, ...]  # all of the process, the one with most operations first
+    device: RankDevice | None  # which operations of the process are the rank's; None where it used one device
     n_kernels: int | None
     n_comm: int | None
     n_dtod: int | None
@@ -121,6 +127,7 @@ class HostDigest(_Process):
     """One process without device activity; of members also ``is_complete`` and per phase ``<phase>_ns`` (null: none)."""
 
     device_id: None = None
+    device_ids: tuple[int, ...] = ()
 
     @property
     def span(self) -> tuple[int, int]:
@@ -149,7 +156,8 @@ def digest_process(
         tuple(steps.candidates),
         pa.table(member_columns(events.ranges, members) | launched),
         device_id=operations.devices[0] if operations.devices else None,
-        device_ids=tuple(sorted(operations.devices)),
+        device_ids=events.process_devices,
+        device=events.device,
         n_kernels=operations.kernel_start.size if recorded.kernels else None,
         n_comm=int(np.count_nonzero(operations.is_comm)) if has_comm else None,
         n_dtod=int(np.count_nonzero(operations.copy_kind == DTOD_KIND)) if has_copies else None,
@@ -159,12 +167,18 @@ def digest_process(
         **_measured(events, capture, windows, phases, members, between=between),
     )
     problems = [*steps.problems, *_problems(events, windows)]
-    if is_one_window:
-        return digest, problems
+    if not is_one_window:
+        problems += _problems_of_steps(events, members, windows, phases)
+    return digest, [replace(one, device_id=digest.device_id) for one in problems]
+
+
+def _problems_of_steps(events: ProcessEvents, members: Members, windows: Windows, phases: _Phases) -> Iterator[Problem]:
+    """Say which steps have no window, and what of the rank lies outside of its steps or shows no backward pass."""
+    operations = events.operations
     if not members.starts.size:
-        problems.append(problem("steps-missing-on-rank", process_id=events.process_id))
+        yield problem("steps-missing-on-rank", process_id=events.process_id)
     elif n_without := members.starts.size - len(windows):
-        problems.append(problem("step-without-window", process_id=events.process_id, n=n_without))
+        yield problem("step-without-window", process_id=events.process_id, n=n_without)
     edges = np.stack((members.starts, members.ends), axis=1).ravel()
     launches = operations.kernel_launch[: operations.n_launched]
     of_comm = launches[operations.is_comm[: launches.size]]
@@ -173,15 +187,14 @@ def digest_process(
     (_, share), (n_comm, share_of_comm) = ((n[1::2].sum(), n[1::2].sum() / max(n.sum(), 1)) for n in in_turn)
     if max(share, share_of_comm) > _MOST_BETWEEN:
         code = "comm-between-steps" if n_comm else "launches-between-steps"
-        problems.append(problem(code, process_id=events.process_id, percent=f"{100 * share:.0f}", n_comm=n_comm))
+        yield problem(code, process_id=events.process_id, percent=f"{100 * share:.0f}", n_comm=n_comm)
     if not phases["backward"].starts.size and events.has_launches:
         length = (operations.kernel_end - operations.kernel_start)[: launches.size]
         _, own, n = np.unique(launches, return_inverse=True, return_counts=True)
         is_whole = operations.kernel_column("name_id")[: launches.size] == GRAPH_NAME_ID
         in_graphs = length[is_whole | (n[own] > 1)].sum()  # or several kernels of one launch
         code = "backward-in-graphs" if 2 * in_graphs > length.sum() else "no-backward"
-        problems.append(problem(code, process_id=events.process_id))
-    return digest, problems
+        yield problem(code, process_id=events.process_id)
 
 
 def member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
@@ -201,14 +214,16 @@ def _is_known(clock: DeviceClock, windows: Windows) -> bool:
 
 
 def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
-    process = events.process_id
-    for number, clock in events.clocks.items():
-        what: dict[str, Any] = {"device": "the device" if number is None else f"device {number}", "process_id": process}
-        if clock.offset_ns:
-            yield problem("device-clock-apart", **what, ms=f"{clock.offset_ns / 1e6:+,.3f}")
-        if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS:
-            code = "device-clock-uncertain" if _is_known(clock, windows) else "device-clock-unknown"
-            yield problem(code, **what, ms=f"{clock.span_ns / 1e6:,.3f}")
+    process, clock = events.process_id, events.clock
+    device = "the device" if events.device is None else f"device {events.device.device_id}"
+    what: dict[str, Any] = {"device": device, "process_id": process}
+    if clock.offset_ns:
+        yield problem("device-clock-apart", **what, ms=f"{clock.offset_ns / 1e6:+,.3f}")
+    if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS:
+        code = "device-clock-uncertain" if _is_known(clock, windows) else "device-clock-unknown"
+        yield problem(code, **what, ms=f"{clock.span_ns / 1e6:,.3f}")
+    for stray in events.strays:
+        yield problem("stray-device", process_id=process, device=stray.device_id, n=stray.n_operations)
     n_missing, total = events.operations.n_without_launch, events.operations.n_launchable
     if not events.has_launches:
         yield problem("no-launches", process_id=process, n=total)
@@ -245,7 +260,7 @@ def _measured(
     columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}
     unknown = pa.nulls(len(windows), pa.int64())
     return {
-        "comm": comm_operations(device, names, members, events.payloads, phases["backward"]),
+        "comm": comm_operations(device, names, members, events.payloads, phases["backward"], messages=events.messages),
         "windows": pa.table({name: unknown if part is None else pa.array(part) for name, part in columns.items()}),
         "phases": _phases_table(costs, recorded),
         "kernels": kernels,
@@ -260,12 +275,12 @@ def _idle(
 ) -> tuple[dict[str, Int64 | None], dict[str, Int64], list[Int64]]:
     """Return what `idle_causes` (nothing where clocks are not known) and `phase_idle` say, by the phase of each operation; the many gaps go."""
     offset, blocking = events.clock.offset_ns, events.blocking_calls
-    gaps = idle_gaps(events.operations, offset, events.offsets_of_kernels_ns)
+    gaps = idle_gaps(events.operations, offset)
     if blocking is not None and offset:
         for name in ("start_ns", "end_ns"):
             blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
     by_phase = phase_idle(gaps, windows, phase[gaps.operation], len(PHASES))
-    told = idle_ns if all(_is_known(clock, windows) for clock in events.clocks.values()) else None
+    told = idle_ns if _is_known(events.clock, windows) else None
     return *idle_causes(gaps, windows, told, inputs, blocking), by_phase
 
 

@@ -17,8 +17,17 @@ from nsyspipe.model.problems import BACKWARD_SOURCES, CATALOGUE, SIZE_GAPS, TRAC
 from nsyspipe.model.side_files import NcclLog, Topology
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.metadata import Counts
-from nsyspipe.run.gather import ReportDigest, ranks_or_hosts
-from nsyspipe.run.ranks import named_ranks, rank_sources, ranks_by_map, shown_ranks, world_size
+from nsyspipe.run.gather import ReportDigest, one_of_each_process, ranks_or_hosts
+from nsyspipe.run.ranks import (
+    JobSize,
+    Ranks,
+    number_by_name,
+    rank_sources,
+    ranks_by_map,
+    shown_ranks,
+    told_world_size,
+    world_size,
+)
 from nsyspipe.run.sidecars import RunSidecars
 
 YES, PARTLY, NO = "yes", "partly", "no"
@@ -69,12 +78,17 @@ class Examined:
     family: str | None  # the steps' family; None where the analysis finds no steps
     is_host_only: bool  # whether no report has device activity, so that the processes with steps stand for ranks
     was_left_out: bool  # whether no GPU was to be traced either
-    size: int | None  # how many ranks the job had, as far as anything tells
+    job: JobSize  # how large the job was, as far as anything tells
     is_several: bool  # whether there are several ranks, here or elsewhere
 
     @property
+    def n_processes(self) -> int:
+        """How many processes its ranks are of."""
+        return len(set(self.pids))
+
+    @property
     def pids(self) -> list[int]:
-        """The processes that are ranks."""
+        """The process of each rank."""
         return [one.pid for one in (self.digest.hosts_with_steps if self.is_host_only else self.digest.processes)]
 
     @property
@@ -113,7 +127,8 @@ class Examined:
 def _steps(report: Examined) -> Answer:
     digest, step, family = report.digest, report.reading.step, report.family
     others = [(repr(_short(text)), n) for text, n in report.families if text != family][:_SHOWN_FAMILIES]
-    with_members = (*(one for one in digest.processes if one.windows.num_rows), *digest.hosts)
+    of_process = {one.process_id: one for one in digest.processes if one.windows.num_rows}
+    with_members = (*of_process.values(), *digest.hosts)
     n_steps = sum(one.members.num_rows for one in with_members) if family is not None else 0
     if family == REPETITION and n_steps:
         counts = [("found by repetition", n_steps)]
@@ -135,7 +150,7 @@ def _steps(report: Examined) -> Answer:
         return Answer(NO, tuple(others), fix=fix)
     else:
         counts = [(repr(_short(family)), n_steps), *others[: _SHOWN_FAMILIES - 1]]
-    complete = [pc.sum(one.windows["is_complete"], min_count=0).as_py() for one in digest.processes]
+    complete = [pc.sum(one.windows["is_complete"], min_count=0).as_py() for one in of_process.values()]
     counted = [max(n - 1, 1) for n in complete if n]  # without the first
     if is_few := n_steps >= _MIN_STEPS and min(counted, default=_MIN_STEPS) < _MIN_STEPS:
         counts.insert(1, ("in the figures", sum(counted)))
@@ -154,7 +169,7 @@ def _phases(report: Examined) -> Answer:
         return Answer(YES, counts)
     for code, text in BACKWARD_SOURCES.items():
         if report.has(code):
-            n_steps = sum(one.windows.num_rows for one in report.digest.processes)
+            n_steps = sum({one.process_id: one.windows.num_rows for one in report.digest.processes}.values())
             return Answer(PARTLY, ((text, n_steps), *counts), fix=report.fix_of(code))
     text = "" if counts else "no NVTX range is named like a phase"
     fix = report.fix_of("no-steps" if has_backward else lacking or "no-backward")
@@ -263,34 +278,56 @@ def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
 
 
 def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
-    ranks = ranks_or_hosts([report.digest for report in reports])
+    ranks: Ranks = ranks_or_hosts([report.digest for report in reports])
+    processes = one_of_each_process(ranks)
     if beside.rank_map is not None:
-        return Answer(YES, text=f"{shown_ranks(ranks_by_map(ranks, beside.rank_map, beside.sidecars))} from --rank-map")
+        numbers = ranks_by_map(processes, beside.rank_map, beside.sidecars)
+        return Answer(YES, text=f"{_of_processes(numbers, len(ranks))} from --rank-map")
     best = _lack("rank-by-order", "nothing names them", status=PARTLY)
-    for source, of_each in rank_sources(ranks, beside.sidecars):
+    for source, of_each in rank_sources(processes, beside.sidecars):
         numbers = [number for number in of_each if number is not None]
-        if len(numbers) < len(ranks):
+        if len(numbers) < len(processes):
             continue
         name = _SOURCES.get(source, source.removeprefix("env:"))
         repeated = sorted(number for number, n in Counter(numbers).items() if n > 1)
         if not repeated:
-            return Answer(YES, text=f"{shown_ranks(numbers)} from {name}")
+            return Answer(YES, text=f"{_of_processes(numbers, len(ranks))} from {name}")
         if best.fix != _ONE_RUN:
             text = f"rank {repeated[0]} is there {numbers.count(repeated[0])} times in {name}"
             best = Answer(PARTLY, text=text, fix=_ONE_RUN)
-    return Answer(YES, text="only one") if len(ranks) == 1 else best
+    if len(processes) > 1:
+        return best
+    return Answer(YES, text="only one" if len(ranks) == 1 else f"the {len(ranks)} GPUs of the only process")
+
+
+def _of_processes(numbers: Sequence[int], n_ranks: int) -> str:
+    """Return the numbers of ranks that processes of these numbers have."""
+    if len(numbers) == n_ranks:
+        return shown_ranks(numbers)
+    noun = "process" if len(numbers) == 1 else "processes"
+    return f"{shown_ranks(range(n_ranks))} on the GPUs of {noun} {shown_ranks(numbers)}"
+
+
+def _are_shared(reports: Sequence[Examined]) -> bool:
+    """Tell whether some process has several devices, so that launchers count fewer than there are ranks."""
+    return any(report.n_processes < len(report.pids) for report in reports)
 
 
 def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
-    sizes = [world_size([report.digest], beside.sidecars) for report in reports]
+    is_shared = _are_shared(reports)
+    told = told_world_size if is_shared else world_size
+    sizes = [told([report.digest], beside.sidecars) for report in reports]
     if not any(sizes):  # a launcher, a log, or gaps in the ranks' numbers
-        sizes = [report.size for report in reports]
+        sizes = [report.job.world_size for report in reports]
     known, n_ranks = sorted({size for size in sizes if size is not None}), len(_pids(reports))
+    n_here = sum(report.n_processes for report in reports)
     here = Answer(YES, text=shown_ranks(known))
+    if is_shared:
+        here = Answer(YES, text=f"{shown_ranks(known)}: processes, which have {n_ranks} GPUs here")
     if len(known) > 1:
         here = Answer(PARTLY, text=f"{shown_ranks(known)} in different reports", fix=_ONE_RUN)
-    elif known and n_ranks < known[0]:
-        here = _lack("ranks-missing", f"{known[0]}, of which {n_ranks} in these reports", status=PARTLY)
+    elif known and n_here < known[0]:
+        here = _lack("ranks-missing", f"{known[0]}, of which {n_here} in these reports", status=PARTLY)
     fix = "capture under torchrun with nsys 2023.3 or newer, which records WORLD_SIZE"
     return [Answer(NO, text="not recorded", fix=fix) if size is None else here for size in sizes]
 
@@ -300,7 +337,9 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     text = "session starts" if len(reports) > 1 else "session start"
     if len(hosts) > 1:
         text += f", on {len(hosts)} hosts whose clocks may differ"
-    sizes = {world_size([report.digest]) or report.size or 0 for report in reports}
+    sizes = {world_size([report.digest]) or report.job.world_size or 0 for report in reports}
+    if _are_shared(reports):
+        sizes = {report.job.n_ranks or 0 for report in reports}
     there = _of_a_rank_alone(reports) or Answer(YES, text=text)
     if there.status == YES and len(_pids(reports)) < max(sizes):
         there = _lack("ranks-missing", "who waits is not known where the other ranks take part", status=PARTLY)
@@ -312,6 +351,8 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
 
 def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     sizes = {world_size([report.digest]) for report in reports}
+    if _are_shared(reports):
+        sizes |= {report.job.n_ranks for report in reports}
     known = sizes - {None}
     # A report alone that communicates may be one of many, unless it says how many there are.
     is_told = bool(known) or not any(report.n_comm for report in reports)
@@ -329,10 +370,12 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
     if log is not None and log.of_run(pids, {len(pids), *sizes}) is None:
         return _lack("log-of-another-run", "the log is of another run")
     # Which GPU a process without a log has its rank says.
-    ranks = ranks_or_hosts([report.digest for report in reports])
-    numbers, _ = (log and log.communicators and named_ranks(ranks, beside.sidecars)) or ([], "")
-    alone = [(number, ranks[at].report) for at, number in enumerate(numbers) if ranks[at].is_alone]
-    local_ranks = {number: report.facts.number("LOCAL_RANK") for number, report in alone}
+    ranks: Ranks = ranks_or_hosts([report.digest for report in reports])
+    numbers = number_by_name(ranks, beside.sidecars).numbers if log and log.communicators else ()
+    alone = [(number, ranks[at]) for at, number in enumerate(numbers) if ranks[at].is_alone]
+    local_ranks = {number: rank.report.facts.number("LOCAL_RANK") for number, rank in alone}
+    if _are_shared(reports):
+        local_ranks = {number: rank.process.device_id for number, rank in zip(numbers, ranks, strict=False)}
     rows, _ = links(log, topology, pids=pids, local_ranks=local_ranks)
     if (link := slowest(rows)) is not None:
         # Direct access is over NVLink or PCIe, which the topology tells.

@@ -19,7 +19,7 @@ from nsyspipe.nsys import find_reports as files
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
 from nsyspipe.run.collectives import CrossRank
-from nsyspipe.run.gather import Gathered, Rank, ReportDigest
+from nsyspipe.run.gather import Gathered, Rank, ReportDigest, one_of_each_process
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.sidecars import RunSidecars
 
@@ -153,21 +153,86 @@ def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) ->
     return any(len(values) == 1 and not values & {"", "none"} for values in ids)  # torchrun's default id says nothing
 
 
+@dataclass(frozen=True)
+class Numbering:
+    """The number of each process of a run, and of each of its ranks, in the order that they were given in."""
+
+    numbers: tuple[int, ...]  # of the ranks
+    process_numbers: tuple[int, ...]  # of the process of each rank
+    source: str
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def n_processes(self) -> int:
+        """How many processes there are."""
+        return len(set(self.process_numbers))
+
+    @property
+    def has_shared_processes(self) -> bool:
+        """Whether some process has several ranks, each on a device of its own."""
+        return self.n_processes < len(self.numbers)
+
+
+def number_by_name(ranks: Ranks, sidecars: RunSidecars) -> Numbering:
+    """Give each rank the number that one of `rank_sources` does; where none numbers all processes, there is no number."""
+    processes = one_of_each_process(ranks)
+    if (named := named_ranks(processes, sidecars)) is None:
+        return Numbering((), (), "order")
+    numbers, source = named
+    return _with_ranks(ranks, processes, numbers, source, [])
+
+
 def number_ranks(
     digests: Sequence[ReportDigest], ranks: Ranks, rank_map: Mapping[str, int] | None, sidecars: RunSidecars
+) -> Numbering:
+    """Give each process its number, by the rank map, else one of `rank_sources`, else order; then each rank.
+
+    Ranks have their process's number, unless some process has several: then they are counted, process by process, and
+    device by device.
+    """
+    if rank_map is None:
+        check_one_run(digests, ranks, sidecars)
+    processes = one_of_each_process(ranks)
+    return _with_ranks(ranks, processes, *_number_processes(processes, rank_map, sidecars))
+
+
+def _with_ranks(
+    ranks: Ranks, processes: Ranks, numbers: Sequence[int], source: str, problems: Sequence[Problem]
+) -> Numbering:
+    """Return the numbers of ranks whose processes have these numbers."""
+    number_of = {process.place: number for process, number in zip(processes, numbers, strict=True)}
+    of_ranks = [number_of[rank.place] for rank in ranks]
+    if len(processes) == len(ranks):
+        return Numbering(tuple(of_ranks), tuple(of_ranks), source, tuple(problems))
+    in_order = sorted(range(len(ranks)), key=lambda at: (of_ranks[at], _device_key(ranks[at].process.device_id)))
+    place_of = {at: place for place, at in enumerate(in_order)}
+    counted = tuple(place_of[at] for at in range(len(ranks)))
+    return Numbering(counted, tuple(of_ranks), source, tuple(problems))
+
+
+def _number_processes(
+    processes: Ranks, rank_map: Mapping[str, int] | None, sidecars: RunSidecars
 ) -> tuple[list[int], str, list[Problem]]:
-    """Give each rank its number, by the rank map, else one of `rank_sources`, else order; name the source."""
+    """Return the number of each process, of which one rank is given, what it comes from, and what is doubtful about it."""
     if rank_map is not None:
-        numbers = ranks_by_map(ranks, rank_map, sidecars)
-        return numbers, "rank_map", [*_contradictions(ranks, numbers, sidecars)]
-    check_one_run(digests, ranks, sidecars)
-    if (named := named_ranks(ranks, sidecars)) is not None:
+        numbers = ranks_by_map(processes, rank_map, sidecars)
+        return numbers, "rank_map", [*_contradictions(processes, numbers, sidecars)]
+    if (named := named_ranks(processes, sidecars)) is not None:
         return *named, []
-    places = [(rank.argument, rank.process.device_id, rank.process.process_id) for rank in ranks]
-    keys = [(argument, -1 if device is None else device, process) for argument, device, process in places]
+    places = [(one.argument, _leading_device(one), one.process.process_id) for one in processes]
+    keys = [(argument, _device_key(device), process) for argument, device, process in places]
     by_order = {key: number for number, key in enumerate(sorted(keys))}
     unnamed = problem("rank-by-order", severity="info" if len(keys) == 1 else None)
     return [by_order[key] for key in keys], "order", [unnamed] if keys else []
+
+
+def _leading_device(rank: Rank[ProcessDigest] | Rank[HostDigest]) -> int | None:
+    """Return the device of a rank's process with most operations."""
+    return next(iter(rank.process.device_ids), None)
+
+
+def _device_key(device: int | None) -> int:
+    return -1 if device is None else device
 
 
 def _contradictions(ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars) -> Iterator[Problem]:
@@ -194,11 +259,12 @@ def ranks_table(
         offset = across.offsets and across.offsets[rank.argument]
         row: dict[str, object] = {
             "rank": rank.number,
+            "process_rank": rank.process_number,
             "local_rank": entry.local_rank if local_rank is None and entry else local_rank,
             "report": names[rank.argument],
             "pid": process.pid,
             "device_id": process.device_id,
-            "device_ids": ",".join(map(str, process.device_ids)),
+            "device_ids": ",".join(map(str, sorted(process.device_ids))),
             "gpu_name": facts.gpu_name(process.pid, process.device_id),
             "host": facts.host,
             "rank_source": source,
@@ -257,20 +323,66 @@ def told_world_size(digests: Sequence[ReportDigest], sidecars: RunSidecars | Non
     return next((size for size in captured if size is not None), sidecars.world_size if sidecars else None)
 
 
-def job_size(
-    gathered: Gathered, ranks: Ranks, numbers: Sequence[int], source: str, *, log: NcclLog | None, there: Iterable[int]
-) -> int | None:
-    """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, else numbers prove.
+@dataclass(frozen=True)
+class JobSize:
+    """How large the job was that a run's reports are of; None is "not known"."""
 
-    Those of reports that are `there`, but not read, count; else gaps in numbers that are no order's, nor of names of files
-    that do not count from 0: ``%p`` and dates are numbers too.
+    world_size: int | None  # what the launcher counts: processes, where some have several devices
+    # The ranks that the job had; at least so many where processes are missing, which may have several
+    n_ranks: int | None
+
+    def has_all(self, n_ranks: int) -> bool:
+        """Tell whether nothing says that there are more than so many ranks."""
+        return self.n_ranks is None or self.n_ranks <= n_ranks
+
+
+def job_size(
+    gathered: Gathered, ranks: Ranks, numbering: Numbering, *, log: NcclLog | None, there: Iterable[int]
+) -> JobSize:
+    """Return how large the job was.
+
+    That is how many ranks it had, else the launcher started, else NCCL's largest communicator has, else numbers prove: those
+    of reports that are `there`, but not read, count; else gaps in numbers that are no order's, nor of names of files that do
+    not count from 0: ``%p`` and dates are numbers too. Where processes have several devices, NCCL counts more than launchers.
     """
-    launched = None if source == "rank_map" else launcher_size(ranks, gathered.sidecars)
-    if (size := world_size(gathered.digests, gathered.sidecars, log, launched)) is not None:
-        return size
+    processes = one_of_each_process(ranks)
+    launched = None if numbering.source == "rank_map" else launcher_size(processes, gathered.sidecars)
+    if len(processes) == len(ranks):
+        size = world_size(gathered.digests, gathered.sidecars, log, launched)
+        size = _least_size(numbering, there) if size is None else size
+        n_without = n_unrecorded_ranks(gathered.digests)
+        if size is None and n_without and ranks:
+            return JobSize(None, len(ranks) + n_without)
+        return JobSize(size, size)
+    told = told_world_size(gathered.digests, gathered.sidecars)
+    told = launched if told is None else told
+    told = _least_size(numbering, there) if told is None else told
+    n_missing = 0 if told is None else max(told - len(processes), 0)
+    of_nccl = largest_communicator(gathered.digests, log)
+    if told is None and of_nccl is None:
+        return JobSize(None, None)
+    return JobSize(told, max(len(ranks) + n_missing, of_nccl or 0))
+
+
+def n_unrecorded_ranks(digests: Sequence[ReportDigest]) -> int:
+    """Return how many processes did what ranks do and are none, since none of their kernels was recorded."""
+    here = {(at, one.process_id) for at, digest in enumerate(digests) for one in digest.processes}
+    of_reports = ((at, one) for at, digest in enumerate(digests) for one in digest.unrecorded)
+    return sum(one.is_rank and (at, one.process_id) not in here for at, one in of_reports)
+
+
+def _least_size(numbering: Numbering, there: Iterable[int]) -> int | None:
+    """Return how many processes their numbers prove; None where these prove nothing."""
+    numbers, source = set(numbering.process_numbers), numbering.source
     is_counted = source != "order" and (source != "file_name" or 0 in numbers)
     has_gaps = bool(numbers) and max(numbers) - min(numbers) >= len(numbers)
     return max([*there, *(numbers if is_counted and has_gaps else ())], default=-1) + 1 or None
+
+
+def largest_communicator(digests: Sequence[ReportDigest], log: NcclLog | None) -> int | None:
+    """Return the size of NCCL's largest communicator, by the payloads, else by the log."""
+    told = [size for digest in digests for size in digest.comm_sizes.values()]
+    return max(told or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
 
 
 def world_size(

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -34,11 +34,12 @@ from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.assemble import RunTables, merge, problems_table
 from nsyspipe.run.collectives import collectives_table
 from nsyspipe.run.gather import Gathered, ReportDigest, gather
-from nsyspipe.run.ranks import ChosenRanks, run_sizes
+from nsyspipe.run.ranks import ChosenRanks, n_unrecorded_ranks, run_sizes
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.run.traffic import traffic_table
 
 _SHOWN = 4
+_FINDING_TEXTS = "title", "action", "advice"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -103,7 +104,7 @@ class ReportRun(Run):
         tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, there)
         vars(self)["_gathered"] = tables.gathered  # thousands of digests take more memory than what is made of them
         if self.chosen and tables.ranks.num_rows:
-            self.chosen.check(tables.ranks["rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
+            self.chosen.check(tables.ranks["process_rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
         return tables
 
     @cached_property
@@ -122,10 +123,15 @@ class ReportRun(Run):
             problems = [problem(code, n=len(logged), total=len(pids))][: logged != pids] + problems
         if log is None and topology is None:
             return None, problems
-        local = pc.coalesce(ranks["local_rank"], ranks["device_id"])
+        # Where processes have several devices, a local rank is the process's, not the number of a GPU.
+        is_shared = self._tables.n_processes < ranks.num_rows
+        local = ranks["device_id"] if is_shared else pc.coalesce(ranks["local_rank"], ranks["device_id"])
         of_ranks = (column.to_pylist() for column in (local, ranks["host"], ranks["gpu_name"]))
         local_ranks, hosts, gpu_names = (dict(zip(ranks["rank"].to_pylist(), own, strict=True)) for own in of_ranks)
-        known: dict[str, Any] = {"n_ranks": self._tables.world_size or ranks.num_rows, "pids": ranks["pid"].to_pylist()}
+        known: dict[str, Any] = {
+            "n_ranks": self._tables.n_job_ranks or ranks.num_rows,
+            "pids": ranks["pid"].to_pylist(),
+        }
         known |= {"local_ranks": local_ranks, "hosts": hosts}
         table, absent = links(log, topology, gpu_names, **known)
         if absent:
@@ -137,7 +143,7 @@ class ReportRun(Run):
         merged, calls = self._tables, self._tables.idle_calls
         return Evidence(
             n_ranks=merged.ranks.num_rows,
-            world_size=merged.world_size,
+            world_size=merged.n_job_ranks,
             summary=self.summary().to_pylist()[0],
             steps=self.breakdown(),
             is_capture=merged.is_capture,
@@ -159,7 +165,14 @@ class ReportRun(Run):
 
     @cached_property
     def _judged(self) -> tuple[pa.Table, list[Problem]]:
-        return judge(self._evidence)
+        findings, problems = judge(self._evidence)
+        names = self.rank_names
+        if not names.names:
+            return findings, problems
+        rows = findings.to_pylist()
+        for row in rows:
+            row |= {name: names.in_text(row[name]) for name in _FINDING_TEXTS}
+        return schema.FINDINGS.from_rows(rows), problems
 
     @property
     def _summary_phases(self) -> pa.Table:
@@ -179,10 +192,16 @@ class ReportRun(Run):
             "traffic": lambda: traffic_table(merged.across, merged.steps, is_capture=is_capture),
             "links": lambda: schema.LINKS.empty() if self._linked[0] is None else self._linked[0],
             "findings": self.judged_findings,
-            "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1], *self._stale()]),
+            "problems": lambda: problems_table(map(self._with_rank_names, self._problems())),
             "timeline": self._timeline,
         }
         return makers[name]() if name in makers else getattr(merged, name)
+
+    def _problems(self) -> list[Problem]:
+        return [*self._tables.problems, *self._linked[1], *self._judged[1], *self._stale()]
+
+    def _with_rank_names(self, one: Problem) -> Problem:
+        return replace(one, message=self.rank_names.in_text(one.message)) if self.rank_names.names else one
 
     def _stale(self) -> list[Problem]:
         """Return that reports are no longer as they were when they were read; nothing where all are."""
@@ -203,6 +222,8 @@ class ReportRun(Run):
             run_id=self.given_run_id or _run_id(digests, start),
             label=self.given_label or (captured and captured.name) or _label(names),
             n_ranks=ranks.num_rows,
+            n_processes=tables.n_processes,
+            n_processes_without_kernels=n_unrecorded_ranks(digests) if ranks.num_rows else None,
             world_size=tables.world_size,
             gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
             hosts=_distinct(ranks["host"].to_pylist()),

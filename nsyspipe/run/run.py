@@ -24,6 +24,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.names import few, ranges
 from nsyspipe.model.options import asked_ranks, check_kind, check_whole
 from nsyspipe.model.side_files import NcclFacts, RunCapture
+from nsyspipe.run.rank_names import RankNames
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +37,7 @@ RANGES, REPETITION, HOST, CAPTURE = "ranges", "repetition", "host", "capture"
 # What commands and pages ask of runs and answers, which completion in Python does not offer.
 _PLUMBING = {
     "chosen", "chosen_ranks", "executor", "files", "finding_rows", "given_label", "given_run_id", "jobs", "judged_findings",
-    "judged_rows", "nccl_logs", "on_progress", "problem_rows", "rank_map", "reading", "settings", "telling_ranks",
+    "judged_rows", "nccl_logs", "on_progress", "problem_rows", "rank_map", "rank_names", "reading", "settings", "telling_ranks",
 }  # fmt: skip
 
 
@@ -55,7 +56,29 @@ class RunHeader:
     captured_at_utc: str | None  # start of the earliest session, ISO 8601
     reports: list[str]
     capture: RunCapture | None = None  # from the sidecar beside the reports; None without one
+    # Processes that the ranks are of: fewer than ranks where some have several devices; None of a run saved before this was told
+    n_processes: int | None = None
+    n_processes_without_kernels: int | None = None  # that did what ranks do, and are none: `run.unrecorded`
     steps_from: str | None = None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
+
+    @property
+    def has_shared_processes(self) -> bool:
+        """Whether some process has several ranks, each on a device of its own."""
+        return self.n_processes is not None and self.n_processes < self.n_ranks
+
+    @property
+    def n_job_ranks(self) -> int | None:
+        """How many ranks the job had, at least so many where processes that are missing may have several; None: not known."""
+        if self.world_size is None and self.n_processes_without_kernels:
+            return self.n_ranks + self.n_processes_without_kernels
+        return job_ranks(self.n_ranks, self.n_processes, self.world_size)
+
+
+def job_ranks(n_ranks: int, n_processes: int | None, world_size: int | None) -> int | None:
+    """Return how many ranks a job had of which some are there: a launcher counts processes, whatever devices they have."""
+    if n_processes is None or n_processes == n_ranks or world_size is None:
+        return world_size
+    return n_ranks + max(world_size - n_processes, 0)
 
 
 def steps_source(n_ranks: int, n_host_steps: int, family: str | None) -> str | None:
@@ -188,6 +211,11 @@ class Run(ShownInNotebooks, ABC):
     def ranks(self) -> pa.Table:
         """`schema.RANKS`: one row per rank, sorted by it."""
         return self._table("ranks")
+
+    @cached_property
+    def rank_names(self) -> RankNames:
+        """What the ranks are called: by number, and by process and GPU where a process has several."""
+        return RankNames.of(self.ranks)
 
     @property
     def problems(self) -> pa.Table:

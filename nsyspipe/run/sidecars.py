@@ -90,8 +90,9 @@ def with_sidecar_facts(digests: Sequence[ReportDigest], sidecars: RunSidecars) -
         facts = replace(facts, host=facts.host if facts.host is not None else sidecar.host or None)
         models = sorted({rank.gpu_name for rank in ranks if rank.gpu_name})
         of_ordinal = {}
+        is_alone = len({process.process_id for process in processes}) == 1
         for process in processes:
-            rank = sidecars.rank_of(argument, process.pid, is_alone=len(processes) == 1)
+            rank = sidecars.rank_of(argument, process.pid, is_alone=is_alone)
             if rank and rank.gpu_name and process.device_id is not None:
                 of_ordinal[process.pid, process.device_id] = models.index(rank.gpu_name)
         if not facts.gpu_names and len(of_ordinal) == len(processes):  # one model alone would count for all

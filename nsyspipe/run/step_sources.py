@@ -39,7 +39,7 @@ def process_steps(
     family: str | None,
     is_decided: bool,
 ) -> tuple[list[ProcessSteps], str | None]:
-    """Return the steps of each process of a report, and the family that they are: the run's, else what is best here.
+    """Return the steps of each rank of a report, and the family that they are: the run's, else what is best here.
 
     `codes` are phases by text. Launches are looked through for a repetition where no family of ranges qualifies, or where
     that is asked for; for the backward pass where no range marks it.
@@ -60,7 +60,7 @@ def process_steps(
         of_each = zip(events, own_calls, (main_thread_of(one.process_id) for one in events), strict=True)
         launched = [launch_sequence(one.operations, names, calls, thread) for one, calls, thread in of_each]
     if may_repeat:
-        repeated = [find_repetition(sequence, reading.n_steps) for sequence in launched]
+        repeated = _of_processes(events, [find_repetition(sequence, reading.n_steps) for sequence in launched])
         if reading.n_steps is not None and None in repeated:
             raise _not_as_many(reading.n_steps, launched[repeated.index(None)])
         measured = [own if one is None else [*own, one.candidate] for own, one in zip(measured, repeated, strict=True)]
@@ -83,6 +83,21 @@ def process_steps(
                 problems.append(problem(source, process_id=one.process_id))
         steps.append(ProcessSteps(measured[at], members, backward, tuple(problems)))
     return steps, family
+
+
+def _of_processes(events: Sequence[ProcessEvents], repeated: Sequence[Repetition | None]) -> list[Repetition | None]:
+    """Give all ranks of a process one repetition, since they share its host: the one that says most of what a step is."""
+    best: dict[int, Repetition] = {}
+    for one, found in zip(events, repeated, strict=True):
+        if found is not None and (one.process_id not in best or _tells_more(found, best[one.process_id])):
+            best[one.process_id] = found
+    return [best.get(one.process_id) for one in events]
+
+
+def _tells_more(one: Repetition, other: Repetition) -> bool:
+    """Tell whether units update weights, else whether they train, else whether there are more launches in them."""
+    own, others = ((each.has_optimizer, each.is_step, int(np.ptp(each.edges))) for each in (one, other))
+    return own > others
 
 
 def _step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candidate], family: str | None) -> Members:

@@ -41,7 +41,7 @@ def n_steps(run: Run) -> int:
 def missing_ranks(run: Run) -> tuple[int, ...]:
     """Return which ranks of the job have no report."""
     # Reports without GPUs are there. A count is enough to compare by; of a damaged report it may be any number.
-    size, present = run.header.world_size if run.header.n_ranks else 0, {*run.ranks["rank"].to_pylist()}
+    size, present = run.header.n_job_ranks if run.header.n_ranks else 0, {*run.ranks["rank"].to_pylist()}
     return tuple(rank for rank in range(min(size or 0, 1 << 16)) if rank not in present)
 
 
@@ -145,7 +145,7 @@ class Work(NamedTuple):
 
 
 def _per_batch(run: Run) -> tuple[str, tuple[int, bool]]:
-    of_run = run.traffic(), run.header.world_size
+    of_run = run.traffic(), run.header.n_job_ranks
     (n, is_all), degrees = ranks_per_batch(*of_run), ", ".join(map(str, dimensions(*of_run)))
     is_all &= not has_whole_graphs(run)
     number = f"{n}{'' if is_all else ' or more'}" if is_all or n > 1 else "not known"

@@ -323,8 +323,9 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
     if found.unreadable:
         problem = f"{argument_of(store, found.unreadable[0].run_id)} cannot be read, whatever its label is"
         raise OptionError(asked, problem, fix="remove it")
-    for run in found.runs.select(["run_id", "label", "n_ranks", "world_size"]).to_pylist():
-        ids.setdefault(printable(run["label"]), {})[run["run_id"]] = run["n_ranks"] >= (run["world_size"] or 0)
+    for run in found.runs.select(["run_id", "label", "n_ranks", "n_processes", "world_size"]).to_pylist():
+        n_there = run["n_ranks"] if run["n_processes"] is None else run["n_processes"]
+        ids.setdefault(printable(run["label"]), {})[run["run_id"]] = n_there >= (run["world_size"] or 0)
     counts = ", ".join(f"{name} ({len(of)} run{'s'[: len(of) != 1]})" for name, of in ids.items())
     if label not in ids:
         if any(label in of for of in ids.values()):

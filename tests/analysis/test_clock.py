@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from nsyspipe.analysis.breakdown import idle_gaps
-from nsyspipe.analysis.clock import AGREED, ClockOffset, clock_offsets, device_clock, device_clocks, floor_median
+from nsyspipe.analysis.clock import ClockOffset, clock_of_device, clock_offsets, device_clock, floor_median
 from nsyspipe.model import canonical
-from nsyspipe.run.process import ProcessEvents
 from tests.build.make import compute, dtod, ints, operations
 
 NONE = ClockOffset(0, None)
@@ -143,7 +141,7 @@ def test_what_is_nearest_to_saying_that_clocks_are_apart_is_kept():
     apart = device_clock(ints(-(10**12), *[-156 * MS] * 3), ints())
     assert (apart.early_ns, apart.late_ns) == (None, -156 * MS)
     nothing = device_clock(ints(), ints())
-    assert (nothing.offset_ns, nothing.early_ns, nothing.late_ns, AGREED.span_ns) == (0, None, None, None)
+    assert (nothing.offset_ns, nothing.early_ns, nothing.late_ns, nothing.span_ns) == (0, None, None, None)
 
 
 def waits(*rows):
@@ -183,26 +181,18 @@ def called(thread):
     (OPS, [ALL], called(1), -5),
 ])  # fmt: skip
 def test_who_waited_for_what(ops, rows, calls, lead):
-    assert device_clocks(operations(*ops), waits(*rows), calls)[None].early_ns == lead
+    assert clock_of_device(operations(*ops), waits(*rows), calls).early_ns == lead
 
 
 def test_of_what_one_launch_started_the_first_counts():
     # Three nodes of one graph are one operation that says so: too few.
     nodes = [compute(start, start + 5, 10**6) for start in (100, 110, 120)]
-    assert device_clocks(operations(*nodes), waits(), None)[None].offset_ns == 0
+    assert clock_of_device(operations(*nodes), waits(), None).offset_ns == 0
     apart = [compute(start, start + 5, 10**6 + start) for start in (100, 110, 120)]
-    assert device_clocks(operations(*apart), waits(), None)[None].offset_ns == -(10**6) - 5 * US
+    assert clock_of_device(operations(*apart), waits(), None).offset_ns == -(10**6) - 5 * US
 
 
-def test_every_device_of_a_process_is_compared_and_its_launches_corrected_by_its_own_clock():
-    ops = operations(
-        *(compute(start, start + 50, start - 10, device_id=0) for start in (1000, 3000, 5000)),
-        *(compute(start, start + 50, start + 10**6, device_id=1) for start in (2000, 4000, 6000)),
-    )
-    clocks = device_clocks(ops, waits(), None)
-    assert {device: one.offset_ns for device, one in clocks.items()} == {0: 0, 1: -(10**6) - 5 * US}
-    events = ProcessEvents(1, ops, canonical.RANGES.empty(), True, None, canonical.PAYLOADS.empty(), clocks)
-    assert events.clock == clocks[0]
-    launches = idle_gaps(ops, 0, events.offsets_of_kernels_ns).launch.tolist()
-    # Each kernel of the second device 5 us before its start, as its clock is taken to say.
-    assert launches == [2000 - 5 * US, 2990, 4000 - 5 * US, 4990, 6000 - 5 * US]
+def test_waits_for_another_device_say_nothing_of_this_ones_clock():
+    ops = operations(*OPS)
+    of_both = [clock_of_device(ops, waits(ALL), None, device) for device in (0, 1)]
+    assert [one.early_ns for one in of_both] == [160 - 165, None]

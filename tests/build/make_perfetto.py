@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from nsyspipe.model import schema
 from nsyspipe.report.perfetto import perfetto
+from nsyspipe.run.rank_names import RankNames
 from nsyspipe.run.run import RunHeader
 from tests.perfetto_reading import ReadTrace
 
@@ -67,7 +68,7 @@ def a_run(header, ranks, operations, family=None, steps=None, collectives=None):
     steps, collectives = steps or schema.STEPS.empty(), collectives or schema.COLLECTIVES.empty()
     return SimpleNamespace(
         header=header, ranks=ranks, step_family=family, is_capture=family is None, steps=lambda: steps, collectives=lambda: collectives,
-        operations=lambda *_: operations, telling_ranks=lambda _: ranks["rank"].to_pylist(),
+        operations=lambda *_: operations, telling_ranks=lambda _: ranks["rank"].to_pylist(), rank_names=RankNames.of(ranks),
     )  # fmt: skip
 
 

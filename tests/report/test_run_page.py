@@ -21,6 +21,7 @@ from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import left_out_note, summary_text
 from nsyspipe.report.verdict import gain_text
 from nsyspipe.report.words import troubles
+from nsyspipe.run.rank_names import RankNames
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
 from tests.build.plain_steps import plain_run
@@ -172,7 +173,9 @@ def told(rows, step_ns):
     fixed = {"severity": "high", "title": "t", "advice": "a", "evidence": "{}"}
     findings = schema.FINDINGS.from_rows([fixed | dict(zip(names, row, strict=False)) for row in rows])
     summary = pa.table({"throughput_steps_per_s": [1e9 / step_ns], "step_time_ns": [step_ns]})
-    return findings_of(SimpleNamespace(finding_rows=findings.to_pylist(), summary=lambda: summary))
+    return findings_of(
+        SimpleNamespace(finding_rows=findings.to_pylist(), summary=lambda: summary, rank_names=RankNames())
+    )
 
 
 LIMIT, MAY_WAIT = '{"replay_limit_ns_per_step": 40e6}', '{"is_wait_included": true}'

@@ -226,17 +226,6 @@ def test_mpis_names_or_a_rank_map_tell_the_processes_of_one_report_apart(tmp_pat
         _ = nsyspipe.load(path, rank_map="a.sqlite:1000=0,a.sqlite:1001=5").ranks
 
 
-def test_a_process_on_two_devices_is_one_rank_over_their_union(tmp_path):
-    builder = steady_rank(0)
-    for step in range(4):
-        # On device 1: [150, 250) runs beside device 0's kernels, [400, 450) runs alone.
-        builder.kernel(1000 * step + 150, 1000 * step + 250, launch=1000 * step + 11, device=1)
-        builder.kernel(1000 * step + 400, 1000 * step + 450, launch=1000 * step + 12, device=1)
-    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
-    assert run.ranks.select(["device_id", "device_ids"]).to_pylist() == [{"device_id": 0, "device_ids": "0,1"}]
-    assert figures(run) == STEADY | {"compute_ns": 250, "idle_ns": 710}
-
-
 @pytest.mark.parametrize(("present", "world_size", "missing"), [
     ((1, 2), 4, "2 of 4 ranks are not among the reports (ranks 0, 3)"),
     # A rank beyond the world does not stand in for one that is missing.

@@ -115,14 +115,15 @@ def test_without_any_name_ranks_are_numbered_in_the_order_of_the_arguments_and_o
 
 def test_within_a_report_the_order_is_that_of_devices_then_of_processes(tmp_path):
     builder = TraceBuilder()
-    # Process 30 has most of its operations on device 1, process 10 as many on 2 as on 3.
+    # Process 30 has most of its operations on device 1, process 10 as many on 2 as on 3: its order is that of 2.
     for pid, devices in {30: (1, 1, 2), 20: (1, 1, 1), 10: (3, 2), 40: (0,)}.items():
         for at, device in enumerate(devices):
             builder.kernel(100 * at, 100 * at + 50, launch=100 * at - 10, pid=pid, device=device)
     run = nsyspipe.load(builder.write(tmp_path / "a_7.sqlite"))
-    rows = run.ranks.select(["rank", "pid", "device_id", "device_ids"]).to_pylist()
+    rows = run.ranks.select(["rank", "process_rank", "pid", "device_id", "device_ids"]).to_pylist()
     assert [tuple(row.values()) for row in rows] == [
-        (0, 40, 0, "0"), (1, 20, 1, "1"), (2, 30, 1, "1,2"), (3, 10, 2, "2,3"),
+        (0, 0, 40, 0, "0"), (1, 1, 20, 1, "1"), (2, 2, 30, 1, "1,2"), (3, 2, 30, 2, "1,2"),
+        (4, 3, 10, 2, "2,3"), (5, 3, 10, 3, "2,3"),
     ]  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from nsyspipe.report.files import check_directory, check_target, identity_of_pag
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import ms_text, value_text
+from nsyspipe.run.run import job_ranks
 from nsyspipe.run.work import Work, parted
 from nsyspipe.store.index import WORK, StoredRuns, Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
@@ -52,7 +53,7 @@ def _gpu_name(run: Mapping[str, Any]) -> str:
 
 def group_name(run: Mapping[str, Any]) -> str:
     """Return how many ranks on what: runs that differ in it cannot be compared."""
-    n_ranks, world_size = run["n_ranks"], run["world_size"]
+    n_ranks, world_size = run["n_ranks"], job_ranks(run["n_ranks"], run["n_processes"], run["world_size"])
     of_world = f" of {world_size} ranks" if world_size not in (None, n_ranks) else ""
     unknown = ", world size not recorded" if world_size is None else ""
     return f"{n_ranks}{of_world} \N{MULTIPLICATION SIGN} {_gpu_name(run)}{unknown}"

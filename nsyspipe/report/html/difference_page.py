@@ -201,8 +201,9 @@ def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
         columns |= {"rank": [place] * table.num_rows, "step": [0] * table.num_rows}
         return pa.table(columns, schema=table.schema)
 
+    where = run.rank_names.name(rank)
     # The label comes last: where there is no room, it is cut.
-    title = f"{name}: {ms_text(length)}, step {step} on rank {rank}, {cut(side.name, 60)}"
+    title = f"{name}: {ms_text(length)}, step {step} on rank {where}, {cut(side.name, 60)}"
     of_rank = bars.filter(pc.equal(bars["rank"], rank))
     return title, [name, str(step), str(rank)], moved(of_rank), moved(window.drop_columns("length"))
 

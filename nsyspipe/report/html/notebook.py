@@ -130,7 +130,9 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     ranks = run.telling_ranks(_MOST_RANKS)
     drawn = [(row, row["length_ns"]) for row in of_run.rank_rows(run) if row["rank"] in ranks]
     parts = [[ns and (row[f"{one.name}_share"] or 0) * ns for one in STEP_PARTS] for row, ns in drawn]
-    yield from _drawn((f"rank {row['rank']}", ns, own) for (row, ns), own in zip(drawn, parts, strict=True))
+    yield from _drawn(
+        (f"rank {run.rank_names.name(row['rank'])}", ns, own) for (row, ns), own in zip(drawn, parts, strict=True)
+    )
     table = of_run.rank_table(run, _MOST_RANKS)
     whole, mean = ("capture" if run.is_capture else "mean step"), ms_text(rank_step_ns(run))
     shares = f"Shares are of the {whole}, {mean}."

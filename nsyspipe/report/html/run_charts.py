@@ -18,6 +18,7 @@ from nsyspipe.report.blocks import Field, of, table_of
 from nsyspipe.report.html.page import Chart
 from nsyspipe.report.run import table_note
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, percent_text, with_share
+from nsyspipe.run.rank_names import RankNames
 
 # Parts of a step that sum to its wall time: category of the palette, words, and meaning.
 _PARTS = (
@@ -34,6 +35,7 @@ _SUMMED = (
     "comm_ns", "wait_ns", "transfer_ns",
 )  # fmt: skip
 # Columns from which on a chart zooms; ranks that have a column of their own; sizes of messages to draw speeds over.
+_BY_NUMBER = RankNames()
 _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
 BAR_HEIGHT = 46  # of a rank, px
 MOST_COLUMNS = 400  # more are narrower than a pixel or two
@@ -64,9 +66,14 @@ def parts_of(row: Mapping[str, Any]) -> dict[str, int]:
     return {"compute": compute - hidden, "hidden": hidden, **parts}
 
 
+def names_in_data(names: RankNames) -> dict[str, Any]:
+    """Return what a chart's data have of ranks that are not called by their number alone; nothing where there are none."""
+    return {"rank_names": {str(rank): name for rank, name in names.names.items()}} if names.names else {}
+
+
 def rank_chart(
     steps: pa.Table, ranks: Sequence[int], listed: Sequence[int] | None = None, *,
-    caption: str = "", is_capture: bool = False, has_comm: bool = True,
+    caption: str = "", is_capture: bool = False, has_comm: bool = True, names: RankNames = _BY_NUMBER,
 ) -> Chart | None:  # fmt: skip
     """Return where the time of summary steps goes, per rank: some ranks drawn, those that are `listed`, or all, in the table.
 
@@ -75,8 +82,8 @@ def rank_chart(
     """
     options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
     summed = steps.group_by("rank", use_threads=False).aggregate([(name, "sum", options) for name in _SUMMED])
-    names = [name.removesuffix("_sum") for name in summed.column_names]
-    rows = summed.rename_columns(names).sort_by("rank").to_pylist()
+    columns = [name.removesuffix("_sum") for name in summed.column_names]
+    rows = summed.rename_columns(columns).sort_by("rank").to_pylist()
     shown, times = [row for row in rows if row["rank"] in set(ranks)], ("wall", "comm", "wait", "transfer")
     drawn = [{"rank": row["rank"], "parts": parts_of(row), **{key: row[f"{key}_ns"] for key in times}} for row in shown]
     if not drawn:
@@ -96,12 +103,12 @@ def rank_chart(
     parts = _WITHOUT_COMM if all(row["comm_ns"] == 0 for row in rows) else _PARTS
     split = {"communication in all": "comm_ns", "of it waiting": "wait_ns", "of it transfer": "transfer_ns"}
     fields = [
-        Field("rank", of("rank")),
+        Field("rank", lambda row: names.name(row["rank"])),
         Field(whole, of("wall_ns", mean)),
         *(Field(words, partial(part, name), hint=hint) for name, words, hint in parts),
         *(Field(words, of(name, mean)) for words, name in split.items() if parts is _PARTS),
     ]
-    data = {"n_steps": n_steps, "whole": whole, "ranks": drawn}
+    data = {"n_steps": n_steps, "whole": whole, "ranks": drawn, **names_in_data(names)}
     thin = [pair for pair, time in zip(THIN, times[2:], strict=True) if has_comm and any(row[time] for row in drawn)]
     colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
     height, table = 36 + BAR_HEIGHT * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
@@ -130,7 +137,7 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
 
 
-def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Chart | None:
+def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True, names: RankNames = _BY_NUMBER) -> Chart | None:
     """Return the chart of `step_rows`, of more than `MOST_COLUMNS` the slowest of each ``per_column``; None without steps."""
     if not rows:
         return None
@@ -142,9 +149,9 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
     fields = [
         Field("step", of("step")),
         Field("step time", of("wall_ns", ms_text)),
-        Field("slowest rank", of("rank")),
+        Field("slowest rank", lambda row: names.name(row["rank"])),
         *(Field(FIGURES[name].short, of(name, percent_text)) for name in shares if name not in silent),
-        Field("fastest rank", of("fastest_rank")),
+        Field("fastest rank", lambda row: names.name(row["fastest_rank"])),
         Field("fastest rank's time", of("fastest_wall_ns", ms_text)),
         Field("median of ranks", of("median_wall_ns", ms_text)),
         Field("in the figures", lambda row: row["mark"] or "yes", "text"),
@@ -152,6 +159,7 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
     told = [one for one in fields if "rank" not in one.heading or any(len(row["walls_ns"]) > 1 for row in rows)]
     note = f"The slowest of each {per_column} steps; --json has all." if per_column > 1 else None
     data: dict[str, Any] = {name: [row[name] for row in shown] for name in _DRAWN}
+    data |= names_in_data(names)
     data["parts"] = {name: [row.get(name) for row in parts] for name, _, _ in _PARTS}
     table = table_of("Steps over time, shares of the slowest rank", shown, told, note)
     caption = f"{len(rows)} steps in {len(shown)} columns." if per_column > 1 else ""
@@ -159,7 +167,7 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
     return Chart("step-columns", "Steps", "Step time over steps", 260, data, table, caption, colours, has_zoom)
 
 
-def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
+def collective_charts(medians: Medians, whole: str = "a step", names: RankNames = _BY_NUMBER) -> list[Chart]:
     """Return the collectives in order of what they are part of, and message size against bus bandwidth where sizes are known; none without any.
 
     The table has the wait of each of few ranks, of many the longest.
@@ -175,9 +183,9 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
         Field("longest duration", of("duration", ms_text), hint="median of the rank that it takes longest, its wait included"),
         Field("transfer", of("transfer", ms_text), hint="median over ranks and steps"),
         Field("longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)),
-        Field("waiting rank", lambda row: str(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent),
+        Field("waiting rank", lambda row: names.name(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent),
         *(
-            Field(f"rank {rank} waits ms", partial(lambda at, row: ms_text(row["wait"].get(at)), rank), unit="ms")
+            Field(f"rank {names.name(rank)} waits ms", partial(lambda at, row: ms_text(row["wait"].get(at)), rank), unit="ms")
             for rank in ranks
         ),
         *(messages if any(row["bytes"] for row in rows) else []),
@@ -185,6 +193,7 @@ def collective_charts(medians: Medians, whole: str = "a step") -> list[Chart]:
     label, section = f"Collectives in the order of {whole}", "Collectives"
     drawn = ("seq", "collective", "n_steps", "transfer", "duration", "longest", "n_waits")
     data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn}
+    data |= names_in_data(names)
     data["axis"] = f"place in {whole.replace('a ', 'the ')}"
     data["axis"] += f" ({medians.n_left_out} shorter left out)" if medians.n_left_out else ""
     colours = [("transfer", "transfer")] * any(row["transfer"] for row in rows)

@@ -29,6 +29,7 @@ from nsyspipe.report.html.timeline import IS_PAINTED, MOST_BARS, lane_legend, n_
 from nsyspipe.report.run import LOOP, SHARES, host_blocks, key_figures, left_out_note, rank_rows, traffic_of
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
 from nsyspipe.report.verdict import verdict
+from nsyspipe.run.rank_names import RankNames
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import n_steps
 from nsyspipe.version import __version__
@@ -103,7 +104,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield from _what_to_change(run, has_comm=summary["comm_share"] is not None)
     yield from _charts(run, costs, rank_rows(run))
     yield Heading("Stragglers")
-    late = straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"])
+    late = straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"], run.rank_names)
     yield late or Sentence(run_report.without_waits(run))
     if summary["wait_share"] and PIPELINE in parallelism(run.traffic()):
         yield Sentence(
@@ -125,7 +126,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield Heading("Kernels")
     yield costs.get(KERNELS) or Sentence("No kernels were recorded.")
     yield Heading("Link")
-    is_alone = run.header.n_ranks == 1 == (run.header.world_size or 1)
+    is_alone = run.header.n_ranks == 1 == (run.header.n_job_ranks or 1)
     not_known = "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
     yield (links := link_table(run.links())) or Sentence("One rank: there is no link." if is_alone else not_known)
     if run.nccl is not None:
@@ -205,13 +206,13 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
     elif n_steps(run) == 1:
         over = "the only one in the figures"
     medians = charts.collective_medians(run.collectives(), whole)
-    collectives = charts.collective_charts(medians, whole)
+    collectives = charts.collective_charts(medians, whole, run.rank_names)
     has_comm = bool(collectives)
     unseen = words.unseen_idle(run)
     least = f" Idle is at least that: {unseen}." if unseen else ""
     drawn, listed = (run.telling_ranks(most) for most in (_SHOWN_RANKS, _LISTED))
     yield Heading("Time")
-    chart_of = partial(charts.rank_chart, is_capture=run.is_capture, has_comm=has_comm)
+    chart_of = partial(charts.rank_chart, is_capture=run.is_capture, has_comm=has_comm, names=run.rank_names)
     if bars := chart_of(run.breakdown(), drawn, listed, caption=left_out_note(len(drawn), len(rows))):
         thin = " Thin bar: communication, hidden or not, split into waiting for other ranks and transfer."
         split = thin if any(pair in bars.legend for pair in charts.THIN) else ""
@@ -246,7 +247,7 @@ def _charts(run: Run, costs: Mapping[str, Table], rows: Sequence[Mapping[str, An
 def _steps(run: Run, n_ranks: int, least: str, *, has_comm: bool) -> Iterator[Block | Chart]:
     yield Heading("Steps")
     steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, n_ranks)
-    if columns := charts.step_chart(steps, has_comm=has_comm):
+    if columns := charts.step_chart(steps, has_comm=has_comm, names=run.rank_names):
         all_ranks = " on its slowest rank; dots are the ranks, the line their median" if n_ranks > 1 else ""
         one = "the slowest of some consecutive steps" if columns.caption else "a step"
         shaded = " Shaded: not in the figures." if any(row["mark"] for row in steps) else ""
@@ -295,10 +296,13 @@ def _timeline(run: Run, first: list[int], listed: Sequence[int]) -> Iterator[Blo
 def _choice(run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: Sequence[int]) -> Choice:
     step = data["step"]
     data["collectives"] = charts.collective_facts(run.collectives(), step)
+    data |= charts.names_in_data(run.rank_names)
     texts = [] if run.is_capture else [f"Step {step}: {what}{' of those' * (what != _ONLY)} in the figures."]
     if stretch := data["stretch"]:
         length = ms_text(stretch["end"] - stretch["start"])
-        which, on = ("slowest ", f" on rank {stretch['rank']}") if data["n_ranks"] > 1 else ("", "")
+        which, on = (
+            ("slowest ", f" on rank {run.rank_names.name(stretch['rank'])}") if data["n_ranks"] > 1 else ("", "")
+        )
         texts.append(f"Dashed: where the {which}rank is longest without compute: {length}{on}.")
     drawn = bars.filter(pc.field("lane") == "phase")["name"].to_pylist()
     ran = run.phases().filter((pc.field("step") == step) & (pc.field("device_ns") > 0))["phase"].to_pylist()
@@ -307,7 +311,9 @@ def _choice(run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: S
             f"No bar for {few(outside, len(LOOP))}: what this step launched in it ran on the device before the step began or after it "
             "ended there. Times of it under Phases are of what ran during this step, launched in the step before or after."
         )
-    return Choice(step, what, texts, timeline_table(bars, run.steps(), listed, is_capture=run.is_capture))
+    return Choice(
+        step, what, texts, timeline_table(bars, run.steps(), listed, is_capture=run.is_capture, names=run.rank_names)
+    )
 
 
 def _other_steps(run: Run, data: Mapping[str, Any], first: list[int]) -> list[tuple[str, dict[str, Any], pa.Table]]:
@@ -330,7 +336,9 @@ def _other_steps(run: Run, data: Mapping[str, Any], first: list[int]) -> list[tu
     return steps
 
 
-def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) -> Table | None:
+def straggler_table(
+    stragglers: pa.Table, rank_summary: pa.Table, n_steps: int, names: RankNames | None = None
+) -> Table | None:
     """Return how the others waited for each rank, the latest first; None for one rank, or where nothing was matched."""
     rows = sorted(stragglers.to_pylist(), key=lambda row: (-(row["lateness_ns"] or 0), row["rank"]))
     if len(rows) < 2 or not n_steps or all(row["lateness_ns"] is None for row in rows):  # noqa: PLR2004 - two ranks
@@ -340,8 +348,9 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
     def per_step(name: str) -> Callable[[Mapping[str, Any]], float | None]:
         return lambda row: None if row[name] is None else row[name] / n_steps
 
+    names = names or RankNames()
     fields = [
-        Field("rank", of("rank")),
+        Field("rank", lambda row: names.name(row["rank"])),
         Field("median step", lambda row: ms_text(times.get(row["rank"])), hint="of the rank's windows"),
         barred(rows, "late", per_step("lateness_ns"), "accent", "the longest that all others waited for one rank, of each step, for the rank that made it"),
         Field("wait caused", lambda row: ms_text(per_step("wait_caused_ns")(row)), hint="how much later it came than the last other, summed over collectives"),
@@ -397,12 +406,15 @@ def nccl_rows(nccl: NcclFacts) -> list[tuple[str, str]]:
 def provenance(run: Run) -> list[tuple[str, str]]:
     """Return what identifies the run and its capture, as pairs."""
     header, world = run.header, run.header.world_size
+    ranks = f"{header.n_ranks}" + (f" of {world}" if world is not None else "")
+    if header.has_shared_processes:
+        ranks = words.ranks_text(header)
     steps = "none: a capture" if run.is_capture else ", ".join(words.sources(run)) or "none marked"
     return [
         ("run id", header.run_id),
         ("label", header.label),
         ("captured", header.captured_at_utc or absent),
-        ("ranks read, with GPU activity", f"{header.n_ranks}" + (f" of {world}" if world is not None else "")),
+        ("ranks read, with GPU activity", ranks),
         ("GPU", ", ".join(header.gpu_names) or absent),
         ("hosts", few(header.hosts, _LISTED) or absent),
         ("Nsight Systems", ", ".join(header.nsys_versions) or absent),
@@ -413,13 +425,18 @@ def provenance(run: Run) -> list[tuple[str, str]]:
     ]
 
 
+def _devices_of(run: Run, row: Mapping[str, Any]) -> str:
+    """Return the device of a rank whose process has others too, else all devices of its process."""
+    return str(row["device_id"] if row["rank"] in run.rank_names.names else row["device_ids"])
+
+
 def report_table(run: Run, listed: Sequence[int]) -> Table:
     """Return of ranks that are `listed` which report and process each rank is, and how well its clock fits the others'."""
     fields = [
-        Field("rank", of("rank")),
+        Field("rank", lambda row: run.rank_names.name(row["rank"])),
         Field("report", of("report"), "name"),
         Field("pid", of("pid")),
-        Field("device", of("device_ids"), hint="CUDA ordinal inside the process"),
+        Field("device", lambda row: _devices_of(run, row), hint="CUDA ordinal inside the process"),
         Field("GPU", of("gpu_name"), "text"),
         Field("host", of("host"), "text"),
         Field("rank known by", of("rank_source"), "text"),

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.report.blocks import Field, Table, of, table_of
+from nsyspipe.report.blocks import Field, Table, table_of
 from nsyspipe.report.run import LOOP, table_note
 from nsyspipe.report.units import absent, in_one_unit, ms_text
+from nsyspipe.run.rank_names import RankNames
 
 _LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")  # of a rank, from top to bottom
 _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be communication
@@ -120,7 +121,12 @@ def lane_legend(ranks: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -
 
 
 def timeline_table(
-    timeline: pa.Table, steps: pa.Table, listed: Sequence[int] | None = None, *, is_capture: bool = False
+    timeline: pa.Table,
+    steps: pa.Table,
+    listed: Sequence[int] | None = None,
+    *,
+    is_capture: bool = False,
+    names: RankNames | None = None,
 ) -> Table:
     """Return per rank, of many those `listed`, when its window begins and ends, how long its lanes are busy, and when its phases run.
 
@@ -146,8 +152,9 @@ def timeline_table(
         times = in_one_unit([ms_text(time - origin) for time in spans.get((row["rank"], name), ())])
         return " \N{EN DASH} ".join(times) or absent
 
+    names = names or RankNames()
     fields = [
-        Field("rank", of("rank")),
+        Field("rank", lambda row: names.name(row["rank"])),
         Field(f"{whole}, from and to", partial(span, whole)),
         *(Field(heading, partial(lane_time, lane, known)) for heading, lane, known in lanes),
         *(Field(f"{phase}, from and to", partial(span, phase)) for phase in LOOP if phase in ran),

@@ -22,7 +22,7 @@ nsyspipe.builders.collectives = (data, palette, { figure }) => {
   const tip = (at) => {
     const waits = data.longest[at];
     const rows = [nsyspipe.timeRow("longest duration", data.duration[at]), nsyspipe.timeRow("transfer", data.transfer[at], palette.transfer)];
-    for (const [rank, ns] of waits) rows.push(nsyspipe.timeRow(`rank ${rank} waits`, ns, palette.waiting));
+    for (const [rank, ns] of waits) rows.push(nsyspipe.timeRow(`${nsyspipe.rankName(data, rank)} waits`, ns, palette.waiting));
     const more = data.n_waits[at] - waits.length;
     if (more) rows.push({ label: "shorter waits", value: `${more} ranks` });
     if (!waits.length) rows.push({ label: "wait", value: "not known" });

@@ -41,6 +41,9 @@ nsyspipe.valueAxis = (palette, more = {}) => ({
 /** How many ticks have room, so that none has to be left out and all stay evenly apart: three at least. */
 nsyspipe.ticks = (room) => ({ splitNumber: Math.max(3, Math.min(8, Math.floor(room / 90))) });
 
+/** What a rank is called in words: by number, and by process and GPU where its process has several ranks. */
+nsyspipe.rankName = (data, rank) => `rank ${data.rank_names?.[rank] ?? rank}`;
+
 /** An axis of categories: ranks, steps, collectives. */
 nsyspipe.categoryAxis = (palette, names, more = {}) => ({
   type: "category",

@@ -45,7 +45,7 @@ nsyspipe.builders["step-bars"] = (data, palette, { width }) => {
     const mean = (sum) => (sum === null ? null : sum / n);
     const rows = kinds.map(([name, words]) => nsyspipe.timeRow(words, mean(one.parts[name] ?? null), palette[name]));
     return nsyspipe.tooltip({
-      title: `rank ${one.rank}: ${nsyspipe.ms(mean(one.wall))}${n > 1 ? `, mean of ${n} steps` : ""}`,
+      title: `${nsyspipe.rankName(data, one.rank)}: ${nsyspipe.ms(mean(one.wall))}${n > 1 ? `, mean of ${n} steps` : ""}`,
       rows: [
         ...rows,
         nsyspipe.timeRow(data.whole, mean(one.wall)),

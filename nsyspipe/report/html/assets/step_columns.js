@@ -67,9 +67,9 @@ nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
     rows.push(nsyspipe.timeRow("step time", data.wall_ns[at]));
     if (hasRanks) {
       rows.push(nsyspipe.timeRow("median of ranks", data.median_wall_ns[at], palette.ink));
-      rows.push(nsyspipe.timeRow(`fastest, rank ${data.fastest_rank[at]}`, data.fastest_wall_ns[at]));
+      rows.push(nsyspipe.timeRow(`fastest, ${nsyspipe.rankName(data, data.fastest_rank[at])}`, data.fastest_wall_ns[at]));
     }
-    const slowest = hasRanks ? `, slowest rank ${data.rank[at]}` : "";
+    const slowest = hasRanks ? `, slowest ${nsyspipe.rankName(data, data.rank[at])}` : "";
     const mark = data.mark[at] ? `, not in the figures: ${data.mark[at]}` : "";
     return nsyspipe.tooltip({ title: `step ${data.step[at]}${slowest}${mark}`, rows });
   };

@@ -26,7 +26,7 @@ nsyspipe.builders.timeline = (() => {
     if (busy !== end - start) found.push(nsyspipe.timeRow("of it busy", busy));
     if (seriesName === "phase") found.push({ label: "operations", value: String(n) });
     if (seriesName === "comm") found.push(...communication(data, bars, index, seq, palette));
-    return nsyspipe.tooltip({ title: `rank ${rank.rank}: ${WORDS[seriesName]}`, name, rows: found });
+    return nsyspipe.tooltip({ title: `${nsyspipe.rankName(data, rank.rank)}: ${WORDS[seriesName]}`, name, rows: found });
   };
 
   /** Of a communication bar: which collective, how long its operations wait and run beside no compute; nothing unknown. */
@@ -36,7 +36,7 @@ nsyspipe.builders.timeline = (() => {
     if (seq >= 0) rows.push({ label: "place in the step", value: String(seq) });
     if (bytes !== null) rows.push({ label: "message", value: nsyspipe.bytes(bytes) });
     if (speed !== null) rows.push({ label: "bus bandwidth", value: nsyspipe.bandwidth(speed) });
-    if (last !== null) rows.push({ label: "last to arrive", value: `rank ${last}` });
+    if (last !== null) rows.push({ label: "last to arrive", value: nsyspipe.rankName(data, last) });
     if (bars.wait) rows.push(nsyspipe.timeRow("waiting", bars.wait[index], palette.waiting));
     if (bars.exposed) rows.push(nsyspipe.timeRow("exposed", bars.exposed[index], palette.exposed));
     return rows;
