@@ -18,7 +18,7 @@ from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
 from nsyspipe.model import canonical
-from nsyspipe.model.names import LIKE_COMMUNICATION, PHASE_PATTERNS, is_part_of_step, is_step_name, kernel_label
+from nsyspipe.model.names import LIKE_COMMUNICATION, PHASE_PATTERNS, PHASES, is_part_of_step, is_step_name, kernel_label
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import MORE_STEPS, Problem, problem
 from nsyspipe.model.table import Int64
@@ -50,6 +50,7 @@ class ReportDigest:
     hosts: tuple[HostDigest, ...]  # in a report without device activity the processes with ranges of their own
     family: str | None  # of the steps that windows rest on, or the hosts' steps; None: the capture is one window
     families: tuple[tuple[str, int], ...]  # that no step pattern names, and their number of ranges, most time first
+    phase_families: tuple[tuple[str, str, int], ...]  # those named like a phase: family, phase, number of ranges
     n_named_steps: int | None  # ranges that the step pattern matches; None without one
     # What a second reading must not decide anew: where kernels' names come from, and when ranges never closed end
     name_column: str | None
@@ -68,9 +69,14 @@ class ReportDigest:
         return [host for host in self.hosts if host.members.num_rows]
 
 
+def texts_of(ranges: pa.Table) -> pa.StringArray:
+    """Return the different texts of `canonical.RANGES`, as families count them."""
+    return ranges["text"].combine_chunks().dictionary if ranges.num_rows else pa.array([], pa.string())
+
+
 def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, TextFamilies]:
     """Return the families of ranges' texts by their normalised form, and those that steps are looked for among."""
-    texts = ranges["text"].combine_chunks().dictionary if ranges.num_rows else pa.array([], pa.string())
+    texts = texts_of(ranges)
     named = TextFamilies.by_text(texts)
     return named, TextFamilies.by_option(texts, reading.step) if reading.step else named
 
@@ -84,7 +90,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     if reading.step and ranges.num_rows:
         is_step = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()] == 0
         others, n_named = ranges.filter(pa.array(~is_step)), int(np.count_nonzero(is_step))
-    codes = phase_codes(named, reading.phases)
+    codes = phase_codes(named, reading.phases, texts_of(ranges))
     operations = operations_by_process(capture.operations.kernels, capture.operations.copies, capture.calls.all)
     without = replace(capture.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty())
     capture = replace(capture, operations=without)  # which hold most of its memory
@@ -101,7 +107,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     capture = replace(capture, calls=replace(capture.calls, all=None))  # most of what is left
     release_memory()
     shares = zip(events, steps, between, strict=True)
-    digested = [digest_process(*share, capture, codes, is_one_window=family is None) for share in shares]
+    digested = [digest_process(*share, capture, is_one_window=family is None) for share in shares]
     longest = largest_families(others, named, _MOST_FAMILIES)
     sizes = capture.payloads.comm_sizes.select(["comm_id", "n_ranks"]).to_pydict().values()
     unmatched, gap = [*_unmatched(reading, codes, longest, capture.operations)], capture.payloads.size_gap
@@ -119,6 +125,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         hosts=digest_hosts(hosts, families, codes, family, capture.ranges.open_end_ns),
         family=family,
         families=longest,
+        phase_families=_phase_families(others, named, codes),
         n_named_steps=n_named,
         name_column=capture.operations.name_column,
         open_end_ns=capture.ranges.open_end_ns,
@@ -130,6 +137,18 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
         problems=(*capture.problems, *unmatched, *of_processes),
     )
+
+
+def _phase_families(ranges: pa.Table, families: TextFamilies, codes: Int64) -> tuple[tuple[str, str, int], ...]:
+    """Return each family with each phase that texts of it are named like, and the number of those ranges."""
+    if not ranges.num_rows:
+        return ()
+    place = ranges["text"].combine_chunks().indices.to_numpy()
+    n_ranges = np.bincount(place[~ranges["is_library"].to_numpy()], minlength=codes.size)
+    counts: Counter[tuple[str, str]] = Counter()
+    for place in np.flatnonzero((codes >= 0) & (n_ranges > 0)).tolist():
+        counts[families.names[families.of_text[place]], PHASES[codes[place]]] += int(n_ranges[place])
+    return tuple((name, phase, n) for (name, phase), n in counts.items())
 
 
 def _unmatched(

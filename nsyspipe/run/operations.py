@@ -21,7 +21,7 @@ from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader.operations import Wanted, read_again
 from nsyspipe.run.assemble import RunTables
 from nsyspipe.run.collectives import places_in_steps
-from nsyspipe.run.gather import Rank, text_families
+from nsyspipe.run.gather import Rank, text_families, texts_of
 from nsyspipe.run.process import ProcessDigest
 from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, size_of, telling_shortage
 
@@ -44,7 +44,7 @@ def report_operations(task: ReportTask) -> list[OfRank]:
     names, tables = read_again(task.path, task.reading.comm_kernel, task.wanted)
     *_, all_ranges, _ = tables
     named, families = text_families(all_ranges, task.reading)
-    codes = phase_codes(named, task.reading.phases)
+    codes = phase_codes(named, task.reading.phases, texts_of(all_ranges))
     processes = sorted(rank.process_id for rank in task.ranks)
     parts = [[None] * len(processes) if table is None else by_process(table, processes) for table in tables]
     results = []
@@ -53,7 +53,7 @@ def report_operations(task: ReportTask) -> list[OfRank]:
         times = launch_times(launches, kernels, memcpys, memsets)
         operations = device_operations(kernels, memcpys, memsets, times, names)
         members = _members(rank, ranges, families, task.family)
-        phases = phase_ranges(ranges, codes, members)
+        phases = phase_ranges(ranges, codes, members, rank.others)
         if rank.backward is not None:
             phases["backward"] = rank.backward
         events = event_table(task.path, rank, operations, phases, members)
@@ -169,6 +169,7 @@ def _rank_steps(
         ends=ends,
         numbers=rank.steps,
         backward=process.backward,
+        others=process.others,
         windows=windows,
         is_chosen=_between(rank.steps[: starts.size], steps),
         span=span,
@@ -199,7 +200,7 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
         span=(min(firsts), max(lasts)) if spans else None,
         steps=(starts, ends),
         host_span=_hull(starts, ends, chosen) if chosen.any() else None,
-        threads=tuple(sorted({one.thread_id for one in steps if one.starts.size})),
+        threads=tuple(sorted({thread for one in steps if one.starts.size for thread in one.threads})),
         name_column=report.name_column,
         open_end_ns=report.open_end_ns,
         zones=report.zones,
