@@ -31,6 +31,9 @@ _TWICE, _DIFFERENT, _ACTIVE = "the same report twice", "{}: reports of different
 _Identity: TypeAlias = tuple[ReportDigest, object, object, str]
 _ENVIRONMENT = "env:"
 _SHOWN_NAMES, _LONG = 8, 60
+_MOST_RANKS = 100_000  # more than any job has: a larger number in a name is a process ID, a job's or a date
+# A shell or torchrun gets its process ID just before the program that it starts; lower ones, as in containers, say nothing.
+_LEAST_STARTER_PID, _MOST_APART_FROM_STARTER = 300, 16
 
 
 def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> None:
@@ -228,7 +231,29 @@ def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, lis
     comm_ranks = [rank.report.comm_ranks.get(rank.process.process_id) for rank in ranks]
     yield "nccl_payload", [comm[0] if comm else None for comm in comm_ranks]
     yield "nvtx_mpi", [rank.report.mpi_ranks.get(rank.process.process_id) for rank in ranks]
-    yield "file_name", [stem_rank(rank.report.path) if rank.is_alone else None for rank in ranks]
+    yield "file_name", _numbers_of_names(ranks)
+
+
+def _numbers_of_names(ranks: Ranks) -> list[int | None]:
+    """Return the number that ends each report's name; of none where these are process IDs, or no rank can have one of them."""
+    numbers = [stem_rank(rank.report.path) if rank.is_alone else None for rank in ranks]
+    named = [(rank, number) for rank, number in zip(ranks, numbers, strict=True) if number is not None]
+    are_process_ids = all(_may_be_process_id(number, rank.process.pid) for rank, number in named)
+    if are_process_ids or not all(_may_be_rank(number, rank.report) for rank, number in named):
+        return [None] * len(numbers)
+    return numbers
+
+
+def _may_be_process_id(number: int, pid: int) -> bool:
+    """Tell whether a report may be named by its process (nsys's ``%p``), or by the program that started it just before."""
+    is_starter = number >= _LEAST_STARTER_PID and 0 < pid - number <= _MOST_APART_FROM_STARTER
+    return number == pid or is_starter
+
+
+def _may_be_rank(number: int, report: ReportDigest) -> bool:
+    """Tell whether a rank may have such a number: lower than the world's size, where that is known, and no date."""
+    size = told_world_size([report])
+    return number < (_MOST_RANKS if size is None else size)
 
 
 def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | None:
