@@ -1,5 +1,7 @@
 """The work on one report, which any executor can run, and all reports on one step family, for which some are redone."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 from collections import Counter
@@ -28,6 +30,7 @@ from nsyspipe.reader.operations import Operations
 from nsyspipe.reader.report import Zones
 from nsyspipe.reader.sidecar import FoundSidecars
 from nsyspipe.reader.tables import release_memory
+from nsyspipe.run.captures import candidates_of, capture_numbers, captures_of_processes, joined_ranks
 from nsyspipe.run.process import HostDigest, ProcessDigest, ProcessSteps, digest_process, process_events
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
@@ -200,13 +203,33 @@ def gather(
         digests, family, why = _agreed(digest_all, digests, reading, sidecars.family)
     is_aligned = True
     if family == REPETITION:
-        # Units that are the same step of several ranks get the same number.
-        units = [(rank.process.comm, rank.process.members, rank.shift_ns) for rank in place(digests)]
-        numbers, is_aligned = aligned_numbers(units)
-        own = map(lambda unit, number: unit[1].set_column(0, "number", pa.array(number)), units, numbers)
-        renumbered = [[replace(process, members=next(own)) for process in digest.processes] for digest in digests]
-        digests = [replace(one, processes=tuple(new)) for one, new in zip(digests, renumbered, strict=True)]
+        digests, is_aligned = _with_numbered_units(digests)
     return Gathered(with_sidecar_facts(digests, sidecars), sidecars, family, why, is_aligned)
+
+
+def _with_numbered_units(digests: Sequence[ReportDigest]) -> tuple[list[ReportDigest], bool]:
+    """Give units that are the same step of several ranks the same number, and tell whether that is sure."""
+    parts = place(digests)
+    groups = captures_of_processes(parts, is_one_job=False)
+    captures = capture_numbers(groups) if len(groups) < len(parts) else {}
+    of_captures: dict[int, list[int]] = {}
+    for at, part in enumerate(parts):
+        of_captures.setdefault(captures.get(part.argument, 0), []).append(at)
+    numbers: dict[int, Int64] = {}
+    n_before, is_aligned = 0, True
+    for _, own in sorted(of_captures.items()):
+        units = [(parts[at].process.comm, parts[at].process.members, parts[at].shift_ns) for at in own]
+        of_units, is_sure = aligned_numbers(units)
+        lowest = min((int(one.min()) for one in of_units if one.size), default=0)
+        highest = max((int(one.max()) for one in of_units if one.size), default=0)
+        later = n_before - lowest if n_before else 0  # behind those of the capture before
+        numbers |= {at: one + later for at, one in zip(own, of_units, strict=True)}
+        n_before, is_aligned = highest + later + 1, is_aligned and is_sure
+    members = iter(
+        [part.process.members.set_column(0, "number", pa.array(numbers[at])) for at, part in enumerate(parts)]
+    )
+    renumbered = [[replace(process, members=next(members)) for process in digest.processes] for digest in digests]
+    return [replace(one, processes=tuple(own)) for one, own in zip(digests, renumbered, strict=True)], is_aligned
 
 
 def _agreed(
@@ -237,8 +260,9 @@ def _agreed(
 
 
 def _chosen(digests: Sequence[ReportDigest]) -> str | None:
-    ranks = place(digests)
-    return choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
+    groups = captures_of_processes(place(digests), is_one_job=False)
+    families = [candidates_of([part.process for part in group]) for group in groups]
+    return choose(families, [group[0].shift_ns for group in groups])
 
 
 def _why_none(digests: Sequence[ReportDigest]) -> str:
@@ -313,6 +337,12 @@ class Rank(Generic[P]):
     is_alone: bool = True  # whether its report holds no other rank
     number: int = -1  # its rank, once ranks are numbered
     steps: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # then also the number of each of its members
+    captures: tuple[Rank[P], ...] = ()  # of a process that was captured several times, each of them, in order of time
+
+    @property
+    def parts(self) -> tuple[Rank[P], ...]:
+        """What is in one report each: its captures, or itself."""
+        return self.captures or (self,)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -336,7 +366,7 @@ def place_hosts(digests: Sequence[ReportDigest]) -> list[Rank[HostDigest]]:
 
 def ranks_or_hosts(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]] | list[Rank[HostDigest]]:
     """List what is numbered, in order of argument: the ranks, in a run without any the processes with steps."""
-    return place(digests) or place_hosts(digests)
+    return joined_ranks(place(digests), is_one_job=False) or place_hosts(digests)
 
 
 def _placed(digests: Sequence[ReportDigest], processes: Sequence[Sequence[P]]) -> list[Rank[P]]:

@@ -1,7 +1,8 @@
 """The operations of a run one by one, in a second reading: what to read of each report, who reads it, in order of rank."""
 
 import contextlib
-from collections import deque
+import itertools
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -93,28 +94,47 @@ def run_operations(
     of_reports: dict[int, list[tuple[Rank[ProcessDigest], RankSteps]]] = {}
     for rank, own in tables.across.by_rank():
         if ranks is None or rank.number in ranks:
-            times = rows.start_ns[own], rows.end_ns[own]
-            of_reports.setdefault(rank.argument, []).append((rank, _rank_steps(rank, times, seqs[own], steps)))
+            for part, of_part in _parts(rank, rows.start_ns[own]):
+                times = rows.start_ns[own][of_part], rows.end_ns[own][of_part]
+                asked = _rank_steps(part, times, seqs[own][of_part], steps)
+                of_reports.setdefault(part.argument, []).append((part, asked))
     return _in_order([_task(of_report, reading) for of_report in of_reports.values()], jobs, executor)
+
+
+def _parts(rank: Rank[ProcessDigest], starts: Int64) -> Iterator[tuple[Rank[ProcessDigest], slice]]:
+    """Yield each capture of a rank with which of its communication operations, of which these are the starts, are in it."""
+    edges = np.searchsorted(starts, [part.span[0] for part in rank.parts[1:]]).tolist()
+    return zip(rank.parts, itertools.starmap(slice, itertools.pairwise([0, *edges, starts.size])), strict=True)
 
 
 def _in_order(tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None) -> Iterator[OfRank]:
     """Run the tasks, few ahead of the one that is waited for, and yield what they return in order of rank."""
-    ready: dict[int, OfRank] = {}
+    ready: dict[int, list[OfRank]] = {}  # of each capture
+    n_captures = Counter(rank.rank for task in tasks for rank in task.ranks)
     waiting: deque[Future[list[OfRank]]] = deque()
     left = iter(tasks)
     with _running(tasks, jobs, executor) as (running, n_ahead), telling_shortage():
         try:
-            for number in sorted(rank.rank for task in tasks for rank in task.ranks):
-                while number not in ready:
+            for number in sorted(n_captures):
+                while len(ready.get(number, ())) < n_captures[number]:
                     while len(waiting) < n_ahead and (task := next(left, None)):
                         task = replace(task, path=place_for(running, task.path))
                         waiting.append(running.submit(report_operations, task))
-                    ready |= {result[0]: result for result in waiting.popleft().result()}
-                yield ready.pop(number)
+                    for result in waiting.popleft().result():
+                        ready.setdefault(result[0], []).append(result)
+                yield _joined_captures(ready.pop(number))
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def _joined_captures(captures: Sequence[OfRank]) -> OfRank:
+    """Return what a rank did in all of its captures, which come in order of time."""
+    if len(captures) == 1:
+        return captures[0]
+    (number, *_), *_ = captures
+    events, ranges = (pa.concat_tables([one[at] for one in captures]).unify_dictionaries() for at in (1, 2))
+    return number, events, ranges
 
 
 @contextlib.contextmanager
