@@ -13,7 +13,7 @@ from nsyspipe.analysis.attribution import NEVER, UNKNOWN, filled
 from nsyspipe.analysis.collectives import NO_MEMBER, members_holding
 from nsyspipe.analysis.devices import RankDevice
 from nsyspipe.analysis.kernels import kernel_labels
-from nsyspipe.analysis.phases import PhaseRanges, launched_in, phases_of_launches
+from nsyspipe.analysis.phases import LaunchingThreads, PhaseRanges, launched_in, phases_of_launches
 from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.errors import DamagedReportError
 from nsyspipe.model import schema
@@ -124,6 +124,7 @@ class RankSteps:
     ends: Int64
     numbers: Int64
     backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
+    others: LaunchingThreads  # the threads besides that of the steps whose ranges are phases too
     windows: Windows  # their windows on the device
     is_chosen: Flags  # by step range: whether its ranges are asked for
     span: tuple[int, int] | None  # device time ``[first, last)`` whose operations are asked for; None asks for all
@@ -131,6 +132,11 @@ class RankSteps:
     comm_starts: Int64
     comm_ends: Int64
     seqs: Int64
+
+    @property
+    def threads(self) -> list[int]:
+        """The threads whose ranges are steps or phases."""
+        return [self.thread_id, *np.unique(self.others.thread_id).tolist()]
 
 
 def event_table(

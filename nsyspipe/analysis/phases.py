@@ -17,7 +17,7 @@ from nsyspipe.analysis.breakdown import DeviceTime, exposed_comm
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, holders, nonempty, sums_of, union, union_of
 from nsyspipe.analysis.steps import Members, TextFamilies
 from nsyspipe.model.canonical import DTOD_KIND
-from nsyspipe.model.names import PHASES, phase_of
+from nsyspipe.model.names import PHASE_PATTERNS, PHASES, phase_of
 from nsyspipe.model.table import Flags, Int64
 
 NO_WINDOW, NO_PHASE = np.int64(-1), -1
@@ -131,28 +131,92 @@ def _longest_of_each(intervals: IntervalSet, parts: IntervalSet) -> IntervalSet:
     return parts[order[np.flatnonzero(np.diff(owner[order], prepend=-1))]]
 
 
-def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]]) -> Int64:
-    """Return the phase of each text, as an index into `names.PHASES`; -1 for none."""
+def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]], texts: pa.StringArray) -> Int64:
+    """Return the phase of each of the families' texts, as an index into `names.PHASES`; -1 for none.
+
+    It is that of the normalised text. A user's own pattern may name digits, which are not in that: it sees the texts too.
+    """
     named = [phase_of(name, patterns) for name in families.names]
-    codes = [PHASES.index(phase) if phase else NO_PHASE for phase in named]
-    return np.array([*codes, NO_PHASE])[families.of_text]  # no family is -1, the last
+    of_families = [PHASES.index(phase) if phase else NO_PHASE for phase in named]
+    codes = np.array([*of_families, NO_PHASE])[families.of_text]  # no family is -1, the last
+    for code, phase in enumerate(PHASES):
+        if patterns[phase].pattern == PHASE_PATTERNS[phase]:
+            continue
+        is_later = (codes == NO_PHASE) | (codes > code)  # the first phase of a text counts
+        for place in np.flatnonzero(is_later).tolist():
+            if patterns[phase].search(texts[place].as_py() or ""):
+                codes[place] = code
+    return codes
 
 
-def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, PhaseRanges]:
+@dataclass(frozen=True)
+class LaunchingThreads:
+    """The threads, other than that of the steps, which launch kernels of a step: mostly autograd's. A pair per row."""
+
+    member: Int64  # index of the step range
+    thread_id: Int64
+
+    def has(self, member: Int64, thread_id: Int64) -> Flags:
+        """Tell of each pair whether that thread launches kernels of that step."""
+        threads, number = np.unique(np.concatenate((self.thread_id, thread_id)), return_inverse=True)
+        pair = np.concatenate((self.member, member)) * threads.size + number
+        return np.isin(pair[self.member.size :], pair[: self.member.size])
+
+
+NO_OTHER_THREADS = LaunchingThreads(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def has_phases_elsewhere(ranges: pa.Table, codes: Int64, members: Members) -> bool:
+    """Tell whether ranges of another thread than that of the steps are named like a phase."""
+    code = codes[ranges["text"].combine_chunks().indices.to_numpy()]
+    return bool(((code != NO_PHASE) & (ranges["thread_id"].to_numpy() != members.thread_id)).any())
+
+
+def launching_threads(members: Members, launches: Int64, threads: Int64) -> LaunchingThreads:
+    """Return which other threads launch kernels of which step, of the host start and the thread of each kernel's launch."""
+    member = holders(members.starts, members.ends, launches)
+    is_other = (member >= 0) & (threads != members.thread_id)
+    pairs = np.unique(np.stack((member[is_other], threads[is_other])), axis=1)
+    return LaunchingThreads(pairs[0], pairs[1])
+
+
+def backward_passes(backward: PhaseRanges, members: Members, launches: Int64, threads: Int64) -> PhaseRanges:
+    """Join ranges of a step's backward pass, one per layer, between which the thread of the steps launches nothing."""
+    if not backward.starts.size:
+        return backward
+    own = np.sort(launches[threads == members.thread_id])
+    begun = np.searchsorted(own, backward.starts[1:]) > np.searchsorted(own, backward.ends[:-1])
+    first = np.append(True, begun | (backward.member[1:] != backward.member[:-1]))
+    firsts = np.flatnonzero(first)
+    return PhaseRanges(backward.member[firsts], backward.starts[firsts], np.maximum.reduceat(backward.ends, firsts))
+
+
+def phase_ranges(
+    ranges: pa.Table, codes: Int64, members: Members, others: LaunchingThreads = NO_OTHER_THREADS
+) -> dict[str, PhaseRanges]:
     """Find the phase ranges of one rank, by phase in `names.PHASES` order; every phase has an entry, maybe empty.
 
-    They lie inside a step range, on its thread. A range without a phase, or one that contains a range of another phase (a
-    ``train_batch`` around everything), is transparent; of nested ranges of one phase the outermost counts.
+    They lie inside a step range, on its thread or on one of the `others` that launch its kernels. A range without a phase, or
+    one that contains a range of another phase on its thread (a ``train_batch`` around everything), is transparent; of nested
+    ranges of one phase the outermost counts.
     """
     code = codes[ranges["text"].combine_chunks().indices.to_numpy()]
-    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    starts, ends, thread_id = (ranges[name].to_numpy() for name in ("start_ns", "end_ns", "thread_id"))
     member = np.searchsorted(members.starts, starts, side="right") - 1
-    eligible = (code != NO_PHASE) & (member >= 0) & (ranges["thread_id"].to_numpy() == members.thread_id)
+    is_on_thread = thread_id == members.thread_id
+    if others.member.size:
+        is_on_thread |= others.has(member, thread_id)
+    eligible = (code != NO_PHASE) & (member >= 0) & is_on_thread
     eligible &= ~ranges["is_library"].to_numpy()
     eligible &= ends <= np.append(members.ends, 0)[member]
     eligible[members.rows] = False
     rows = np.flatnonzero(eligible)
-    rows = rows[~_contains_other(code[rows], starts[rows], ends[rows])]
+    is_transparent = np.zeros(rows.size, np.bool_)
+    for thread in np.unique(thread_id[rows]):
+        of_thread = thread_id[rows] == thread
+        own = rows[of_thread]
+        is_transparent[of_thread] = _contains_other(code[own], starts[own], ends[own])
+    rows = rows[~is_transparent]
     found = {}
     for index, phase in enumerate(PHASES):
         own = rows[code[rows] == index]

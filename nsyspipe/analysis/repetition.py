@@ -120,7 +120,7 @@ def launch_sequence(
     optimizers = [number for number, name in names.items() if is_optimizer(name)]
     keys = np.where(n_kernels > 1, UNKNOWN + n_kernels, name_ids[first]), np.where(n_kernels > 1, 0, grids[first])
     name, grid = (np.unique(key, return_inverse=True)[1].astype(np.int64) for key in keys)
-    threads = _threads_of(launch[first], calls)
+    threads = threads_of(launch[first], calls)
     products = [number for number, name in names.items() if is_matrix_product(name)]
     shape = None if (grids == UNKNOWN).any() else np.unique(name * n + grid, return_inverse=True)[1]
     updates = np.logical_or.reduceat(np.isin(name_ids, optimizers), first) if n else np.zeros(0, np.bool_)
@@ -140,7 +140,8 @@ def _before_forward(is_main: Flags, is_product: Flags) -> Flags | None:
     return may_begin
 
 
-def _threads_of(times: Int64, calls: pa.Table | None) -> Int64:
+def threads_of(times: Int64, calls: pa.Table | None) -> Int64:
+    """Return the thread that was in the call which began at each time; without `canonical.HOST_CALLS` one for all."""
     if calls is None or not calls.num_rows:
         return np.zeros(times.size, np.int64)
     starts = calls["start_ns"].to_numpy()

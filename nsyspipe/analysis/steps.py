@@ -12,7 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, ProcessOperations
-from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, least_of, outermost, sums_of
+from nsyspipe.analysis.intervals import (
+    IntervalSet,
+    Slices,
+    grouped_lengths,
+    least_of,
+    outermost,
+    places_in_runs,
+    sums_of,
+)
 from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, grouped, holds_steps, is_operator, is_part_of_step
 from nsyspipe.model.table import Flags, Int64
@@ -239,11 +247,11 @@ class Windows:
         return Slices.within(times, self.starts, self.ends)
 
 
-def step_numbers(in_texts: Sequence[pa.ChunkedArray]) -> list[Int64]:
-    """Return each rank's step numbers by member: the text's one integer if that works on every rank, else order."""
+def step_numbers(in_texts: Sequence[pa.ChunkedArray], ordinals: Sequence[Int64]) -> list[Int64]:
+    """Return each rank's step numbers by member: the text's one integer if that works on every rank, else the ordinals."""
     if all(not one.null_count and len(pc.unique(one)) == len(one) for one in in_texts):
         return [one.to_numpy() for one in in_texts]
-    return [np.arange(len(one)) for one in in_texts]
+    return list(ordinals)
 
 
 def capture_window(operations: ProcessOperations) -> Windows:
@@ -290,11 +298,20 @@ class Selection:
     is_fallback: bool  # true when no step is complete on every rank, so that cut-off steps are used
 
 
-def select_steps(step: Int64, starts: Int64, is_complete: Flags, n_ranks: int, skip_first: int | None) -> Selection:
+def select_steps(
+    step: Int64,
+    starts: Int64,
+    is_complete: Flags,
+    n_ranks: int,
+    skip_first: int | None,
+    *,
+    capture: Int64 | None = None,
+) -> Selection:
     """Choose the steps that are complete on every rank, less the skipped; if none is, all that every rank has, none skipped.
 
-    One value per (rank, step) with a window. `skip_first` is how many complete steps to drop at the start (`OptionError`
-    if none is left); None drops the first, which holds the ranks' different profiler starts, if another remains.
+    One value per (rank, step) with a window; `capture` is its number where processes were captured several times.
+    `skip_first` is how many complete steps to drop at the start of each capture (`OptionError` if none is left); None drops
+    the first of each, which holds the ranks' different profiler starts, if any other remains.
     """
     numbers, index = np.unique(step, return_inverse=True)
     order = np.lexsort((numbers, least_of(index, starts, numbers.size)))
@@ -302,12 +319,18 @@ def select_steps(step: Int64, starts: Int64, is_complete: Flags, n_ranks: int, s
     complete = numbers[order][np.bincount(index[is_complete], minlength=numbers.size)[order] == n_ranks]
     if not complete.size:
         return Selection(numbers[order][n_windows[order] == n_ranks], complete, is_fallback=True)
-    n_skipped = min(1, complete.size - 1) if skip_first is None else skip_first
-    if n_skipped >= complete.size:
-        fix = f"--skip-first {complete.size - 1}, or capture more steps"
-        why = f"leaves no step: {complete.size} are complete on every rank"
-        raise OptionError(f"--skip-first {n_skipped}", why, fix=fix)
-    return Selection(complete[n_skipped:], complete[:n_skipped], is_fallback=False)
+    place = np.arange(complete.size)
+    if capture is not None:
+        # A step is of one capture; complete steps are in order of time, and so are captures.
+        captures = least_of(index, capture, numbers.size)[np.searchsorted(numbers, complete)]
+        place = places_in_runs(captures)
+    n_most = int(place.max()) + 1  # complete steps of the capture that has most
+    n_skipped = min(1, n_most - 1) if skip_first is None else skip_first
+    if n_skipped >= n_most:
+        fix = f"--skip-first {n_most - 1}, or capture more steps"
+        where = "are complete on every rank" if complete.size == n_most else "of a capture are complete on every rank"
+        raise OptionError(f"--skip-first {n_skipped}", f"leaves no step: {n_most} {where}", fix=fix)
+    return Selection(complete[place >= n_skipped], complete[place < n_skipped], is_fallback=False)
 
 
 def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:

@@ -28,6 +28,8 @@ _GAP, _REGULAR_GAP = 4.0, 2.5  # between two levels, times the spread within; fe
 _LEAST_OF_A_LEVEL = 2
 MUCH_RATIO = 0.05  # A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %
 _LEAST_BETWEEN_NS = 10_000  # less is no loading
+# One step dominates a mean of at least so many if it alone adds such a share to it.
+_LEAST_TO_DOMINATE, _DOMINATING_SHARE = 3, 0.2
 
 
 def with_ratios(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> dict[str, pa.Array | pa.ChunkedArray]:
@@ -111,6 +113,30 @@ def phase_summary(phases: pa.Table) -> pa.Table:
         for row in sums_by(phases, ["phase"], schema.PHASE_TIMES)
     ]
     return schema.PHASE_SUMMARY.from_rows(rows)
+
+
+def is_dominated(times: Sequence[int]) -> bool:
+    """Tell whether one of three or more times alone makes a fifth of their mean, beyond what the second longest makes."""
+    if len(times) < _LEAST_TO_DOMINATE:
+        return False
+    *_, second, longest = sorted(times)
+    return longest - second > _DOMINATING_SHARE * sum(times)
+
+
+def host_medians(phases: pa.Table) -> dict[str, dict[int, float]]:
+    """Return, of the phases in which one step dominates a rank's mean, the median host time of each rank, ns.
+
+    `phases` are rows of `schema.PHASES` of the steps that count. One block of the host says nothing of the other steps.
+    """
+    times: dict[str, dict[int, list[int]]] = {}
+    for row in phases.select(["phase", "rank", "host_ns"]).to_pylist():
+        if row["host_ns"] is not None:
+            times.setdefault(row["phase"], {}).setdefault(row["rank"], []).append(row["host_ns"])
+    return {
+        phase: {rank: float(np.median(own)) for rank, own in of_ranks.items()}
+        for phase, of_ranks in times.items()
+        if any(is_dominated(own) for own in of_ranks.values())
+    }
 
 
 def _figures(sums: _Sums, n_rows: int | None) -> dict[str, float | None]:

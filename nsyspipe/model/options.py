@@ -136,7 +136,8 @@ def _parsed(text: str) -> dict[str, int]:
     ranks: dict[str, int] = {}
     for pair in filter(None, (pair.strip() for line in lines for pair in line.split(","))):
         names, _, numbers = (part.strip() for part in pair.rpartition("="))
-        named = _counted(names, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)") if "-" in numbers else [names]
+        counted = _counted(names, r"(.*)\[([0-9]{1,6})-([0-9]{1,6})\](.*)") if "-" in numbers else []
+        named = counted or [names]
         given = _counted(numbers, "()([0-9]{1,6})-([0-9]{1,6})()") or [numbers]
         if problem := _unpaired(names, numbers, len(named), len(given)):
             raise OptionError(f"--rank-map {pair}", problem, fix=RANK_MAP)
@@ -157,16 +158,20 @@ def _unpaired(names: str, numbers: str, n_names: int, n_numbers: int) -> str:
         first, last = map(int, text.split("-"))
         if last < first:
             return f"the range {text} ends before it begins"
-    counts = (f"{n} {word}{'s' * (n > 1)}" for n, word in ((n_names or 1, "report"), (n_numbers, "rank")))
+    counts = (f"{n} {word}{'s' * (n > 1)}" for n, word in ((n_names, "report"), (n_numbers, "rank")))
     return ", ".join(counts) * (n_names != n_numbers)
 
 
 def _counted(text: str, pattern: str) -> list[str]:
-    """Return a text once for each number of its range, as ``node[0-3]`` names four; nothing where it is no range."""
+    """Return a text once for each number of its range, as ``node[0-3]`` names four; nothing where it is no range.
+
+    As in a shell, numbers have the leading zeros of the first: ``node[08-10]`` names node08, node09 and node10.
+    """
     if not (found := re.fullmatch(pattern, text)):
         return []
     before, first, last, behind = found.groups()
-    return [f"{before}{number}{behind}" for number in range(int(first), int(last) + 1)]
+    n_digits = len(first) if first.startswith("0") else 1
+    return [f"{before}{number:0{n_digits}}{behind}" for number in range(int(first), int(last) + 1)]
 
 
 def check_whole(name: str, value: object, fix: str, least: int = 1) -> None:

@@ -294,7 +294,7 @@ RANKS = table(f"""ranks by rank: One row per rank: a process with device activit
     process_rank     id?     number of its process, which launchers and --rank-map give: the rank, unless processes of the run have several devices; null where the
         run was saved before there was this column <- as of the rank
     local_rank       id?     captured LOCAL_RANK <- META_DATA_CAPTURE
-    report           text    report that holds the rank <- file name
+    report           text    report that holds the rank; of a process that was captured several times all of them, comma separated <- file name
     pid              id      operating system's process id <- globalPid
     device_id        id?     the rank's device <- KERNEL.deviceId
     device_ids       text    all devices of the process, comma separated <- KERNEL.deviceId
@@ -307,9 +307,9 @@ RANKS = table(f"""ranks by rank: One row per rank: a process with device activit
     clock_shift_ns   ns      added to the report's own times to get aligned time: utcEpochNs - the run's lowest (0 where a report lacks it) - clock_offset <-
         TARGET_INFO_SESSION_START_TIME
     clock_offset_ns  ns?     the report's clock less the others': median over matched all_reduce, all_gather, reduce_scatter, all_to_all of (own end - median
-        end over ranks), of all its ranks; 0 unless above the error and at least 3; null where some never meet others <- KERNEL.end
+        end over ranks), of all its ranks; 0 unless above the error and at least 3; null where some never meet others; of several captures that of the first <- KERNEL.end
     clock_error_ns   ns?     1.4826 x median absolute deviation of the same; a skew below it is not significant; 0 in a run of one report, null with fewer than
-        3 <- KERNEL.end
+        3; of several captures the largest <- KERNEL.end
 """)
 
 _HOST_PHASES = "\n".join(

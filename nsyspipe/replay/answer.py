@@ -187,7 +187,12 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
     summary = run.summary().to_pylist()[0]
-    problems, n_steps = run.problem_rows, summary["n_summary_steps"]
+    problems, n_steps, step_time_ns = run.problem_rows, summary["n_summary_steps"], summary["step_time_ns"]
+    if replay is not None and replay.n_steps < n_steps:
+        said = f"the answers rest on {replay.n_steps} of {n_steps} steps: those of one of the run's captures"
+        part = {"code": "one-capture-replayed", "severity": "info", "report": None, "rank": None, "message": said}
+        problems.append(part | {"fix": MORE_STEPS})
+        n_steps, step_time_ns = replay.n_steps, replay.step_time_ns
     if replay is not None and n_steps < FEW_STEPS:
         said = f"the answers rest on {n_steps} step{'s'[: n_steps != 1]}: the ranges say nothing of how steps vary"
         few = {"code": "few-steps-to-replay", "severity": "warning", "report": None, "rank": None, "message": said}
@@ -196,7 +201,7 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
     if replay is not None:
         limit_ns, limit_gain_ns, error_pct = replay.limit_ns, replay.limit_gain_ns, 100 * replay.identity_error
     return WhatIf(
-        run.header.run_id, run.header.label, n_steps, summary["step_time_ns"],
+        run.header.run_id, run.header.label, n_steps, step_time_ns,
         limit_ns, limit_gain_ns, error_pct, tuple(scenarios), tuple(problems), run,
     )  # fmt: skip
 
@@ -251,9 +256,11 @@ def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> s
 def _limit_bounds(run: Run, rows: list[dict[str, Any]], opened: Replay | str) -> None:
     """Let no bound on what transfers cost be above what a replay gains if they took no time; what it leaves is a part then.
 
-    Where that is nothing there is nothing to change.
+    Where that is nothing there is nothing to change. A replay of one of several captures bounds nothing.
     """
     if isinstance(opened, str) or opened.limit_gain_ns is None:
+        return
+    if opened.n_steps < run.summary()["n_summary_steps"][0].as_py():
         return
     limit = opened.limit_gain_ns
     for row in rows:

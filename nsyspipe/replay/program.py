@@ -1,5 +1,6 @@
 """The captured steps: what each rank did (times aligned, ns), and a `Program` of it, where communication and work wait for each other."""
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,7 +103,10 @@ class RankTimeline:
 
 
 def summary_windows(run: Run) -> Windows | None:
-    """Return the windows from the first to the last summary step; None unless all ranks have them, complete and one after the other."""
+    """Return the windows from the first to the last summary step; None unless all ranks have them, complete and one after the other.
+
+    Of a run of several captures they are those of the capture with most summary steps: no step leads from one to the next.
+    """
     table = run.steps()
     ranks = tuple(run.ranks["rank"].to_pylist())
     chosen = table.filter(table["in_summary"])
@@ -117,9 +121,26 @@ def summary_windows(run: Run) -> Windows | None:
     if not np.array_equal(rank[order], np.repeat(ranks, steps.size)):
         return None
     starts, ends = (held[name].to_numpy()[order].reshape(len(ranks), steps.size) for name in ("start_ns", "end_ns"))
-    if not np.array_equal(ends[:, :-1], starts[:, 1:]):
+    stretch = _longest_stretch(starts, ends, np.isin(steps, summary))
+    if stretch is None:
         return None
+    steps, starts, ends = steps[stretch], starts[:, stretch], ends[:, stretch]
     return Windows(ranks, steps, np.concatenate((starts, ends[:, -1:]), axis=1).T, np.isin(steps, summary))
+
+
+def _longest_stretch(starts: Int64, ends: Int64, counts: Flags) -> slice | None:
+    """Return the steps that follow one another and hold most of those that count, from the first to the last of these.
+
+    `starts` and `ends` have a row per rank. None where steps follow one another on some ranks only.
+    """
+    follows = ends[:, :-1] == starts[:, 1:]
+    if (follows.any(axis=0) != follows.all(axis=0)).any():
+        return None
+    edges = [0, *(np.flatnonzero(~follows.all(axis=0)) + 1).tolist(), counts.size]
+    stretches = [slice(first, last) for first, last in itertools.pairwise(edges)]
+    longest = max(stretches, key=lambda one: int(np.count_nonzero(counts[one])))
+    own = np.flatnonzero(counts[longest]) + longest.start
+    return slice(int(own[0]), int(own[-1]) + 1)
 
 
 def rank_timelines(run: Run, windows: Windows) -> list[RankTimeline]:

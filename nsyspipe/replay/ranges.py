@@ -124,6 +124,11 @@ class Facts:
         first = self.captured.timelines[0].collectives
         return bool((np.isin(first.kind, [*SIDES]) & ~first.is_inline).any() or SHARDED in self.captured.uses.role)
 
+    @property
+    def n_steps(self) -> int:
+        """Steps that are replayed and count: of several captures those of one."""
+        return int(np.count_nonzero(self.captured.windows.counts))
+
     @cached_property
     def has_gradients(self) -> bool:
         """Whether there are all-reduces of gradients."""

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -230,13 +231,20 @@ def _waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
 
 
 def bin_edges(steps: pa.Table) -> Int64:
-    """Return the edges of the counters' bins, equally long and the same for all ranks, ns; none without windows."""
+    """Return the edges of the counters' bins, equally long and the same for all ranks, ns; none without windows.
+
+    Between two captures, where no rank has a window, there is one bin more, of any length.
+    """
     if not steps.num_rows:
         return np.empty(0, np.int64)
-    first, last = pc.min(steps["start_ns"]).as_py(), pc.max(steps["end_ns"]).as_py()
+    stretches = union(*_times(steps, "start_ns", "end_ns"))
     n_most = min(_BINS_PER_STEP * pc.count_distinct(steps["step"]).as_py(), _MOST_BINS)
-    width = max(-(-(last - first) // n_most), 1)
-    return np.arange(first, last + width, width, dtype=np.int64)
+    width = max(-(-int((stretches.ends - stretches.starts).sum()) // n_most), 1)
+    pairs = zip(stretches.starts.tolist(), stretches.ends.tolist(), strict=True)
+    edges = [np.arange(first, last + width, width, dtype=np.int64) for first, last in pairs]
+    # The last bin of a capture may reach into the next one.
+    cut = [own[own < after[0]] for own, after in itertools.pairwise(edges)]
+    return np.concatenate([*cut, edges[-1]])
 
 
 def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[Int64, Int64]:

@@ -105,7 +105,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
         yield from (blocks.Sentence(text) for text in [words.phases_text(run)] if text)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
     is_whole = not (extent.is_brief or extent.is_comment)
-    if is_whole and (phases := phase_table(run.phase_summary(), words.rank_step_ns(run))):
+    if is_whole and (phases := phase_table(run)):
         yield phases
     if extent.n_top:
         yield from cost_tables(run, extent.n_top).values()
@@ -230,9 +230,14 @@ def table_note(n_shown: int, n_all: int) -> str | None:
     return f"{which} --json has all." if (which := left_out_note(n_shown, n_all)) else None
 
 
-def phase_table(phase_summary: pa.Table, step_ns: float | None = None) -> blocks.Table | None:
-    """Return what each phase takes of a step of that length, in the order of a training loop; None without phases."""
-    rows = sorted(phase_summary.to_pylist(), key=lambda row: LOOP.index(row["phase"]))
+def phase_table(run: Run) -> blocks.Table | None:
+    """Return what each phase takes of a step, in the order of a training loop; None without phases."""
+    rows = sorted(run.phase_summary().to_pylist(), key=lambda row: LOOP.index(row["phase"]))
+    step_ns = words.rank_step_ns(run)
+    medians = words.host_medians_of(run)
+    for row in rows:
+        if of_ranks := medians.get(row["phase"]):
+            row["host_ns_per_step"] = sum(of_ranks.values()) / len(of_ranks)
     fields = [
         Field("phase", of("phase"), "word"),
         Field("host", of("host_ns_per_step", ms_text), hint="the host is in the phase's ranges"),
@@ -245,6 +250,8 @@ def phase_table(phase_summary: pa.Table, step_ns: float | None = None) -> blocks
     fields = [replace(field, decimals_of="time" * (field.heading != "phase")) for field in fields]
     in_host = sum(row["host_ns_per_step"] or 0 for row in rows)
     notes = [words.NEXT_STEPS] * bool(step_ns) + [words.HOST_AHEAD] * (in_host > (step_ns or in_host))
+    if medians:
+        notes.append(words.host_median_note(medians))
     return table_of("Phases, mean per step", rows, fields, " ".join(notes) or None) if rows else None
 
 

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.summary import MUCH_RATIO, divided, fastest_and_slowest, longest_between, uneven_backward
+from nsyspipe.analysis.summary import (
+    MUCH_RATIO,
+    divided,
+    fastest_and_slowest,
+    host_medians,
+    longest_between,
+    uneven_backward,
+)
 from nsyspipe.errors import shortened
-from nsyspipe.model.names import LONGEST_CALL, few, grouped, printable, ranges
+from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.side_files import RunCapture
@@ -180,16 +187,37 @@ def shares_text(run: Run) -> str | None:
     return f"shares are of {what}: {' + '.join(f'{name} {percent_text(ns / mean)}' for name, ns in of_parts.items() if ns)}"
 
 
+def _summary_phases(run: Run) -> pa.Table:
+    phases = run.phases()
+    return phases.filter(pc.is_in(phases["step"], run.breakdown()["step"].unique()))
+
+
+def host_medians_of(run: Run) -> dict[str, dict[int, float]]:
+    """Return a run's `summary.host_medians`."""
+    return host_medians(_summary_phases(run))
+
+
+def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
+    """Say of which phases the host's time is a median, and why."""
+    named = listed(sorted(medians))
+    return f"Host of {named}: the mean over ranks of their medians, because one step dominates a rank's mean."
+
+
 def phases_text(run: Run) -> str | None:
     """Return by what each phase differs most between ranks, from 10 % of a step on; None where none does."""
-    phases, least = run.phases(), _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
-    rows = phases.filter(pc.is_in(phases["step"], run.breakdown()["step"].unique())).group_by(["phase", "rank"])
-    means = rows.aggregate([(name, "mean") for name in PHASE_TIMES]).to_pylist()
+    rows, least = _summary_phases(run), _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
+    by_rank = rows.group_by(["phase", "rank"]).aggregate([(name, "mean") for name in PHASE_TIMES])
+    medians, means = host_medians(rows), by_rank.to_pylist()
+    for row in means:
+        if row["phase"] in medians:
+            row["host_ns_mean"] = medians[row["phase"]].get(row["rank"])
     most: dict[str, tuple[float, str]] = {}
     for phase, name in product({row["phase"] for row in means}, PHASE_TIMES):
         of_ranks = [(row[f"{name}_mean"], row["rank"]) for row in means if row["phase"] == phase]
         (low, fast), *_, (high, slow) = sorted(pair for pair in of_ranks if pair[0] is not None) * 2 or [(0.0, 0)] * 2
         what = name.removesuffix("_ns").replace("_", " ") + ", waits included" * (name == "device_ns")
+        if name == "host_ns" and phase in medians:
+            what = "host, median"
         where = {rank: f"on rank {run.rank_names.name(rank)}" for rank in (slow, fast)}
         text = f"{phase} ({what}) {ms_text(high)} {where[slow]}, {ms_text(low)} {where[fast]}"
         most[phase] = max(most.get(phase, (0.0, "")), (high - low, text))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import CommOperations
+from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.kernels import WindowSums
 from nsyspipe.analysis.steps import FEW_STEPS, Selection, select_steps, step_numbers
 from nsyspipe.analysis.summary import step_times, with_ratios
@@ -19,9 +20,10 @@ from nsyspipe.model import schema
 from nsyspipe.model.names import grouped
 from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
 from nsyspipe.model.side_files import NcclLog
-from nsyspipe.model.table import Flags, TableSchema, conform
+from nsyspipe.model.table import Flags, Int64, TableSchema, conform
 from nsyspipe.nsys.find_reports import display_names
 from nsyspipe.run import collectives as comm
+from nsyspipe.run.captures import capture_of_windows, joined_ranks, step_ordinals, with_steps
 from nsyspipe.run.gather import Gathered, P, Rank, Ranks, ReportDigest, place, place_hosts
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.ranks import (
@@ -90,19 +92,24 @@ def merge(
     """
     digests, sidecars = gathered.digests, gathered.sidecars
     names = display_names([Path(digest.path) for digest in digests])
-    placed = place(digests)
+    is_one_run = is_surely_one_run(digests, sidecars)
+    placed = joined_ranks(place(digests), is_one_job=is_one_run)
     hosts = [] if placed else place_hosts(digests)
     numbering = number_ranks(digests, placed or hosts, rank_map, sidecars)
     job = job_size(gathered, placed or hosts, numbering, log=log, there=there)
     is_capture = bool(placed) and gathered.why_no_steps is not None
     numbered = _numbered(placed, numbering, is_capture=is_capture)
-    is_one_run = is_surely_one_run(digests, sidecars)
+    has_all = job.has_all(len(numbered))
+    clocks = None
+    if any(rank.captures for rank in numbered):
+        numbered, clocks = comm.align_captures(numbered, len(digests), has_all=has_all, is_aligned=gathered.is_aligned)
     across = comm.cross_rank(
         numbered,
         len(digests),
-        has_all=job.has_all(len(numbered)),
+        has_all=has_all,
         is_one_run=is_one_run,
         is_aligned=gathered.is_aligned,
+        clocks=clocks,
     )
     ranks = across.placed
     in_order = [rank.number for rank in ranks]
@@ -118,7 +125,8 @@ def merge(
     windows = _without(_without(windows, _HIDDEN, hidden), (*_DTOD, *_GRAD_COPIES), is_graph)
     windows = _without(windows, ("overlap_backward_ns", *_GRAD_COPIES), np.full(is_graph.size, across.has_comm_between))
     step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
-    selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip)
+    is_complete, capture = np.asarray(windows["is_complete"], np.bool_), capture_of_windows(ranks)
+    selection = select_steps(step, start, is_complete, len(ranks), skip, capture=capture)
     steps = _steps(windows, across, selection)
     collectives = comm.collective_figures(across, in_order, selection.steps)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
@@ -131,7 +139,7 @@ def merge(
     n_processes = numbering.n_processes
     is_more = told_size is not None and n_processes > told_size
     kept = replace(gathered, digests=tuple(map(_without_merged, digests)))
-    left = _with_reports(ranks, kept.digests)
+    left = tuple(_rank_without_merged(rank, kept.digests) for rank in ranks)
     return RunTables(
         ranks=ranks_table(across, numbering.source, names, sidecars, is_comm_in_graphs=may_hide),
         steps=steps,
@@ -145,12 +153,13 @@ def merge(
             *_of_reports(gathered, names, ranks, is_hidden=is_hidden),
             *(numbering.problems if is_numbered or not hosts else ()),  # hosts without numbers are no ranks
             *across.problems,
+            *_of_captures(ranks),
             *_of_ranks(ranks, numbering, job, sidecars, there),
             *(_of_unrecorded(digests, names, numbering, job) if placed else ()),
             *([problem("more-ranks-than-world", n=n_processes, world_size=told_size)] if is_more else []),
             *sidecars.problems,
             *_of_messages(across, digests),
-            *_of_steps(steps, in_order, selection, gathered.why_no_steps),
+            *_of_steps(steps, in_order, selection, gathered.why_no_steps, capture),
         ),
         selection=selection,
         world_size=job.world_size,
@@ -162,32 +171,37 @@ def merge(
     )
 
 
-def _with_reports(ranks: Ranks, digests: Sequence[ReportDigest]) -> tuple[Rank[ProcessDigest], ...]:
-    """Return the same ranks of other digests of the same reports."""
-    of_reports = [{(one.process_id, one.device_id): one for one in digest.processes} for digest in digests]
-    return tuple(
-        replace(
-            rank,
-            report=digests[rank.argument],
-            process=of_reports[rank.argument][rank.process.process_id, rank.process.device_id],
-        )
-        for rank in ranks
-    )
-
-
 def _without_merged(digest: ReportDigest) -> ReportDigest:
     """Return a digest without what is in the tables of the run, most of what it holds."""
-    own = (replace(one, windows=one.windows.select(_KEPT), **_MERGED) for one in digest.processes)
-    return replace(digest, processes=tuple(own))
+    return replace(digest, processes=tuple(map(_process_without_merged, digest.processes)))
+
+
+def _process_without_merged(process: ProcessDigest) -> ProcessDigest:
+    return replace(process, windows=process.windows.select(_KEPT), **_MERGED)
+
+
+def _rank_without_merged(rank: Rank[ProcessDigest], kept: Sequence[ReportDigest]) -> Rank[ProcessDigest]:
+    """Return a rank as far as a second reading, and the table of collectives, need it; `kept` are the digests of reports."""
+    report = kept[rank.argument]
+    if not rank.captures:
+        key = rank.process.process_id, rank.process.device_id
+        processes = {(process.process_id, process.device_id): process for process in report.processes}
+        return replace(rank, report=report, process=processes[key])
+    captures = tuple(_rank_without_merged(part, kept) for part in rank.captures)
+    report = replace(rank.report, processes=report.processes)
+    return replace(rank, report=report, process=_process_without_merged(rank.process), captures=captures)
 
 
 def _numbered(ranks: Sequence[Rank[P]], numbering: Numbering, *, is_capture: bool = False) -> list[Rank[P]]:
-    steps = step_numbers([rank.process.members["number"] for rank in ranks])
     if is_capture:
-        steps = [np.zeros(1, np.int64)] * len(ranks)
+        # The window of each capture has a number of its own: 0 where there is one.
+        steps = [np.arange(len(rank.parts)) for rank in ranks]
+    else:
+        ordinals = step_ordinals([rank.parts for rank in ranks])
+        steps = step_numbers([rank.process.members["number"] for rank in ranks], ordinals)
     numbered = [
-        replace(rank, number=number, process_number=process_number, steps=own)
-        for rank, number, process_number, own in zip(
+        with_steps(rank, number, process_number, steps_of_rank)
+        for rank, number, process_number, steps_of_rank in zip(
             ranks, numbering.numbers, numbering.process_numbers, steps, strict=False
         )
     ]
@@ -292,8 +306,9 @@ def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hi
     """Place the reports' own problems; `is_hidden`: in the figures' steps communication may have run that was not seen."""
     numbers: dict[int, dict[tuple[int | None, int | None], int]] = {}
     for rank in ranks:
-        key = rank.process.process_id, rank.process.device_id
-        numbers.setdefault(rank.argument, {})[key] = rank.number
+        for part in rank.parts:
+            key = part.process.process_id, part.process.device_id
+            numbers.setdefault(part.argument, {})[key] = rank.number
     for argument, (digest, name) in enumerate(zip(gathered.digests, names, strict=True)):
         if not ranks and gathered.sidecars.is_without_gpu(argument):
             yield problem("captured-without-gpu")
@@ -310,6 +325,13 @@ def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hi
             yield problem(code, n=digest.n_graphs).at(report=name, rank=only)
         if digest.facts.session_start_utc_ns is None and len(gathered.digests) > 1:
             yield problem("no-session-start").at(report=name)
+
+
+def _of_captures(ranks: Ranks) -> Iterator[Problem]:
+    counts = [len(rank.captures) for rank in ranks if rank.captures]
+    if counts:
+        times = " to ".join(map(str, sorted({min(counts), max(counts)})))
+        yield problem("captured-several-times", n=len(counts), times=times)
 
 
 def _of_ranks(
@@ -385,7 +407,9 @@ def _of_messages(across: comm.CrossRank, digests: Sequence[ReportDigest]) -> Ite
     yield problem("no-message-size", why=reasons[0], how=how)
 
 
-def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: str | None) -> Iterator[Problem]:
+def _of_steps(
+    steps: pa.Table, ranks: Sequence[int], selection: Selection, why: str | None, capture: Int64
+) -> Iterator[Problem]:
     if not ranks:
         return
     if why is not None:
@@ -399,7 +423,7 @@ def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: 
         yield problem("no-complete-step")
         if n_steps == 1:
             yield problem("few-steps", n=1)
-    elif len(ranks) > 1 and steps["in_summary"][int(np.argmin(steps["start_ns"].to_numpy()))].as_py():
+    elif len(ranks) > 1 and _has_start_of_capture(steps, capture):
         yield problem("capture-start-in-figures")
     elif n_steps < FEW_STEPS:
         yield problem("few-steps", n=n_steps)
@@ -410,6 +434,13 @@ def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: 
     if above > _IN_TURN:
         severity = "warning" if above > _MUCH_IN_TURN else None
         yield problem("slowest-rank-changes", severity=severity, percent=f"{100 * above:.1f}")
+
+
+def _has_start_of_capture(steps: pa.Table, capture: Int64) -> bool:
+    """Tell whether the first step of a capture counts in the figures."""
+    order = np.lexsort((steps["start_ns"].to_numpy(), capture))
+    first = order[run_starts(capture[order])]
+    return bool(steps["in_summary"].to_numpy()[first].any())
 
 
 def _missing(table: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], list[int]]:

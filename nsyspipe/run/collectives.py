@@ -19,6 +19,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.table import FLOAT, INT, Flags, Float64, Int32, Int64, conform
+from nsyspipe.run.captures import capture_numbers, joined
 from nsyspipe.run.gather import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
 
@@ -208,12 +209,53 @@ class CrossRank:
         return self.is_matched & self.is_whole[self.rows.communicator]
 
 
+def align_captures(
+    ranks: Ranks, n_reports: int, *, has_all: bool, is_aligned: bool
+) -> tuple[list[Rank[ProcessDigest]], list[ClockOffset]]:
+    """Put the captures of each rank on one clock, by the collectives of each capture of the run.
+
+    Returned are the ranks, and of the first report of each the offset that was applied to it; the error is the largest of
+    the captures.
+    """
+    numbers = capture_numbers([rank.parts for rank in ranks])
+    aligned: dict[tuple[int, int, int | None], Rank[ProcessDigest]] = {}
+    offsets = [ClockOffset(0, None)] * n_reports
+    for capture in sorted(set(numbers.values())):
+        parts = [part for rank in ranks for part in rank.parts if numbers[part.argument] == capture]
+        across = cross_rank(parts, n_reports, has_all=has_all, is_one_run=True, is_aligned=is_aligned)
+        for part in across.placed:
+            aligned[_capture_of_device(part)] = part
+            if across.offsets is not None:
+                offsets[part.argument] = across.offsets[part.argument]
+    placed, clocks = [], [ClockOffset(0, None)] * n_reports
+    for rank in ranks:
+        parts = [aligned[_capture_of_device(part)] for part in rank.parts]
+        errors = [offsets[part.argument].error_ns for part in parts]
+        error_ns = None if None in errors else max(error for error in errors if error is not None)
+        clocks[rank.argument] = replace(offsets[rank.argument], error_ns=error_ns)
+        one = joined(parts) if rank.captures else parts[0]
+        placed.append(replace(one, number=rank.number, process_number=rank.process_number, steps=rank.steps))
+    return placed, clocks
+
+
+def _capture_of_device(part: Rank[ProcessDigest]) -> tuple[int, int, int | None]:
+    """Return the report, process and device of one capture of a rank."""
+    return part.argument, part.process.process_id, part.process.device_id
+
+
 def cross_rank(
-    ranks: Ranks, n_reports: int, mixed: Int64 = NOTHING, *, has_all: bool, is_one_run: bool, is_aligned: bool
+    ranks: Ranks,
+    n_reports: int,
+    mixed: Int64 = NOTHING,
+    *,
+    has_all: bool,
+    is_one_run: bool,
+    is_aligned: bool,
+    clocks: Sequence[ClockOffset] | None = None,
 ) -> CrossRank:
     """Put the ranks of a run, in ascending order, on one clock and match their collectives, if their steps are aligned.
 
-    `has_all`: nothing says that the job had other ranks.
+    `has_all`: nothing says that the job had other ranks. `clocks` are the offsets of reports that have been applied already.
 
     Where ranks of a communicator are missing, who waits for whom in it is not known: they may have come last. Nor is it in
     what is told by order of first use and turns out to be several process groups, the `mixed`: they are not matched.
@@ -231,9 +273,13 @@ def cross_rank(
     blocks = [block[aligning[block[:, 0]]] for block in matched]
     reports = np.array([rank.argument for rank in ranks], np.int64)
     is_one = np.unique(reports).size == 1
-    offsets = clock_offsets(blocks, rows.end_ns, reports[rows.rank], n_reports, is_one_clock=is_one)
+    if clocks is None:
+        offsets = clock_offsets(blocks, rows.end_ns, reports[rows.rank], n_reports, is_one_clock=is_one)
+        applied_ns = [one.offset_ns for one in offsets]
+    else:
+        offsets, applied_ns = list(clocks), [0] * n_reports
     of_ranks = [offsets[argument] for argument in reports]
-    offset = np.array([one.offset_ns for one in of_ranks], np.int64)[rows.rank]
+    offset = np.array([applied_ns[argument] for argument in reports], np.int64)[rows.rank]
     rows = replace(rows, start_ns=rows.start_ns - offset, end_ns=rows.end_ns - offset)
     errors = np.array([_NOT_KNOWN_NS if one.error_ns is None else one.error_ns for one in of_ranks], np.int64)
     parts = np.array([one.part for one in of_ranks], np.int64)
@@ -252,13 +298,15 @@ def cross_rank(
         new = matching.of_several(rows.communicator, known.is_matched, is_early)
         if new.size and not rows.has_ids and len(ranks) > 2:  # noqa: PLR2004 - two ranks are one group
             mixed = np.append(mixed, new)
-            return cross_rank(ranks, n_reports, mixed, has_all=has_all, is_one_run=is_one_run, is_aligned=True)
+            return cross_rank(
+                ranks, n_reports, mixed, has_all=has_all, is_one_run=is_one_run, is_aligned=True, clocks=clocks
+            )
         is_lost = rows.in_step & ~known.is_matched & (is_whole | (n_users > 1))[rows.communicator]
         # Of a rank whose kernels or names were not recorded nobody knows what it would match.
         has_each_rank = np.unique(rows.rank[rows.in_step]).size == len(ranks)
         may_differ = has_each_rank and not (is_one_run or matched or mixed.size)
         problems += _mismatches(rows, is_lost, is_early, may_differ=may_differ)
-    placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
+    placed = (replace(rank, shift_ns=rank.shift_ns - applied_ns[rank.argument]) for rank in ranks)
     of_reports = None if len({one.part for one in offsets if one.error_ns is not None}) > 1 else tuple(offsets)
     return CrossRank(tuple(placed), of_reports, rows, sizes, known, tuple(problems), is_whole)
 

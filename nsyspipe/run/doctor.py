@@ -88,7 +88,7 @@ def examine(
     merged = replace(together, digests=tuple(digests))
     own_log = beside.log and beside.log.of_run([rank.process.pid for rank in ranks], run_sizes(merged))
     job = job_size(merged, ranks, numbering, log=own_log, there=())
-    is_several = max(sum(len(digest.processes) for digest in digests), job.n_ranks or 1) > 1
+    is_several = max(0 if is_host_only else len(ranks), job.n_ranks or 1) > 1
     reports = []
     for at, (digest, rows, one) in enumerate(zip(digests, counts, gathered, strict=True)):
         was_left_out = is_host_only and sidecars.is_without_gpu(at)

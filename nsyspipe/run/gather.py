@@ -1,5 +1,7 @@
 """The work on one report, which any executor can run, and all reports on one step family, for which some are redone."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 from collections import Counter
@@ -18,7 +20,7 @@ from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
 from nsyspipe.model import canonical
-from nsyspipe.model.names import LIKE_COMMUNICATION, PHASE_PATTERNS, is_part_of_step, is_step_name, kernel_label
+from nsyspipe.model.names import LIKE_COMMUNICATION, PHASE_PATTERNS, PHASES, is_part_of_step, is_step_name, kernel_label
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import MORE_STEPS, Problem, problem
 from nsyspipe.model.table import Int64
@@ -28,6 +30,7 @@ from nsyspipe.reader.operations import Operations
 from nsyspipe.reader.report import Zones
 from nsyspipe.reader.sidecar import FoundSidecars
 from nsyspipe.reader.tables import release_memory
+from nsyspipe.run.captures import candidates_of, capture_numbers, captures_of_processes, joined_ranks
 from nsyspipe.run.process import HostDigest, ProcessDigest, ProcessSteps, digest_process, process_events
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
@@ -51,6 +54,7 @@ class ReportDigest:
     hosts: tuple[HostDigest, ...]  # in a report without device activity the processes with ranges of their own
     family: str | None  # of the steps that windows rest on, or the hosts' steps; None: the capture is one window
     families: tuple[tuple[str, int], ...]  # that no step pattern names, and their number of ranges, most time first
+    phase_families: tuple[tuple[str, str, int], ...]  # those named like a phase: family, phase, number of ranges
     n_named_steps: int | None  # ranges that the step pattern matches; None without one
     # What a second reading must not decide anew: where kernels' names come from, and when ranges never closed end
     name_column: str | None
@@ -70,9 +74,14 @@ class ReportDigest:
         return [host for host in self.hosts if host.members.num_rows]
 
 
+def texts_of(ranges: pa.Table) -> pa.StringArray:
+    """Return the different texts of `canonical.RANGES`, as families count them."""
+    return ranges["text"].combine_chunks().dictionary if ranges.num_rows else pa.array([], pa.string())
+
+
 def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, TextFamilies]:
     """Return the families of ranges' texts by their normalised form, and those that steps are looked for among."""
-    texts = ranges["text"].combine_chunks().dictionary if ranges.num_rows else pa.array([], pa.string())
+    texts = texts_of(ranges)
     named = TextFamilies.by_text(texts)
     return named, TextFamilies.by_option(texts, reading.step) if reading.step else named
 
@@ -86,7 +95,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     if reading.step and ranges.num_rows:
         is_step = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()] == 0
         others, n_named = ranges.filter(pa.array(~is_step)), int(np.count_nonzero(is_step))
-    codes = phase_codes(named, reading.phases)
+    codes = phase_codes(named, reading.phases, texts_of(ranges))
     operations = operations_by_process(capture.operations.kernels, capture.operations.copies, capture.calls.all)
     without = replace(capture.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty())
     capture = replace(capture, operations=without)  # which hold most of its memory
@@ -103,7 +112,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     capture = replace(capture, calls=replace(capture.calls, all=None))  # most of what is left
     release_memory()
     shares = zip(events, steps, between, strict=True)
-    digested = [digest_process(*share, capture, codes, is_one_window=family is None) for share in shares]
+    digested = [digest_process(*share, capture, is_one_window=family is None) for share in shares]
     longest = largest_families(others, named, _MOST_FAMILIES)
     sizes = capture.payloads.comm_sizes.select(["comm_id", "n_ranks"]).to_pydict().values()
     unmatched, gap = [*_unmatched(reading, codes, longest, capture.operations)], capture.payloads.size_gap
@@ -121,6 +130,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         hosts=digest_hosts(hosts, families, codes, family, capture.ranges.open_end_ns),
         family=family,
         families=longest,
+        phase_families=_phase_families(others, named, codes),
         n_named_steps=n_named,
         name_column=capture.operations.name_column,
         open_end_ns=capture.ranges.open_end_ns,
@@ -141,6 +151,18 @@ def _told_numbers(capture: Capture) -> dict[int, int]:
     """Return the rank of each process that NCCL's payload or MPI's thread names tell."""
     by_nccl = {process: rank for process, (rank, _) in capture.payloads.comm_ranks.items()}
     return capture.ranges.mpi_ranks | by_nccl
+
+
+def _phase_families(ranges: pa.Table, families: TextFamilies, codes: Int64) -> tuple[tuple[str, str, int], ...]:
+    """Return each family with each phase that texts of it are named like, and the number of those ranges."""
+    if not ranges.num_rows:
+        return ()
+    place = ranges["text"].combine_chunks().indices.to_numpy()
+    n_ranges = np.bincount(place[~ranges["is_library"].to_numpy()], minlength=codes.size)
+    counts: Counter[tuple[str, str]] = Counter()
+    for place in np.flatnonzero((codes >= 0) & (n_ranges > 0)).tolist():
+        counts[families.names[families.of_text[place]], PHASES[codes[place]]] += int(n_ranges[place])
+    return tuple((name, phase, n) for (name, phase), n in counts.items())
 
 
 def _unmatched(
@@ -192,16 +214,32 @@ def gather(
         digests, family, why = _agreed(digest_all, digests, reading, sidecars.family)
     is_aligned = True
     if family == REPETITION:
-        # Units that are the same step of several ranks get the same number.
-        ranks = place(digests)
-        leaders = one_of_each_process(ranks)  # whose units are those of all ranks of the process
-        units = [(rank.process.comm, rank.process.members, rank.shift_ns) for rank in leaders]
-        numbers, is_aligned = aligned_numbers(units)
-        number_of = {leader.place: number for leader, number in zip(leaders, numbers, strict=True)}
-        own = (rank.process.members.set_column(0, "number", pa.array(number_of[rank.place])) for rank in ranks)
-        renumbered = [[replace(process, members=next(own)) for process in digest.processes] for digest in digests]
-        digests = [replace(one, processes=tuple(new)) for one, new in zip(digests, renumbered, strict=True)]
+        digests, is_aligned = _with_numbered_units(digests)
     return Gathered(with_sidecar_facts(digests, sidecars), sidecars, family, why, is_aligned)
+
+
+def _with_numbered_units(digests: Sequence[ReportDigest]) -> tuple[list[ReportDigest], bool]:
+    """Give units that are the same step of several ranks the same number, and tell whether that is sure."""
+    parts = place(digests)
+    groups = captures_of_processes(parts, is_one_job=False)
+    captures = capture_numbers(groups) if len(groups) < len(parts) else {}
+    of_captures: dict[int, list[Rank[ProcessDigest]]] = {}
+    for part in parts:
+        of_captures.setdefault(captures.get(part.argument, 0), []).append(part)
+    number_of: dict[tuple[int, int], Int64] = {}
+    n_before, is_aligned = 0, True
+    for _, parts_of_capture in sorted(of_captures.items()):
+        leaders = one_of_each_process(parts_of_capture)  # whose units are those of all ranks of the process
+        units = [(rank.process.comm, rank.process.members, rank.shift_ns) for rank in leaders]
+        of_units, is_sure = aligned_numbers(units)
+        lowest = min((int(one.min()) for one in of_units if one.size), default=0)
+        highest = max((int(one.max()) for one in of_units if one.size), default=0)
+        later = n_before - lowest if n_before else 0  # behind those of the capture before
+        number_of |= {leader.place: one + later for leader, one in zip(leaders, of_units, strict=True)}
+        n_before, is_aligned = highest + later + 1, is_aligned and is_sure
+    members = iter([part.process.members.set_column(0, "number", pa.array(number_of[part.place])) for part in parts])
+    renumbered = [[replace(process, members=next(members)) for process in digest.processes] for digest in digests]
+    return [replace(one, processes=tuple(own)) for one, own in zip(digests, renumbered, strict=True)], is_aligned
 
 
 def _agreed(
@@ -232,8 +270,9 @@ def _agreed(
 
 
 def _chosen(digests: Sequence[ReportDigest]) -> str | None:
-    ranks = place(digests)
-    return choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
+    groups = captures_of_processes(place(digests), is_one_job=False)
+    families = [candidates_of([part.process for part in group]) for group in groups]
+    return choose(families, [group[0].shift_ns for group in groups])
 
 
 def _why_none(digests: Sequence[ReportDigest]) -> str:
@@ -309,6 +348,12 @@ class Rank(Generic[P]):
     number: int = -1  # its rank, once ranks are numbered
     process_number: int = -1  # then also that of its process: the same, unless some process has several devices
     steps: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # then also the number of each of its members
+    captures: tuple[Rank[P], ...] = ()  # of a process that was captured several times, each of them, in order of time
+
+    @property
+    def parts(self) -> tuple[Rank[P], ...]:
+        """What is in one report each: its captures, or itself."""
+        return self.captures or (self,)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -346,7 +391,7 @@ def place_hosts(digests: Sequence[ReportDigest]) -> list[Rank[HostDigest]]:
 
 def ranks_or_hosts(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]] | list[Rank[HostDigest]]:
     """List what is numbered, in order of argument: the ranks, in a run without any the processes with steps."""
-    return place(digests) or place_hosts(digests)
+    return joined_ranks(place(digests), is_one_job=False) or place_hosts(digests)
 
 
 def _placed(digests: Sequence[ReportDigest], processes: Sequence[Sequence[P]]) -> list[Rank[P]]:

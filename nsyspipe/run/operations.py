@@ -1,7 +1,8 @@
 """The operations of a run one by one, in a second reading: what to read of each report, who reads it, in order of rank."""
 
 import contextlib
-from collections import deque
+import itertools
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader.operations import Wanted, read_again
 from nsyspipe.run.assemble import RunTables
 from nsyspipe.run.collectives import places_in_steps
-from nsyspipe.run.gather import Rank, text_families
+from nsyspipe.run.gather import Rank, text_families, texts_of
 from nsyspipe.run.process import ProcessDigest
 from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, size_of, telling_shortage
 
@@ -44,7 +45,7 @@ def report_operations(task: ReportTask) -> list[OfRank]:
     names, tables = read_again(task.path, task.reading.comm_kernel, task.wanted)
     *_, all_ranges, _ = tables
     named, families = text_families(all_ranges, task.reading)
-    codes = phase_codes(named, task.reading.phases)
+    codes = phase_codes(named, task.reading.phases, texts_of(all_ranges))
     processes = sorted({rank.process_id for rank in task.ranks})
     parts = [[None] * len(processes) if table is None else by_process(table, processes) for table in tables]
     results = []
@@ -57,7 +58,7 @@ def report_operations(task: ReportTask) -> list[OfRank]:
         times = launch_times(launches, kernels, memcpys, memsets)
         operations = device_operations(kernels, memcpys, memsets, times, names)
         members = _members(rank, ranges, families, task.family)
-        phases = phase_ranges(ranges, codes, members)
+        phases = phase_ranges(ranges, codes, members, rank.others)
         if rank.backward is not None:
             phases["backward"] = rank.backward
         events = event_table(task.path, rank, operations, phases, members)
@@ -97,28 +98,47 @@ def run_operations(
     of_reports: dict[int, list[tuple[Rank[ProcessDigest], RankSteps]]] = {}
     for rank, own in tables.across.by_rank():
         if ranks is None or rank.number in ranks:
-            times = rows.start_ns[own], rows.end_ns[own]
-            of_reports.setdefault(rank.argument, []).append((rank, _rank_steps(rank, times, seqs[own], steps)))
+            for part, of_part in _parts(rank, rows.start_ns[own]):
+                times = rows.start_ns[own][of_part], rows.end_ns[own][of_part]
+                asked = _rank_steps(part, times, seqs[own][of_part], steps)
+                of_reports.setdefault(part.argument, []).append((part, asked))
     return _in_order([_task(of_report, reading) for of_report in of_reports.values()], jobs, executor)
+
+
+def _parts(rank: Rank[ProcessDigest], starts: Int64) -> Iterator[tuple[Rank[ProcessDigest], slice]]:
+    """Yield each capture of a rank with which of its communication operations, of which these are the starts, are in it."""
+    edges = np.searchsorted(starts, [part.span[0] for part in rank.parts[1:]]).tolist()
+    return zip(rank.parts, itertools.starmap(slice, itertools.pairwise([0, *edges, starts.size])), strict=True)
 
 
 def _in_order(tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None) -> Iterator[OfRank]:
     """Run the tasks, few ahead of the one that is waited for, and yield what they return in order of rank."""
-    ready: dict[int, OfRank] = {}
+    ready: dict[int, list[OfRank]] = {}  # of each capture
+    n_captures = Counter(rank.rank for task in tasks for rank in task.ranks)
     waiting: deque[Future[list[OfRank]]] = deque()
     left = iter(tasks)
     with _running(tasks, jobs, executor) as (running, n_ahead), telling_shortage():
         try:
-            for number in sorted(rank.rank for task in tasks for rank in task.ranks):
-                while number not in ready:
+            for number in sorted(n_captures):
+                while len(ready.get(number, ())) < n_captures[number]:
                     while len(waiting) < n_ahead and (task := next(left, None)):
                         task = replace(task, path=place_for(running, task.path))
                         waiting.append(running.submit(report_operations, task))
-                    ready |= {result[0]: result for result in waiting.popleft().result()}
-                yield ready.pop(number)
+                    for result in waiting.popleft().result():
+                        ready.setdefault(result[0], []).append(result)
+                yield _joined_captures(ready.pop(number))
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def _joined_captures(captures: Sequence[OfRank]) -> OfRank:
+    """Return what a rank did in all of its captures, which come in order of time."""
+    if len(captures) == 1:
+        return captures[0]
+    (number, *_), *_ = captures
+    events, ranges = (pa.concat_tables([one[at] for one in captures]).unify_dictionaries() for at in (1, 2))
+    return number, events, ranges
 
 
 @contextlib.contextmanager
@@ -174,6 +194,7 @@ def _rank_steps(
         ends=ends,
         numbers=rank.steps,
         backward=process.backward,
+        others=process.others,
         windows=windows,
         is_chosen=_between(rank.steps[: starts.size], steps),
         span=span,
@@ -204,7 +225,7 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
         span=(min(firsts), max(lasts)) if spans else None,
         steps=(starts, ends),
         host_span=_hull(starts, ends, chosen) if chosen.any() else None,
-        threads=tuple(sorted({one.thread_id for one in steps if one.starts.size})),
+        threads=tuple(sorted({thread for one in steps if one.starts.size for thread in one.threads})),
         name_column=report.name_column,
         open_end_ns=report.open_end_ns,
         zones=report.zones,

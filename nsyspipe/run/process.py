@@ -16,7 +16,14 @@ from nsyspipe.analysis.collectives import CommOperations, comm_operations, messa
 from nsyspipe.analysis.devices import ProcessShare, RankDevice, StrayDevice
 from nsyspipe.analysis.intervals import NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
-from nsyspipe.analysis.phases import PhaseRanges, launched_in, phase_costs, phase_ranges, phases_of_launches
+from nsyspipe.analysis.phases import (
+    NO_OTHER_THREADS,
+    LaunchingThreads,
+    PhaseRanges,
+    launched_in,
+    phase_costs,
+    phases_of_launches,
+)
 from nsyspipe.analysis.steps import Candidate, Members, Windows, capture_window, step_windows
 from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, step_number
@@ -82,7 +89,10 @@ class ProcessSteps:
 
     candidates: list[Candidate]
     members: Members
+    phases: Mapping[str, PhaseRanges]  # as `phases.phase_ranges` finds them
+    others: LaunchingThreads  # whose ranges are phases too
     backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
+    passes: PhaseRanges  # the backward passes: `backward`, else those of `phases`, ranges of one pass joined
     problems: tuple[Problem, ...]
 
 
@@ -120,6 +130,7 @@ class ProcessDigest(_Process):
     kernels_by_window: WindowSums  # number and time of each of those rows' kernels by the window that they start in
     blocked_ns_by_call: dict[str, Int64]  # idle time by the API call that blocked the host, one value per window
     hidden: NarrowIntervals  # when communication ran beside compute, report time
+    others: LaunchingThreads = NO_OTHER_THREADS  # the threads besides that of the steps whose ranges are phases too
 
 
 @dataclass(frozen=True)
@@ -136,12 +147,12 @@ class HostDigest(_Process):
 
 
 def digest_process(
-    events: ProcessEvents, steps: ProcessSteps, between: Inputs, capture: Capture, codes: Int64, *, is_one_window: bool
+    events: ProcessEvents, steps: ProcessSteps, between: Inputs, capture: Capture, *, is_one_window: bool
 ) -> tuple[ProcessDigest, list[Problem]]:
-    """Reduce one process to its digest, and say what it lacks; `codes`: phases by text, `between`: what its host does between steps."""
+    """Reduce one process to its digest, and say what it lacks; `between`: what its host does between steps."""
     operations, recorded, members = events.operations, capture.recorded, steps.members
     windows = capture_window(operations) if is_one_window else step_windows(members, operations)
-    phases = phase_ranges(events.ranges, codes, members)
+    phases = dict(steps.phases)
     if steps.backward is not None:
         phases["backward"] = steps.backward
     has_comm = recorded.kernels and recorded.names
@@ -164,7 +175,8 @@ def digest_process(
         span=operations.span,
         has_launches=events.has_launches,
         backward=steps.backward,
-        **_measured(events, capture, windows, phases, members, between=between),
+        others=steps.others,
+        **_measured(events, capture, windows, phases, steps, between=between),
     )
     problems = [*steps.problems, *_problems(events, windows)]
     if not is_one_window:
@@ -232,7 +244,7 @@ def _problems(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
 
 
 def _measured(
-    events: ProcessEvents, capture: Capture, windows: Windows, phases: _Phases, members: Members, *, between: Inputs
+    events: ProcessEvents, capture: Capture, windows: Windows, phases: _Phases, steps: ProcessSteps, *, between: Inputs
 ) -> dict[str, Any]:
     operations, recorded, names = events.operations, capture.recorded, capture.operations.names
     device, offset = device_time(operations, windows), events.clock.offset_ns
@@ -254,13 +266,13 @@ def _measured(
     }
     costs = {}
     for code, (name, own) in enumerate(phases.items()):
-        costs[name] = phase_costs(own, members, device, (kernel_phase == code, copy_phase == code), idle[code])
+        costs[name] = phase_costs(own, steps.members, device, (kernel_phase == code, copy_phase == code), idle[code])
     kernels, by_window = kernels_table(operations, names, kernel_phase, device.comm, windows)
     columns: dict[str, Int64 | Flags | None] = {"member": windows.member, "start_ns": windows.starts}
     columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}
     unknown = pa.nulls(len(windows), pa.int64())
     return {
-        "comm": comm_operations(device, names, members, events.payloads, phases["backward"], messages=events.messages),
+        "comm": comm_operations(device, names, steps.members, events.payloads, steps.passes, messages=events.messages),
         "windows": pa.table({name: unknown if part is None else pa.array(part) for name, part in columns.items()}),
         "phases": _phases_table(costs, recorded),
         "kernels": kernels,

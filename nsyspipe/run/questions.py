@@ -11,7 +11,7 @@ from nsyspipe.analysis.kernels import LEAST_COMPARED, compared_kernels
 from nsyspipe.analysis.links import links, slowest
 from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.findings.communication import LEAST_OVERLAP_SHARE, LESS_HIDDEN
-from nsyspipe.model.names import PHASES, phase_of
+from nsyspipe.model.names import PHASES
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import BACKWARD_SOURCES, CATALOGUE, SIZE_GAPS, TRACE_NVTX
 from nsyspipe.model.side_files import NcclLog, Topology
@@ -118,8 +118,8 @@ class Examined:
     def phase_counts(self) -> tuple[tuple[str, int], ...]:
         """How many ranges are named like each phase; the steps themselves are none."""
         counts = dict.fromkeys(PHASES, 0)
-        for text, n_ranges in self.families:
-            if text != self.family and (phase := phase_of(text, self.reading.phases)):
+        for text, phase, n_ranges in self.digest.phase_families:
+            if text not in (self.family, "nsyspipe.capture"):
                 counts[phase] += n_ranges
         return tuple((phase, n_ranges) for phase, n_ranges in counts.items() if n_ranges)
 
@@ -165,12 +165,12 @@ def _phases(report: Examined) -> Answer:
     counts = report.phase_counts
     has_backward = "backward" in dict(counts)
     lacking = next(filter(report.has, ("backward-in-graphs", "no-backward")), None)
-    if report.family is not None and has_backward and lacking is None:
-        return Answer(YES, counts)
     for code, text in BACKWARD_SOURCES.items():
         if report.has(code):
             n_steps = sum({one.process_id: one.windows.num_rows for one in report.digest.processes}.values())
             return Answer(PARTLY, ((text, n_steps), *counts), fix=report.fix_of(code))
+    if report.family is not None and has_backward and lacking is None:
+        return Answer(YES, counts)
     text = "" if counts else "no NVTX range is named like a phase"
     fix = report.fix_of("no-steps" if has_backward else lacking or "no-backward")
     return Answer(PARTLY if counts else NO, counts, text, fix)

@@ -18,8 +18,9 @@ from nsyspipe.model.side_files import NcclLog
 from nsyspipe.nsys import find_reports as files
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
+from nsyspipe.run.captures import joined_ranks
 from nsyspipe.run.collectives import CrossRank
-from nsyspipe.run.gather import Gathered, Rank, ReportDigest, one_of_each_process
+from nsyspipe.run.gather import Gathered, Rank, ReportDigest, one_of_each_process, place
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.sidecars import RunSidecars
 
@@ -31,6 +32,9 @@ _TWICE, _DIFFERENT, _ACTIVE = "the same report twice", "{}: reports of different
 _Identity: TypeAlias = tuple[ReportDigest, object, object, str]
 _ENVIRONMENT = "env:"
 _SHOWN_NAMES, _LONG = 8, 60
+_MOST_RANKS = 100_000  # more than any job has: a larger number in a name is a process ID, a job's or a date
+# A shell or torchrun gets its process ID just before the program that it starts; lower ones, as in containers, say nothing.
+_LEAST_STARTER_PID, _MOST_APART_FROM_STARTER = 300, 16
 
 
 def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> None:
@@ -261,7 +265,7 @@ def ranks_table(
             "rank": rank.number,
             "process_rank": rank.process_number,
             "local_rank": entry.local_rank if local_rank is None and entry else local_rank,
-            "report": names[rank.argument],
+            "report": ",".join(names[part.argument] for part in rank.parts),
             "pid": process.pid,
             "device_id": process.device_id,
             "device_ids": ",".join(map(str, sorted(process.device_ids))),
@@ -294,7 +298,35 @@ def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, lis
     comm_ranks = [rank.report.comm_ranks.get(rank.process.process_id) for rank in ranks]
     yield "nccl_payload", [comm[0] if comm else None for comm in comm_ranks]
     yield "nvtx_mpi", [rank.report.mpi_ranks.get(rank.process.process_id) for rank in ranks]
-    yield "file_name", [stem_rank(rank.report.path) if rank.is_alone else None for rank in ranks]
+    yield "file_name", _numbers_of_names(ranks)
+
+
+def _numbers_of_names(ranks: Ranks) -> list[int | None]:
+    """Return the number that ends each report's name; of none where these are process IDs, or no rank can have one of them."""
+    numbers = [_number_of_names(rank) if rank.is_alone else None for rank in ranks]
+    named = [(rank, number) for rank, number in zip(ranks, numbers, strict=True) if number is not None]
+    are_process_ids = all(_may_be_process_id(number, rank.process.pid) for rank, number in named)
+    if are_process_ids or not all(_may_be_rank(number, rank.report) for rank, number in named):
+        return [None] * len(numbers)
+    return numbers
+
+
+def _number_of_names(rank: Rank[ProcessDigest] | Rank[HostDigest]) -> int | None:
+    """Return the number that ends the name of a rank's report; of several reports, where captures are counted, the same."""
+    numbers = {stem_rank(part.report.path) for part in rank.parts}
+    return numbers.pop() if len(numbers) == 1 else None
+
+
+def _may_be_process_id(number: int, pid: int) -> bool:
+    """Tell whether a report may be named by its process (nsys's ``%p``), or by the program that started it just before."""
+    is_starter = number >= _LEAST_STARTER_PID and 0 < pid - number <= _MOST_APART_FROM_STARTER
+    return number == pid or is_starter
+
+
+def _may_be_rank(number: int, report: ReportDigest) -> bool:
+    """Tell whether a rank may have such a number: lower than the world's size, where that is known, and no date."""
+    size = told_world_size([report])
+    return number < (_MOST_RANKS if size is None else size)
 
 
 def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | None:
@@ -400,7 +432,7 @@ def world_size(
 def run_sizes(gathered: Gathered) -> list[int]:
     """Return how many ranks a run may have as far as its reports tell, sorted: those there, and the world's."""
     digests = gathered.digests
-    n_ranks = sum(len(digest.processes) for digest in digests)
+    n_ranks = len(joined_ranks(place(digests), is_one_job=is_surely_one_run(digests, gathered.sidecars)))
     launched = [digest.facts.number(name) for digest in digests for name in LAUNCHER_SIZES.values()]
     possible = {size for size in launched if size is not None and size >= n_ranks}
     return sorted({n_ranks, world_size(digests, gathered.sidecars) or n_ranks, *possible})
@@ -415,10 +447,17 @@ def stem_rank(path: str) -> int | None:
 def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecars) -> list[int]:
     """Return the rank that a map gives to each process; `OptionError` unless it names each, no other, each number of the job once."""
     numbers: list[int] = []
-    pids = [None if rank.is_alone else rank.process.pid for rank in ranks]
-    names = [_map_keys(files.source_of(Path(rank.report.path)), pid) for rank, pid in zip(ranks, pids, strict=True)]
-    named = [next((key for key in keys if key in rank_map), None) for keys in names]
-    if unused := rank_map.keys() - {*named}:  # or another name of one that is named already
+    # A process that was captured several times may be named by any of its reports.
+    of_parts = [[_names_of(part) for part in rank.parts] for rank in ranks]
+    names = [parts[0] for parts in of_parts]
+    named = [next((key for keys in parts for key in keys if key in rank_map), None) for parts in of_parts]
+    told = {key for parts in of_parts for key in _first_names(parts, rank_map)}
+    for parts in of_parts:
+        given = sorted({rank_map[key] for key in _first_names(parts, rank_map)})
+        if len(given) > 1:
+            problem = f"gives ranks {given[0]} and {given[1]} to one process, which was captured several times"
+            raise OptionError("--rank-map", problem, found=parts[0][0], fix="one rank per process")
+    if unused := rank_map.keys() - told:  # or another name of one that is named already
         problem = f"names {min(unused)}, which is not among the reports with GPU activity or steps"
         there = few([keys[0] for keys in names], _SHOWN_NAMES)
         raise OptionError("--rank-map", problem, found=there, fix="one of these, or leave it out")
@@ -430,11 +469,22 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
         if rank_map[key] in numbers:
             raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
         numbers.append(rank_map[key])
-    told = (told_world_size([rank.report], sidecars) for rank in ranks)
-    most = max((size for size in told if size is not None), default=None)
+    sizes = (told_world_size([rank.report], sidecars) for rank in ranks)
+    most = max((size for size in sizes if size is not None), default=None)
     if most is not None and max(numbers) >= most:
         raise OptionError("--rank-map", f"gives rank {max(numbers)} of {most}", fix=f"ranks 0 to {most - 1}")
     return numbers
+
+
+def _names_of(part: Rank[ProcessDigest] | Rank[HostDigest]) -> list[str]:
+    pid = None if part.is_alone else part.process.pid
+    return _map_keys(files.source_of(Path(part.report.path)), pid)
+
+
+def _first_names(parts: Sequence[Sequence[str]], rank_map: Mapping[str, int]) -> list[str]:
+    """Return the first name that a map has of each report of one rank."""
+    named = (next((key for key in keys if key in rank_map), None) for keys in parts)
+    return [key for key in named if key is not None]
 
 
 def _map_keys(path: Path, pid: int | None) -> list[str]:

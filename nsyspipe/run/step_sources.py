@@ -1,6 +1,7 @@
 """Where the steps of a report's processes come from, ranges or repetition, and their backward pass where no range marks it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,22 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import by_process, operations_of
 from nsyspipe.analysis.intervals import grouped_lengths
-from nsyspipe.analysis.phases import phase_ranges, with_copies_behind
+from nsyspipe.analysis.phases import (
+    NO_OTHER_THREADS,
+    LaunchingThreads,
+    PhaseRanges,
+    backward_passes,
+    has_phases_elsewhere,
+    launching_threads,
+    phase_ranges,
+    with_copies_behind,
+)
 from nsyspipe.analysis.repeated_steps import backward_of_operators, backward_of_thread
-from nsyspipe.analysis.repetition import LaunchSequence, Repetition, find_repetition, launch_sequence
+from nsyspipe.analysis.repetition import LaunchSequence, Repetition, find_repetition, launch_sequence, threads_of
 from nsyspipe.analysis.steps import REPETITION, Candidate, Members, TextFamilies, candidates, choose, members_of
 from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model import canonical
-from nsyspipe.model.names import PHASES, is_optimizer, is_part_of_step
+from nsyspipe.model.names import is_optimizer, is_part_of_step
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.table import Int64
@@ -52,36 +62,38 @@ def process_steps(
             family = choose(measured, [0] * len(events))
     may_repeat = family in {None, REPETITION} or is_part_of_step(family)
     may_repeat = may_repeat and reading.step is None and not reading.is_capture and capture.operations.has_names
-    has_backward = bool((codes == PHASES.index("backward")).any())
     own_calls = by_process(capture.calls.all, [one.process_id for one in events])
+
+    @functools.cache  # made where something asks for it
+    def launched(at: int) -> LaunchSequence:
+        main_thread = main_thread_of(events[at].process_id)
+        return launch_sequence(events[at].operations, names, own_calls[at], main_thread)
+
     repeated: list[Repetition | None] = [None] * len(events)
-    launched: list[LaunchSequence] = []
-    if may_repeat or not has_backward:
-        of_each = zip(events, own_calls, (main_thread_of(one.process_id) for one in events), strict=True)
-        launched = [launch_sequence(one.operations, names, calls, thread) for one, calls, thread in of_each]
     if may_repeat:
-        repeated = _of_processes(events, [find_repetition(sequence, reading.n_steps) for sequence in launched])
+        sequences = [launched(at) for at in range(len(events))]
+        repeated = _of_processes(events, [find_repetition(sequence, reading.n_steps) for sequence in sequences])
         if reading.n_steps is not None and None in repeated:
-            raise _not_as_many(reading.n_steps, launched[repeated.index(None)])
+            raise _not_as_many(reading.n_steps, launched(repeated.index(None)))
         measured = [own if one is None else [*own, one.candidate] for own, one in zip(measured, repeated, strict=True)]
         family = family if is_decided else choose(measured, [0] * len(events))
     steps = []
     for at, one in enumerate(events):
-        units, backward = repeated[at] if family == REPETITION else None, None
-        problems: list[Problem] = []
+        units = repeated[at] if family == REPETITION else None
         members = units.members if units else _step_members(one.ranges, families, measured[at], family)
+        phases, others, passes = _phases(one, codes, members, own_calls[at])
+        problems: list[Problem] = []
         if units:
-            marked = phase_ranges(one.ranges, codes, members)["optimizer"].member
+            marked = phases["optimizer"].member
             is_marked = bool((np.bincount(marked, minlength=members.starts.size) == 1).all())
             problems += _by_repetition(one.process_id, units, is_marked=is_marked)
-        if not has_backward:  # it may be seen by what is not called so
-            of_operators = backward_of_operators(one.ranges, members)
-            backward = backward_of_thread(launched[at], members) if of_operators is None else of_operators
-            source = "backward-by-thread" if of_operators is None else "backward-by-operators"
+        backward = None
+        if not phases["backward"].starts.size:  # it may be seen by what is not called so
+            backward, source = _unmarked_backward(one, members, functools.partial(launched, at))
             if backward is not None:
-                backward = with_copies_behind(backward, one.operations)
+                passes = backward
                 problems.append(problem(source, process_id=one.process_id))
-        steps.append(ProcessSteps(measured[at], members, backward, tuple(problems)))
+        steps.append(ProcessSteps(measured[at], members, phases, others, backward, passes, tuple(problems)))
     return steps, family
 
 
@@ -98,6 +110,30 @@ def _tells_more(one: Repetition, other: Repetition) -> bool:
     """Tell whether units update weights, else whether they train, else whether there are more launches in them."""
     own, others = ((each.has_optimizer, each.is_step, int(np.ptp(each.edges))) for each in (one, other))
     return own > others
+
+
+def _phases(
+    events: ProcessEvents, codes: Int64, members: Members, calls: pa.Table | None
+) -> tuple[dict[str, PhaseRanges], LaunchingThreads, PhaseRanges]:
+    """Return a process's phases, the threads other than that of the steps that have some, and its backward passes."""
+    if calls is None or not has_phases_elsewhere(events.ranges, codes, members):
+        phases = phase_ranges(events.ranges, codes, members)
+        return phases, NO_OTHER_THREADS, phases["backward"]
+    launches = events.operations.kernel_launch[: events.operations.n_launched]
+    threads = threads_of(launches, calls)
+    others = launching_threads(members, launches, threads)
+    phases = phase_ranges(events.ranges, codes, members, others)
+    return phases, others, backward_passes(phases["backward"], members, launches, threads)
+
+
+def _unmarked_backward(
+    events: ProcessEvents, members: Members, launched: Callable[[], LaunchSequence]
+) -> tuple[PhaseRanges | None, str]:
+    """Return the backward pass by autograd's operators, else by its thread, and the problem that says which; None for neither."""
+    found, source = backward_of_operators(events.ranges, members), "backward-by-operators"
+    if found is None:
+        found, source = backward_of_thread(launched(), members), "backward-by-thread"
+    return None if found is None else with_copies_behind(found, events.operations), source
 
 
 def _step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candidate], family: str | None) -> Members:

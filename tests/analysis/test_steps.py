@@ -277,7 +277,7 @@ def found(*rows, steps=TWO, of_steps=TWO_RANGES):
     """Return the non-empty phases of two steps and more ranges, as (step, start, end) each."""
     table = ranges(*of_steps, *rows)
     texts = texts_of(table) if len(table) else pa.array([], pa.string())
-    phases = phase_ranges(table, phase_codes(TextFamilies.by_text(texts), DEFAULTS), steps)
+    phases = phase_ranges(table, phase_codes(TextFamilies.by_text(texts), DEFAULTS, texts), steps)
     assert tuple(phases) == PHASES
     columns = {name: (one.member, one.starts, one.ends) for name, one in phases.items()}
     known = {name: three for name, three in columns.items() if three[0].size}
@@ -285,7 +285,8 @@ def found(*rows, steps=TWO, of_steps=TWO_RANGES):
 
 
 def named(*texts, patterns=DEFAULTS):
-    codes = phase_codes(TextFamilies.by_text(pa.array(texts, pa.string())), patterns)
+    texts = pa.array(texts, pa.string())
+    codes = phase_codes(TextFamilies.by_text(texts), patterns, texts)
     return [PHASES[code] if code >= 0 else None for code in codes.tolist()]
 
 

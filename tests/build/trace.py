@@ -23,7 +23,7 @@ GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 NVTX = "NVTX_EVENTS"
 STRINGS = "StringIds"
 DEFAULT = "3.11.1 2024.2.3"
-_THREADS = {"main": 0, "autograd": 1}
+_THREADS = {"main": 0, "autograd": 1, "worker": 2}
 _VM = 1 << 48
 
 

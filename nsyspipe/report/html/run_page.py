@@ -111,7 +111,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
             "What stages of a pipeline wait for each other, in its bubble or for one that launches late, makes no rank late here."
         )
     yield Heading("Phases")
-    if phases := run_report.phase_table(run.phase_summary(), words.rank_step_ns(run)):
+    if phases := run_report.phase_table(run):
         yield replace(phases, is_close=True)
         yield from (Sentence(text) for text in [words.phases_text(run)] if text)
     else:
