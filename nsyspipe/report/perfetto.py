@@ -126,7 +126,7 @@ def _process_track(place: int, rank: Mapping[str, object], reports: Collection[s
 
     `reports` are those of the run; a rank of several captures has several, and what its time is said of is the first.
     """
-    is_of_several = rank["report"] not in reports
+    is_of_several = len({*str(rank["report"]).split(",")} & {*reports}) > 1
     parts = (f"rank {rank['rank']}", rank["gpu_name"], rank["host"])
     about = "report {report}, process {pid}, devices {device_ids}; "
     about += f"{'time of the first' if is_of_several else 'report time'} + {{clock_shift_ns}} ns = aligned time"
