@@ -64,8 +64,8 @@ _KINDS = """
     slowest-rank-changes (info): the slowest rank changes from step to step: a delay lengthens first its own rank's step, then the others' next one. Step time,
         the longest of the ranks in each step, counts both: its mean is {percent} % above any rank's, and throughput as much too low
     few-steps (info): steps in the figures: {n}, too few to show how much they vary -> <MORE_STEPS>
-    captured-several-times (info): {n} process(es) were captured {times} times: each is one rank, of the reports of which host and process ID are the same and
-        times are not. What lies between captures is in no step, and --skip-first counts in each -> if these are several runs, analyze each by itself
+    captured-several-times (info): {n} process(es) were captured {times} times, by reports with the same host and process ID: each is one rank. What lies
+        between two captures is in no step, and --skip-first counts in each -> nothing to do; if they are several runs, analyze each report by itself
     step-missing (warning): no window of step {step} on rank {missing}: left out of figures across ranks
         -> start and stop the capture at the same step on every rank
     steps-missing-on-rank (warning): no step range matches on this rank -> check the --step pattern against this report

@@ -87,7 +87,8 @@ def perfetto(
         row_of_rank, shown_steps = rows[rank], windows.filter(pc.equal(windows["rank"], rank))
         of_rank = collectives.filter(pc.equal(collectives["rank"], rank))
         names = "whole capture" if run.is_capture else _step_names(shown_steps)
-        tracks = _RankTracks(writer, _process_track(*row_of_rank, run.rank_names), shown_steps, edges)
+        track = _process_track(*row_of_rank, run.rank_names, run.header.reports)
+        tracks = _RankTracks(writer, track, shown_steps, edges)
         for n_operations in tracks.write(events, of_phases, of_rank, names):
             told(n_done + n_operations / max(events.num_rows, 1))
         told(n_done + 1)
@@ -122,10 +123,18 @@ def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> pa.Table:
     return slices(np.array([first]), np.array([last]), shown(header.label), "run", table)
 
 
-def _process_track(place: int, rank: Mapping[str, object], names: RankNames) -> Track:
-    """Describe the track of a rank. Its process in the trace is its place from 1: those of several hosts may be alike."""
+def _process_track(
+    place: int, rank: Mapping[str, object], names: RankNames, reports: Collection[str]
+) -> Track:
+    """Describe the track of a rank. Its process in the trace is its place from 1: those of several hosts may be alike.
+
+    `reports` are those of the run. A rank of several captures has several, and its time is that of the first.
+    """
+    is_of_several = len({*str(rank["report"]).split(",")} & {*reports}) > 1
+    time_name = "time of the first" if is_of_several else "report time"
     parts = (f"rank {names.name(int(str(rank['rank'])))}", rank["gpu_name"], rank["host"])
-    about = "report {report}, process {pid}, devices {device_ids}; report time + {clock_shift_ns} ns = aligned time"
+    about = "report {report}, process {pid}, devices {device_ids}; "
+    about += f"{time_name} + {{clock_shift_ns}} ns = aligned time"
     about += "" if rank["clock_offset_ns"] is None else ", of which clock offset {clock_offset_ns} ns"
     name = " · ".join(str(part) for part in parts if part is not None)
     return Track(name, place=place, about=about.format_map(rank), process=place + 1)

@@ -24,6 +24,7 @@ from nsyspipe.analysis.phases import PhaseRanges
 from nsyspipe.analysis.steps import Candidate
 from nsyspipe.model.table import Int64
 from nsyspipe.nsys import find_reports as files
+from nsyspipe.reader.metadata import LAUNCHER_SIZES
 from nsyspipe.run.process import ProcessDigest
 
 if TYPE_CHECKING:
@@ -47,13 +48,15 @@ def captures_of_processes(parts: _Ranks, *, is_one_job: bool) -> list[list[Rank[
         same.setdefault((facts.host, part.process.pid, part.process.device_id) if is_told else at, []).append(at)
     groups: list[list[int]] = []
     for alike in same.values():
-        begun: list[int] = []
+        of_alike: list[list[int]] = []
         for at in sorted(alike, key=lambda at: parts[at].span):
-            if begun and _is_next_capture(parts[begun[-1]], parts[at], is_one_job=is_one_job):
-                begun.append(at)
-                continue
-            begun = [at]
-            groups.append(begun)
+            begun = (own for own in of_alike if _is_next_capture(parts[own[-1]], parts[at], is_one_job=is_one_job))
+            group = next(begun, None)
+            if group is None:
+                of_alike.append([at])
+            else:
+                group.append(at)
+        groups += of_alike
     return [[parts[at] for at in group] for group in sorted(groups, key=min)]
 
 
@@ -64,15 +67,24 @@ def _is_next_capture(before: Rank[ProcessDigest], after: Rank[ProcessDigest], *,
     by other names or ran long after each other.
     """
     gap_ns = after.span[0] - before.span[1]
-    if gap_ns < 0 or before.argument == after.argument or _has_other_communicators(before, after):
+    is_other = _has_other_rank(before, after) or _has_other_communicators(before, after)
+    if gap_ns < 0 or before.argument == after.argument or is_other:
         return False
     are_alike = _name(before.report) == _name(after.report)
     return is_one_job or _do_numbers_go_on(before, after) or (are_alike and gap_ns <= _ONE_RUN_NS)
 
 
 def _name(report: ReportDigest) -> str:
-    """Return a report's name without its numbers: nsys counts the captures there."""
-    return re.sub(r"\d+", "#", files.source_of(Path(report.path)).stem)
+    """Return a report's name without its last number: nsys counts the captures there."""
+    return re.sub(r"\d+(\D*)$", r"#\1", files.source_of(Path(report.path)).stem)
+
+
+def _has_other_rank(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
+    """Tell whether a launcher gave two processes, each alone in its report, different ranks."""
+    if not (before.is_alone and after.is_alone):
+        return False
+    numbers = [[part.report.facts.number(name) for name in ("RANK", *LAUNCHER_SIZES)] for part in (before, after)]
+    return any(None not in pair and pair[0] != pair[1] for pair in zip(*numbers, strict=True))
 
 
 def _do_numbers_go_on(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:

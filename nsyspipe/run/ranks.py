@@ -551,7 +551,8 @@ def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list
     if numbers is None and all(path.suffix == files.EXPORT_SUFFIX for path in paths):
         facts = [_facts_of(path) for path in paths]
         captured = ([one.number(variable) for one in facts] for variable in ("RANK", *LAUNCHER_SIZES))
-        numbers = next((own for own in map(_all_numbers, captured) if own is not None), None)
+        # Those of one rank are its captures.
+        numbers = next(([*map(int, own)] for own in map(list, captured) if None not in own), None)
     return None if numbers is None else [{rank} for rank in numbers]
 
 

@@ -135,8 +135,8 @@ MOST = 4  # a new figure may stand in so many: declared, registered, computed, a
 MORE = {
     21: "transfer_ns wall_ns", 20: "message_bytes", 19: "wait_ns", 17: "comm_ns", 16: "exposed_comm_ns",
     15: "compute_ns idle_ns", 14: "step_time_ns", 10: "busbw_bytes_per_s exposed_comm_share throughput_steps_per_s",
-    9: "exposed_memory_ns overlap_compute_ns", 8: "comm_share idle_share", 7: "wait_share",
-    6: "exposed_memory_share exposed_wait_ns grad_copy_ns message_bytes_per_step n_collectives n_dtod overhead_ns overlap_backward_ns "
+    9: "exposed_memory_ns overlap_compute_ns", 8: "comm_share idle_share", 7: "n_dtod wait_share",
+    6: "exposed_memory_share exposed_wait_ns grad_copy_ns message_bytes_per_step n_collectives overhead_ns overlap_backward_ns "
     "collectives_per_step overlap_ratio idle_blocked_ns idle_input_ns idle_launch_ns",
     5: "backward_overlap_ratio comm_delay_ns compute_share dtod_bytes grad_copy_bytes "
     "idle_unknown_ns n_grad_copies",

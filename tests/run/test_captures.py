@@ -228,6 +228,25 @@ def test_other_runs_with_that_process_number_are_refused_as_before(tmp_path, aft
         nsyspipe.load(paths).steps()
 
 
+def test_containers_of_one_host_may_have_the_same_process_number(tmp_path):
+    # Two ranks, each process 31 of its container, in two captures.
+    reports = [
+        replace(one, pids=(31,), after_ns=one.after_ns + rank, variables=(("RANK", rank), ("WORLD_SIZE", 2)))
+        for one in THREE[:2]
+        for rank in (0, 1)
+    ]
+    run = loaded(tmp_path, reports)
+    assert run.ranks["report"].to_pylist() == ["report1.sqlite,report3.sqlite", "report2.sqlite,report4.sqlite"]
+    assert summary_steps(run) == [1, 2, 3, 6, 7, 8]
+
+
+def test_a_rank_that_was_captured_several_times_can_be_chosen(tmp_path):
+    alone = [replace(one, pids=(4000,), variables=(("RANK", 3), ("WORLD_SIZE", 4))) for one in THREE]
+    run = loaded(tmp_path, alone, ranks="3")
+    assert run.ranks["rank"].to_pylist() == [3]
+    assert summary_steps(run) == [1, 2, 3, 6, 7, 8, 11, 12, 13]
+
+
 def test_captures_without_steps_are_windows_of_their_own(tmp_path):
     run = loaded(tmp_path, THREE, step="none")
     steps = run.steps()
