@@ -23,7 +23,7 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
     exposed_comm_ns         ns?     |M \ C| <- KERNEL
     exposed_memory_ns       ns?     |P \ (C u M)| <- MEMCPY, MEMSET
     idle_ns                 ns?     wall - |C u M u P| <- KERNEL, MEMCPY, MEMSET
-    dtod_ns                 ns?     |D|, D = the device-to-device copies <- MEMCPY
+    dtod_ns                 ns?     |D|, D = the device-to-device copies, but those that are communication <- MEMCPY
     dtod_bytes              bytes?  bytes of DtoD copies that start in the window <- MEMCPY
     n_dtod                  count?  DtoD copies that start in the window <- MEMCPY
     exposed_dtod_ns         ns?     |D \ (C u M)| <- MEMCPY
@@ -173,8 +173,8 @@ TRAFFIC = table("""traffic by rank, communicator, collective: One row per (rank,
 KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase, name) over the whole capture, cut-off steps too; the columns in_summary: summary steps.
     {_RANK}
     phase              text?   phase that launched them; null outside of all <- NVTX_EVENTS
-    name               text    without parameters and template arguments, with the functor that tells it apart in brackets <- KERNEL.demangledName, else
-        shortName
+    name               text    without parameters and template arguments, with the functor that tells it apart in brackets; ncclAllGather [copies] of copies
+        that are a collective <- KERNEL.demangledName, else shortName; NVTX_EVENTS
     n_kernels          count   how many <- KERNEL
     total_ns           ns      sum of durations <- KERNEL
     mean_ns            ns      total / n, floored <- derived
@@ -239,7 +239,8 @@ LINKS = table("""links by from_rank, to_rank: One row per directed edge that NCC
     algorithms           text?     ring, tree or both, which NCCL lays over it; null where no line says so <- NCCL log
 """)
 
-EVENTS = table(f"""events by rank, start_ns: One row per device operation: kernel, copy or memset.
+EVENTS = table(f"""events by rank, start_ns: One row per device operation: kernel, copy or memset. Copies that one call of NCCL, or of symmetric
+        memory, launched to communicate are one row, from the first start to the last end.
     {_RANK}
     step            id?     step it belongs to, maybe not the one in whose window it runs; null for none <- RUNTIME, NVTX_EVENTS
     phase           text?   phase whose host range holds its launch; null outside of all <- RUNTIME, NVTX_EVENTS
@@ -300,8 +301,8 @@ RANKS = table(f"""ranks by rank: One row per rank: a process with device activit
     host             text?   host name <- TARGET_INFO_SYSTEM_ENV
     rank_source      text    where the number comes from: rank_map, env:RANK (or another variable), sidecar, nccl_payload, nvtx_mpi, file_name, order <- derived
     n_kernels        count?  compute and comm operations <- KERNEL, GRAPH_TRACE
-    n_comm           count?  comm operations <- KERNEL names
-    n_dtod           count?  device-to-device copies <- MEMCPY.copyKind = 8
+    n_comm           count?  comm operations: kernels, and the copies of one call as one <- KERNEL names, NVTX_EVENTS
+    n_dtod           count?  device-to-device copies, but those that are communication <- MEMCPY.copyKind = 8
     clock_shift_ns   ns      added to the report's own times to get aligned time: utcEpochNs - the run's lowest (0 where a report lacks it) - clock_offset <-
         TARGET_INFO_SESSION_START_TIME
     clock_offset_ns  ns?     the report's clock less the others': median over matched all_reduce, all_gather, reduce_scatter, all_to_all of (own end - median
