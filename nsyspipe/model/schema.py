@@ -28,6 +28,8 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
     n_dtod                  count?  DtoD copies that start in the window <- MEMCPY
     exposed_dtod_ns         ns?     |D \ (C u M)| <- MEMCPY
     overlap_compute_ns      ns?     |M n C| <- KERNEL
+    comm_on_compute_stream_ns ns?   |M_s|, M_s = the comm operations on the stream that most of the rank's compute kernels run on, those of CUDA graphs apart: nothing
+        else of that stream can run beside them; null without launches, and in a run saved before there was this column <- KERNEL.streamId
     overlap_backward_ns     ns?     |M n B|, B = compute kernels launched inside a backward range, by any thread; null on a rank without a backward range or
         without launches <- KERNEL, RUNTIME, NVTX_EVENTS
     n_collectives           count?  comm operations that start in the window <- KERNEL
@@ -162,6 +164,8 @@ TRAFFIC = table("""traffic by rank, communicator, collective: One row per (rank,
     bytes_per_step      float:bytes?  whole messages, as nccl-tests counts; null where one is not known <- NCCL payload
     comm_ns_per_step    float:ns?     |M|, M = the union of its operations, clipped to the step's window; unions of different rows may overlap <- KERNEL
     exposed_ns_per_step float:ns?     |M \\ C|, C = the rank's compute <- KERNEL
+    exposed_part_ns_per_step float:ns? its part of that: while several rows of a rank are exposed at once, each has an equal part of the time, so that the parts of
+        a rank sum to its exposed_comm; null in a run saved before there was this column <- KERNEL
     hidden_ns_per_step  float:ns?     |M n C| <- KERNEL
     wait_ns_per_step    float:ns?     the union of [own start, min(last start, own end)) over its matched operations; null where one is not matched, and of a
         pipeline, whose stages wait for each other by design <- KERNEL
@@ -301,6 +305,7 @@ RANKS = table(f"""ranks by rank: One row per rank: a process with device activit
     host             text?   host name <- TARGET_INFO_SYSTEM_ENV
     rank_source      text    where the number comes from: rank_map, env:RANK (or another variable), sidecar, nccl_payload, nvtx_mpi, file_name, order <- derived
     n_kernels        count?  compute and comm operations <- KERNEL, GRAPH_TRACE
+    compute_stream_id id?    the stream that most of its compute kernels run on, of several the lowest; null without any <- KERNEL.streamId
     n_comm           count?  comm operations: kernels, and the copies of one call as one <- KERNEL names, NVTX_EVENTS
     n_dtod           count?  device-to-device copies, but those that are communication <- MEMCPY.copyKind = 8
     clock_shift_ns   ns      added to the report's own times to get aligned time: utcEpochNs - the run's lowest (0 where a report lacks it) - clock_offset <-

@@ -204,3 +204,56 @@ def test_a_generic_kernel_takes_the_collective_of_its_call(tmp_path):
     assert "clock-error-unknown" not in codes(run)
     for _, events, _ in run_operations(run._tables, run.reading):
         assert {row["collective"] for row in events.to_pylist() if row["category"] == "comm"} == {"reduce_scatter"}
+
+
+def serial_rank(rank, *, stream=7, thread="main"):
+    """Return a rank that alternates compute and an all-to-all on stream 7, or another."""
+    builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2).session(1_000_000_000)
+    for step in range(4):
+        at = STEP * step
+        builder.range(at, at + 90_000, f"step {step}")
+        for number in range(3):
+            begin = at + 1_000 + 20_000 * number
+            builder.kernel(begin, begin + 10_000, launch=at + 100 + 10 * number)
+            builder.nccl(begin + 10_000, begin + 20_000, launch=at + 105 + 10 * number, stream=stream)
+    return builder
+
+
+def test_communication_on_the_compute_stream_is_measured(tmp_path):
+    run = run_of(tmp_path, serial_rank(0), serial_rank(1))
+    assert step_of(run, "comm_on_compute_stream_ns") == {30_000}
+    assert run.ranks["compute_stream_id"].to_pylist() == [7, 7]
+
+
+def test_communication_on_a_stream_of_its_own_is_not(tmp_path):
+    run = run_of(tmp_path, serial_rank(0, stream=19), serial_rank(1, stream=19))
+    assert step_of(run, "comm_on_compute_stream_ns") == {0}
+    assert run.ranks["compute_stream_id"].to_pylist() == [7, 7]
+
+
+def test_kernels_of_one_graph_launch_may_overlap_and_do_not_count(tmp_path):
+    ranks = [serial_rank(0), serial_rank(1)]
+    for builder in ranks:
+        # All kernels of a step come from its first call, as the nodes of a graph do.
+        kernels = builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"]
+        for at, row in enumerate(kernels):
+            row["correlationId"] = kernels[at - at % 6]["correlationId"]
+    run = run_of(tmp_path, *ranks)
+    assert step_of(run, "comm_on_compute_stream_ns") == {0}
+
+
+def test_parts_of_exposed_time_sum_to_it(tmp_path):
+    ranks = [serial_rank(0), serial_rank(1)]
+    for builder in ranks:
+        for step in range(4):  # beside the first all-reduce of each step, for 6 us
+            at = STEP * step
+            builder.nccl(at + 13_000, at + 19_000, launch=at + 106, stream=23, name="ncclDevKernel_AllGather_RING_LL")
+    run = run_of(tmp_path, *ranks)
+    rows = [row for row in run.traffic().to_pylist() if row["rank"] == 0]
+    assert {row["collective"]: row["exposed_ns_per_step"] for row in rows} == {
+        "all_gather": 6_000,
+        "all_reduce": 30_000,
+    }
+    parts = {row["collective"]: row["exposed_part_ns_per_step"] for row in rows}
+    assert parts == {"all_gather": 3_000, "all_reduce": 27_000}
+    assert step_of(run, "exposed_comm_ns") == {30_000}
