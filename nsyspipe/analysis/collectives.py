@@ -16,7 +16,8 @@ from nsyspipe.analysis.intervals import holders, least_of, places_in_runs, run_s
 from nsyspipe.analysis.phases import PhaseRanges, launching_passes
 from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.model import canonical
-from nsyspipe.model.names import COLLECTIVES, algorithm_of, bare_name, collective_of, datatype_of
+from nsyspipe.model.comm_kernels import collective_of_kernel
+from nsyspipe.model.names import COLLECTIVES, algorithm_of, bare_name, datatype_of
 from nsyspipe.model.table import Flags, Float64, Int32, Int64, conform, narrowed
 
 UNGROUPED = -1
@@ -276,7 +277,7 @@ def members_holding(members: Members, windows: Windows, launch: Int64, start: In
 def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], Int64]:
     ids, index = np.unique(name_ids, return_inverse=True)
     texts = [names.get(number, "") for number in ids.tolist()]
-    of_id = [CommKind(collective_of(one), datatype_of(one), algorithm_of(one)) for one in texts]
+    of_id = [CommKind(collective_of_kernel(one), datatype_of(one), algorithm_of(one)) for one in texts]
     kinds = sorted(set(of_id), key=lambda one: (one.collective, one.datatype or "", one.algorithm or ""))
     return kinds, np.array([kinds.index(one) for one in of_id], np.int64)[index]
 

@@ -19,6 +19,7 @@ from nsyspipe.analysis.steps import Windows
 from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.model import schema
 from nsyspipe.model.canonical import GRAPH_NAME_ID
+from nsyspipe.model.comm_kernels import are_communication, is_communication
 from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import PHASES, kernel_label
 from nsyspipe.model.table import Flags, Int32, Int64
@@ -195,7 +196,7 @@ def most_assumed(bytes_per_s: float | None, operations_per_ns: float) -> float:
 
 def operations_per_ns(kernels: pa.Table) -> float:
     """Return how many compute kernels run in a ns of their time, of `schema.KERNEL_COSTS`; 0 without any."""
-    is_comm = pc.starts_with(kernels["name"].cast(pa.string()), "nccl", ignore_case=True)
+    is_comm = are_communication(kernels["name"])
     number, total = (pc.sum(kernels.filter(pc.invert(is_comm))[name]).as_py() for name in ("n_kernels", "total_ns"))
     return number / total if total else 0.0
 
@@ -326,7 +327,7 @@ def costs(
 
 def _of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]:
     for row in sums_by(kernels, ("name", "phase"), _OF_KERNELS):
-        has_beside = is_comm_known and not row["name"].lower().startswith("nccl")
+        has_beside = is_comm_known and not is_communication(row["name"])
         yield {
             "table": KERNELS, "name": row["name"], "phase": row["phase"],
             "n_calls": row["n_in_summary"], "total_ns": row["in_summary_ns"], "n_slowed": row["n_slowed"],

@@ -17,7 +17,8 @@ from nsyspipe.analysis.phases import LaunchingThreads, PhaseRanges, launched_in,
 from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.errors import DamagedReportError
 from nsyspipe.model import schema
-from nsyspipe.model.names import COLLECTIVES, PHASES, collective_of
+from nsyspipe.model.comm_kernels import collective_of_kernel
+from nsyspipe.model.names import COLLECTIVES, PHASES
 from nsyspipe.model.table import Flags, Int64
 
 CATEGORIES = ("comm", "compute", "memory")  # in order of the alphabet
@@ -92,7 +93,7 @@ def device_operations(
     name_ids, is_comm = filled(kernels["name_id"]), kernels["is_comm"].to_numpy()
     collective = np.full(n_kernels + n_memory, -1)
     ids, index = np.unique(name_ids[is_comm], return_inverse=True)
-    codes = [COLLECTIVES.index(collective_of(texts.get(one, ""))) for one in ids.tolist()]
+    codes = [COLLECTIVES.index(collective_of_kernel(texts.get(one, ""))) for one in ids.tolist()]
     collective[np.flatnonzero(is_comm)] = np.array(codes, np.int64)[index]
     labels, label = kernel_labels(name_ids, texts)
     kinds, kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
@@ -105,9 +106,16 @@ def device_operations(
         name=np.concatenate((place[label], place[len(labels) + kind], np.full(memsets.num_rows, place[-1]))),
         collective=collective, device_id=joined("device_id"), stream_id=joined("stream_id"),
         correlation_id=joined("correlation_id"),
-        n_bytes=np.concatenate((np.full(n_kernels, UNKNOWN), filled(memcpys["bytes"]), filled(memsets["bytes"]))),
+        n_bytes=np.concatenate((_bytes_of(kernels), filled(memcpys["bytes"]), filled(memsets["bytes"]))),
         names=tuple(names),
     )  # fmt: skip
+
+
+def _bytes_of(kernels: pa.Table) -> Int64:
+    """Return what collectives that are made of copies move; kernels do not say it."""
+    if "bytes" not in kernels.column_names:
+        return np.full(kernels.num_rows, UNKNOWN)
+    return filled(kernels["bytes"])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import least_of, sums_of
+from nsyspipe.analysis.intervals import EMPTY, IntervalSet, least_of, sums_of, union_of
 from nsyspipe.model.names import grouped, listed
 
 ROLES = DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER = "data", "sharded", "tensor", "pipeline", "expert", "other"
@@ -178,6 +178,28 @@ def mean_over_ranks(traffic: pa.Table, column: str, key: str, n_ranks: int) -> d
     for row in rows:
         sums[row[key]] += row[column]
     return {name: total / n_ranks for name, total in sums.items()}
+
+
+def exposed_parts(uses: Sequence[IntervalSet], hidden: IntervalSet, windows: IntervalSet) -> list[float]:
+    """Return of each use of a rank how much of its time in the windows is exposed, ns, shared where several are at once.
+
+    `hidden` is when communication runs beside compute. Where n uses are exposed at once each gets the n-th part, so that all
+    parts sum to the length of their union.
+    """
+    exposed = [times.without(hidden).intersect(windows) for times in uses]
+    whole = [float((times.ends - times.starts).sum()) for times in exposed]
+    together = union_of(*exposed) if exposed else EMPTY
+    if sum(whole) == (together.ends - together.starts).sum():
+        return whole  # none overlaps another
+    edges = np.unique(np.concatenate([side for times in exposed for side in (times.starts, times.ends)]))
+    n_at_once = np.zeros(edges.size, np.int64)  # uses that are exposed from each edge to the next
+    spans = [(np.searchsorted(edges, times.starts), np.searchsorted(edges, times.ends)) for times in exposed]
+    for first, last in spans:
+        n_at_once[first] += 1
+        n_at_once[last] -= 1
+    n_at_once = np.cumsum(n_at_once)[:-1]
+    shared_before = np.append(0.0, np.cumsum(np.diff(edges) / np.maximum(n_at_once, 1)))
+    return [float((shared_before[last] - shared_before[first]).sum()) for first, last in spans]
 
 
 def own_lateness(collectives: pa.Table) -> pa.Table:

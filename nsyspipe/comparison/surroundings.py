@@ -18,6 +18,7 @@ from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_tim
 from nsyspipe.comparison.comparability import collectives_per_step
 from nsyspipe.comparison.gate import DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import per_step
+from nsyspipe.model.comm_kernels import is_communication
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import table
 from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE
@@ -250,7 +251,7 @@ def cause_of(difference: RunDifference) -> Cause | None:
         by_cause = (row for row in difference.idle_causes.to_pylist() if row["delta_ns"] is not None)
         times = [(f"idle, {row['cause']}", row["baseline_ns"], row["candidate_ns"]) for row in by_cause]
     elif part == "compute":
-        own = [row for row in difference.kernels.to_pylist() if not row["name"].lower().startswith("nccl")]
+        own = [row for row in difference.kernels.to_pylist() if not is_communication(row["name"])]
         both = [row for row in own if row["baseline_n_per_step"] and row["candidate_n_per_step"]]
         numbers = [sum(row[f"{side}_n_per_step"] for row in both) for side in SIDES]
         if _is_marked(*numbers) and (numbers[1] - numbers[0]) * delta > 0:  # as much as to explain their time

@@ -8,14 +8,26 @@ from nsyspipe.findings.model import AT_MOST, MOST_BELIEVED, OF_COMM, Answer, Evi
 
 _LEAST_EXPOSED = 0.05
 _NO_PHASE = "no phase"
-# By whether all of it may be DDP's.
-_HIDE = {
-    True: (
-        "send less, or hide communication under backward",
-        "send less ({halves}no_sync()), use a faster link, or hide it under backward: see nsyspipe whatif",
+_OF_GRADIENTS = (
+    "send less, or hide communication under backward",
+    "send less ({halves}no_sync()), use a faster link, or hide it under backward: see nsyspipe whatif",
+)
+_BESIDE_GRADIENTS = (
+    "send less of what is not gradients",
+    (
+        "most of it is not gradients, so that neither settings of gradients nor backward can hide it: send less of it "
+        "(SyncBatchNorm gathers statistics in each layer), or use a faster link"
     ),
-    False: ("send less, or hide communication under compute", "send less, use a faster link, or hide it under compute"),
-}
+)
+_OF_ANY = ("send less, or hide communication under compute", "send less, use a faster link, or hide it under compute")
+_ON_COMPUTE_STREAM = (
+    "give communication a stream of its own, or send less",
+    (
+        "most of it runs on the stream that computes, where nothing can run beside it: call collectives with "
+        "async_op=True and wait() only where the result is needed, or send less"
+    ),
+)
+_LEAST_OF_GRADIENTS = 0.5  # of exposed communication, from which on what shortens gradients is advised
 _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 _LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
 LESS_HIDDEN = "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
@@ -43,9 +55,10 @@ def comm_bound(evidence: Evidence) -> Answer:
     where = f", launched during {phase} on the host" if is_mostly and phase != _NO_PHASE else ""
     apart = " (waiting apart)" if evidence.is_wait_known else ""
     is_ddp = set(evidence.roles) <= {DATA, OTHER}
-    action, advice = _HIDE[is_ddp and bool(evidence.gradient_all_reduces.num_rows)]
+    has_others = _is_beside_gradients(evidence, exposed)
+    action, advice = _advice(evidence, is_ddp=is_ddp, has_others=has_others)
+    on_stream = evidence.means("comm_on_compute_stream_ns") if evidence.mean("comm_on_compute_stream_ns") else {}
     mostly = evidence.mostly("", "exposed_ns_per_step", transfer)
-    by_role = {role: evidence.traffic_figures(role)["exposed_ns_per_step"] for role in evidence.roles}
     saving, figures = evidence.saving_without()
     figures = {
         "exposed_comm_ns_per_step": exposed,
@@ -53,11 +66,30 @@ def comm_bound(evidence: Evidence) -> Answer:
         "exposed_transfer_ns_per_step": transfer if evidence.is_wait_known else None,
         **figures,
         **evidence.means("wait_ns", "exposed_wait_ns"),
+        **on_stream,
         "exposed_comm_ns_per_step_by_phase": by_phase,
-        **({} if is_ddp else {"exposed_comm_ns_per_step_by_role": by_role}),
+        **({} if is_ddp and not has_others else {"exposed_comm_ns_per_step_by_role": evidence.exposed_by_role}),
     }
     advice = advice.format(halves="bf16_compress_hook, " if evidence.wide_gradients.num_rows else "")
     return Finding(f"communication is exposed{apart}{where}{mostly}", action, advice, saving, figures)
+
+
+def _is_beside_gradients(evidence: Evidence, exposed_ns: float) -> bool:
+    """Tell whether most of what is exposed is not gradients', in a run that has gradients."""
+    of_gradients = evidence.exposed_by_role.get(DATA)
+    if not evidence.gradient_all_reduces.num_rows or of_gradients is None:
+        return False
+    return of_gradients < _LEAST_OF_GRADIENTS * exposed_ns
+
+
+def _advice(evidence: Evidence, *, is_ddp: bool, has_others: bool) -> tuple[str, str]:
+    """Return the action and the advice for exposed communication."""
+    on_stream = evidence.mean("comm_on_compute_stream_ns") or 0.0
+    if on_stream >= _MOSTLY * (evidence.mean("comm_ns") or 0.0) > 0:
+        return _ON_COMPUTE_STREAM
+    if not (is_ddp and evidence.gradient_all_reduces.num_rows):
+        return _OF_ANY
+    return _BESIDE_GRADIENTS if has_others else _OF_GRADIENTS
 
 
 def comm_slows_compute(evidence: Evidence) -> Answer:

@@ -41,6 +41,7 @@ _OF_COLLECTIVES = (
     "wait_ns", "arrival_skew_ns", "is_late_significant", "message_bytes", "bus_bytes", "comm_id", "micro_batch",
 )  # fmt: skip
 _OF_TRAFFIC = tuple(f"{name}_per_step" for name in ("calls", "bytes", "comm_ns", "exposed_ns", "wait_ns"))
+_EXPOSED_PART = "exposed_part_ns_per_step"
 _WAIT = "wait_ns_per_step"
 _LEAST_EXPOSED = 0.05
 # What a role's traffic serves, in words; gradients of all ranks need none.
@@ -158,6 +159,12 @@ class Evidence:
         """Return what a role's traffic costs per step: sums over its uses, the mean over ranks; None where one is not known."""
         columns = {name: [row[name] for row in self.traffic_of(role, *collectives)] for name in _OF_TRAFFIC}
         return {name: None if None in own else sum(own) / self.n_ranks for name, own in columns.items()}
+
+    @cached_property
+    def exposed_by_role(self) -> dict[str, float | None]:
+        """Exposed time per step by role, the mean over ranks: parts that sum to what a rank has; None where one is not known."""
+        parts = {role: [row[_EXPOSED_PART] for row in self.traffic_of(role)] for role in self.roles}
+        return {role: None if None in own else sum(own) / self.n_ranks for role, own in parts.items()}
 
     def mostly(self, what: str, figure: str, total: float) -> str:
         """Return ``, mostly ... of tensor parallelism``: the role that two thirds of a figure are at least, as `_least` has it.

@@ -3,8 +3,10 @@
 from nsyspipe.model.table import table
 
 MEMSET_KIND, DTOD_KIND = 0, 8  # values of COPIES.copy_kind that the analysis asks for
+PEER_KIND = 10  # a copy to another GPU
 UNIFIED_KINDS = (11, 12, 13, 14)  # unified memory moves by itself: no call launches these
 GRAPH_NAME_ID = -1  # KERNELS.name_id of a CUDA graph captured as a whole
+LARGEST_MADE_NAME_ID = -2  # KERNELS.name_id is this or lower where the name is none of the report's strings
 
 KERNELS = table("""kernels_of_report: One row per kernel, or per CUDA graph captured as a whole.
     process_id      id    process that launched it <- KERNEL.globalPid
@@ -13,7 +15,7 @@ KERNELS = table("""kernels_of_report: One row per kernel, or per CUDA graph capt
     device_id       id?   CUDA ordinal inside the process <- KERNEL.deviceId
     correlation_id  id?   joins the launch <- KERNEL.correlationId
     stream_id       id?   stream inside its context <- KERNEL.streamId
-    name_id         id?   its name in the report's strings; -1 for a graph <- KERNEL.demangledName, else shortName
+    name_id         id?   its name in the report's strings; -1 for a graph, lower where `CALLED` says it <- KERNEL.demangledName, else shortName
     grid            id?   gridX | gridY << 32 | gridZ << 48; null outside of the sample of large reports <- KERNEL.gridX, gridY, gridZ
     block           id?   blockX | blockY << 11 | blockZ << 22; null where the grid is <- KERNEL.blockX, blockY, blockZ
     is_comm         flag  a communication kernel <- KERNEL.shortName, demangledName
@@ -42,6 +44,23 @@ RANGES = table("""ranges_of_report: One row per NVTX push/pop or start/end range
     end_ns      ns    host end; an unclosed range ends 1 ns after the last event <- NVTX_EVENTS.end
     text        word:text  the range's text <- NVTX_EVENTS.text, textId
     is_library  flag  whether its domain is a library's own: such a range is no phase, and a step only by --step <- NVTX_EVENTS.domainId
+""")
+
+COMM_CALLS = table("""comm_calls_of_report: One row per range of a call of NCCL, or of a collective of symmetric memory, that `comm_kernels.comm_call_of` knows.
+    process_id  id         process of the thread <- NVTX_EVENTS.globalTid
+    thread_id   id         calling thread <- NVTX_EVENTS.globalTid
+    start_ns    ns         host start <- NVTX_EVENTS.start
+    end_ns      ns         host end <- NVTX_EVENTS.end
+    text        word:text  the range's text <- NVTX_EVENTS.text, textId
+""")
+
+CALLED = table("""called_of_report: One row per API call that launched copies, or a kernel whose name says no collective, inside such a range; in order of launch.
+    process_id      id    process of the calling thread <- RUNTIME.globalTid
+    correlation_id  id    joins what it launched <- RUNTIME.correlationId
+    call            id    a number for each range
+    is_copy         flag  what it launched are copies
+    stream_id       id?   stream of the copies; null of kernels <- MEMCPY.streamId
+    name_id         id    what the collective of these copies, or the kernel, is called: `LARGEST_MADE_NAME_ID` or lower <- NVTX_EVENTS.text
 """)
 
 HOST_CALLS = table("""host_calls_of_report: One row per CUDA API call: what it launched, and when which thread was in it.

@@ -18,13 +18,11 @@ _BY_NAME = {  # NCCL's name of the collective -> ours; longest first, since Redu
 OTHER = "other"
 COLLECTIVES = (*_BY_NAME.values(), OTHER)
 
-_COLLECTIVE = re.compile("|".join(_BY_NAME), re.IGNORECASE)
-_LOWER = {name.lower(): own for name, own in _BY_NAME.items()}
-
-# What kernels that communicate are named like in any library: NCCL, NVSHMEM, PyTorch's symmetric memory, inference engines.
-LIKE_COMMUNICATION = re.compile(
-    r"(?i)nccl|nvshmem|multimem|cross_device|all_?reduce|all_?gather|all_?to_?all|reduce_?scatter|send_?recv"
+# Also as other libraries spell it: all_reduce, alltoall.
+_COLLECTIVE = re.compile(
+    "All_?Reduce|All_?Gather|Reduce_?Scatter|Broadcast|All_?To_?All|Send_?Recv|Reduce", re.IGNORECASE
 )
+_LOWER = {name.lower(): own for name, own in _BY_NAME.items()}
 
 _DATATYPES = {  # NCCL's spellings, old and new, as PyTorch says them
     "half": "f16", "float": "f32", "double": "f64", "__nv_bfloat16": "bf16", "int8_t": "i8", "uint8_t": "u8",
@@ -50,6 +48,7 @@ _GENERIC = ("func_wrapper", "ReduceOp", "OpMathType")
 # Names that say little without the first template argument that does (CUTLASS, cuDNN, lambdas).
 _FACELESS = re.compile(r"(?:^|::)(?:\w*_)?[Kk]ernel2?$")
 _WORD = re.compile(r"(?:\b[A-Za-z_]\w*::)*\b([A-Za-z_]\w+)")  # without its namespaces
+_IS_LABEL = re.compile(r"\w+ \[\w+\]")  # as this program names what has no name of its own
 _SAYS_NOTHING = re.compile(
     r"void|const|bool|char|short|int|long|(?:un)?signed|float|double|[Aa]rray|lambda|instance|operator|"
     r"gpu_kernel_impl(?:_nocast)?|T\d+"
@@ -95,7 +94,8 @@ def collective_of(name: str) -> str:
     >>> collective_of("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
     'reduce_scatter'
     """
-    return _LOWER[found[0].lower()] if (found := _COLLECTIVE.search(name)) else OTHER
+    found = _COLLECTIVE.search(name)
+    return OTHER if found is None else _LOWER[found[0].lower().replace("_", "")]
 
 
 def datatype_of(name: str) -> str | None:
@@ -137,6 +137,8 @@ def kernel_label(name: str) -> str:
     >>> kernel_label("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, T2)")
     'vectorized_elementwise_kernel [FillFunctor]'
     """
+    if _IS_LABEL.fullmatch(name):
+        return name
     bare, arguments = _without_brackets(name)
     bare = bare.strip().split(" ")[-1].removeprefix("at::native::").removeprefix("::").strip(":")
     functors = [one for one in _FUNCTOR.findall(arguments) if not one.startswith(_GENERIC)]

@@ -24,6 +24,11 @@ _KINDS = """
     captured-without-gpu (info): captured without a GPU: only the steps on the host and their phases are known
     no-comm-kernels (error): no communication kernel on the {n} rank(s) looked at: communication and compute cannot be told apart, both are null
         -> name your kernels with --comm-kernel REGEX (NCCL's are known by their names)
+    uncounted-communication (warning): kernels that are named like communication count as compute: {names} -> if they communicate: --comm-kernel {pattern}
+    copies-of-unknown-communicators (info): {n} calls of NCCL launched copies inside a GPU or to memory mapped into it, and no report says of how many ranks
+        their communicators are: these copies count as communication -> <WITH_BLOBS>, so that NCCL's payload names the communicator
+    copies-in-nccl-calls (warning): {n} calls of NCCL launched copies, and nothing says whether several ranks took part: these copies count as copies, not
+        as communication -> <WITH_BLOBS>, so that NCCL's payload names the communicator
     no-steps (warning): there are no steps ({why}): the figures are of the capture as a whole; step time, throughput, savings and backward figures are
         null -> <ANNOTATE>
     no-nvtx (warning): NVTX ranges were not recorded: no phases, and no steps but by repetition -> capture with nsys profile --trace=cuda,nvtx
@@ -168,6 +173,8 @@ def _kind(line: str) -> tuple[str, Kind]:
 
 CATALOGUE: dict[str, Kind] = dict(map(_kind, _KINDS.replace("\n" + 8 * " ", " ").strip().splitlines()))
 
+# What may be communication, or not.
+UNSURE_COMM = frozenset({"uncounted-communication", "copies-of-unknown-communicators", "copies-in-nccl-calls"})
 MIXED_RUNS = frozenset({"different-runs", "more-ranks-than-world"})  # figures across ranks mean nothing then
 
 # Where no range marks backward: what it is taken to be, in a few words.

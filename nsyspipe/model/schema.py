@@ -23,11 +23,13 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
     exposed_comm_ns         ns?     |M \ C| <- KERNEL
     exposed_memory_ns       ns?     |P \ (C u M)| <- MEMCPY, MEMSET
     idle_ns                 ns?     wall - |C u M u P| <- KERNEL, MEMCPY, MEMSET
-    dtod_ns                 ns?     |D|, D = the device-to-device copies <- MEMCPY
+    dtod_ns                 ns?     |D|, D = the device-to-device copies, but those that are communication <- MEMCPY
     dtod_bytes              bytes?  bytes of DtoD copies that start in the window <- MEMCPY
     n_dtod                  count?  DtoD copies that start in the window <- MEMCPY
     exposed_dtod_ns         ns?     |D \ (C u M)| <- MEMCPY
     overlap_compute_ns      ns?     |M n C| <- KERNEL
+    comm_on_compute_stream_ns ns?   |M_s|, M_s = the comm operations on the stream that most of the rank's compute kernels run on, those of CUDA graphs apart: nothing
+        else of that stream can run beside them; null without launches, and in a run saved before there was this column <- KERNEL.streamId
     overlap_backward_ns     ns?     |M n B|, B = compute kernels launched inside a backward range, by any thread; null on a rank without a backward range or
         without launches <- KERNEL, RUNTIME, NVTX_EVENTS
     n_collectives           count?  comm operations that start in the window <- KERNEL
@@ -162,6 +164,8 @@ TRAFFIC = table("""traffic by rank, communicator, collective: One row per (rank,
     bytes_per_step      float:bytes?  whole messages, as nccl-tests counts; null where one is not known <- NCCL payload
     comm_ns_per_step    float:ns?     |M|, M = the union of its operations, clipped to the step's window; unions of different rows may overlap <- KERNEL
     exposed_ns_per_step float:ns?     |M \\ C|, C = the rank's compute <- KERNEL
+    exposed_part_ns_per_step float:ns? its part of that: while several rows of a rank are exposed at once, each has an equal part of the time, so that the parts of
+        a rank sum to its exposed_comm; null in a run saved before there was this column <- KERNEL
     hidden_ns_per_step  float:ns?     |M n C| <- KERNEL
     wait_ns_per_step    float:ns?     the union of [own start, min(last start, own end)) over its matched operations; null where one is not matched, and of a
         pipeline, whose stages wait for each other by design <- KERNEL
@@ -173,8 +177,8 @@ TRAFFIC = table("""traffic by rank, communicator, collective: One row per (rank,
 KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase, name) over the whole capture, cut-off steps too; the columns in_summary: summary steps.
     {_RANK}
     phase              text?   phase that launched them; null outside of all <- NVTX_EVENTS
-    name               text    without parameters and template arguments, with the functor that tells it apart in brackets <- KERNEL.demangledName, else
-        shortName
+    name               text    without parameters and template arguments, with the functor that tells it apart in brackets; ncclAllGather [copies] of copies
+        that are a collective <- KERNEL.demangledName, else shortName; NVTX_EVENTS
     n_kernels          count   how many <- KERNEL
     total_ns           ns      sum of durations <- KERNEL
     mean_ns            ns      total / n, floored <- derived
@@ -239,7 +243,8 @@ LINKS = table("""links by from_rank, to_rank: One row per directed edge that NCC
     algorithms           text?     ring, tree or both, which NCCL lays over it; null where no line says so <- NCCL log
 """)
 
-EVENTS = table(f"""events by rank, start_ns: One row per device operation: kernel, copy or memset.
+EVENTS = table(f"""events by rank, start_ns: One row per device operation: kernel, copy or memset. Copies that one call of NCCL, or of symmetric
+        memory, launched to communicate are one row, from the first start to the last end.
     {_RANK}
     step            id?     step it belongs to, maybe not the one in whose window it runs; null for none <- RUNTIME, NVTX_EVENTS
     phase           text?   phase whose host range holds its launch; null outside of all <- RUNTIME, NVTX_EVENTS
@@ -302,8 +307,9 @@ RANKS = table(f"""ranks by rank: One row per rank: a process with device activit
     host             text?   host name <- TARGET_INFO_SYSTEM_ENV
     rank_source      text    where the number comes from: rank_map, env:RANK (or another variable), sidecar, nccl_payload, nvtx_mpi, file_name, order <- derived
     n_kernels        count?  compute and comm operations <- KERNEL, GRAPH_TRACE
-    n_comm           count?  comm operations <- KERNEL names
-    n_dtod           count?  device-to-device copies <- MEMCPY.copyKind = 8
+    compute_stream_id id?    the stream that most of its compute kernels run on, of several the lowest; null without any <- KERNEL.streamId
+    n_comm           count?  comm operations: kernels, and the copies of one call as one <- KERNEL names, NVTX_EVENTS
+    n_dtod           count?  device-to-device copies, but those that are communication <- MEMCPY.copyKind = 8
     clock_shift_ns   ns      added to the report's own times to get aligned time: utcEpochNs - the run's lowest (0 where a report lacks it) - clock_offset <-
         TARGET_INFO_SESSION_START_TIME
     clock_offset_ns  ns?     the report's clock less the others': median over matched all_reduce, all_gather, reduce_scatter, all_to_all of (own end - median

@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.comm_calls import Called, find_called
 from nsyspipe.model import canonical
 from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
 from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Calls, Strings, read_calls, read_overhead, read_strings
-from nsyspipe.reader.operations import SHAPE_COLUMNS, Operations, read_operations
-from nsyspipe.reader.payload import Payloads, read_payloads
+from nsyspipe.reader.operations import SHAPE_COLUMNS, Operations, read_operations, with_communication
+from nsyspipe.reader.payload import Payloads, communicator_sizes, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import FileState, Report, machine_memory, open_report
 
@@ -146,6 +147,7 @@ class Capture:
 
     facts: ReportFacts
     operations: Operations
+    called: Called  # what of them is communication by the calls that launched it
     calls: Calls
     overhead: tuple[Int64, Int64] | None  # starts and ends of the profiler's own work; None when not recorded
     ranges: Ranges
@@ -173,10 +175,13 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         lacks_nvtx = "no-nvtx-ranges" if traces_nvtx(report) and facts.leaves_out_empty(versions.NVTX) else "no-nvtx"
         without_kernels = _launches_without_kernels(report, strings, calls, ranges, operations)
         n_memset_calls = _n_calls(report, strings, ("Memset",)) if no_memset else 0
+        called = _called(facts, operations, calls, ranges, payloads)
+        operations, called = with_communication(report, operations, called)
     is_untested = versions.version_numbers(facts.schema_version) > versions.NEWEST_TESTED
     numbers = {
         "dropped-operations": operations.n_dropped, "dropped-ranges": ranges.n_dropped,
         "memset-calls-only": n_memset_calls, "undecoded-payload": payloads.n_undecoded,
+        "copies-of-unknown-communicators": called.n_assumed, "copies-in-nccl-calls": called.n_left,
     }  # fmt: skip
     problems = (
         *([problem("untested-version", version=facts.schema_version)] if is_untested else []),
@@ -184,7 +189,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         *(problem(code) for fact, code in NOT_RECORDED.items() if not getattr(recorded, fact)),
         *(problem(code, n=n) for code, n in numbers.items() if n),
     )
-    return Capture(facts, operations, calls, overhead, ranges, payloads, recorded, without_kernels, problems)
+    return Capture(facts, operations, called, calls, overhead, ranges, payloads, recorded, without_kernels, problems)
 
 
 def _launches_without_kernels(
@@ -214,6 +219,34 @@ def _distinct(process_ids: pa.ChunkedArray) -> set[int]:
     if bounds["min"] == bounds["max"]:
         return {bounds["min"]} - {None}
     return set(pc.unique(process_ids).to_pylist()) - {None}
+
+
+def _called(facts: ReportFacts, operations: Operations, calls: Calls, ranges: Ranges, payloads: Payloads) -> Called:
+    """Return what is communication because of the calls that launched it."""
+    if not ranges.comm_calls.num_rows:
+        return Called()
+    return find_called(
+        operations.kernels,
+        operations.copies,
+        operations.names,
+        host_calls=calls.all,
+        comm_calls=ranges.comm_calls,
+        n_ranks=communicator_sizes(payloads, ranges.comm_calls),
+        are_several=_are_several(facts, operations),
+    )
+
+
+def _are_several(facts: ReportFacts, operations: Operations) -> bool | None:
+    """Tell whether the job has several ranks, as far as one report says; None where it does not."""
+    sizes = (facts.number(name) for name in ("WORLD_SIZE", *LAUNCHER_SIZES.values()))
+    size = next((size for size in sizes if size is not None), None)
+    if size is not None:
+        return size > 1
+    # A communicator of one rank launches no kernel.
+    has_several = (
+        pc.any(operations.kernels["is_comm"]).as_py() or pc.count_distinct(operations.kernels["process_id"]).as_py() > 1
+    )
+    return True if has_several else None
 
 
 def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: Operations) -> Recorded:

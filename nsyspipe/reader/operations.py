@@ -3,15 +3,18 @@
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import filled
+from nsyspipe.analysis.comm_calls import COPY_KINDS, Called, rows_of_launches, with_called
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model import canonical
+from nsyspipe.model.comm_kernels import NCCL_PREFIX, is_communication, library_of, looks_like_communication
+from nsyspipe.model.names import kernel_label
 from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings, read_launches, read_strings
@@ -24,7 +27,6 @@ _COLUMNS = {  # canonical column -> nsys's
 }  # fmt: skip
 _STREAM, _BYTES, _COPY_KIND = {"stream_id": "streamId"}, {"bytes": "bytes"}, {"copy_kind": "copyKind"}
 _NAMES = ("shortName", "demangledName")
-_COMM_PREFIX = "nccl"
 
 # Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
 _SHAPES = {"grid": "gridX | (gridY << 32) | (gridZ << 48)", "block": "blockX | (blockY << 11) | (blockZ << 22)"}
@@ -135,17 +137,35 @@ def _texts(ids: pa.ChunkedArray, strings: Strings) -> dict[int, str]:
 
 
 def _kernels(
-    rows: pa.Table, name_column: str | None, strings: Strings, comm_pattern: re.Pattern[str] | None
+    rows: pa.Table,
+    name_column: str | None,
+    names: Mapping[int, str],
+    strings: Strings,
+    comm_pattern: re.Pattern[str] | None,
 ) -> tuple[pa.Table, bool]:
-    """Return `canonical.KERNELS`, and whether the pattern matches any: one of a kernel's names begins so, or matches it."""
+    """Return `canonical.KERNELS`, and whether the pattern matches any.
+
+    Communication are kernels of which one name begins as NCCL's do, or matches the pattern, or is another library's.
+    """
     if name_column is None:
         return canonical.KERNELS.table(_with(rows, name_id=None, is_comm=False)), False
     of_kernels = [rows[name] for name in _NAMES if name in rows.column_names]
     texts = [item for one in of_kernels for item in _texts(one, strings).items()] if comm_pattern else []
     matched = [number for number, text in texts if comm_pattern and comm_pattern.search(text)]
-    ids = [*strings.ids_beginning(_COMM_PREFIX, ignore_case=True), *matched]
+    of_libraries = [number for number, text in names.items() if library_of(kernel_label(text)) is not None]
+    ids = [*strings.ids_beginning(NCCL_PREFIX, ignore_case=True), *matched, *of_libraries]
     is_comm = pa.array(functools.reduce(np.logical_or, [np.isin(filled(one), ids) for one in of_kernels]))
     return canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm)), bool(matched)
+
+
+def _uncounted(kernels: pa.Table, names: Mapping[int, str]) -> tuple[str, ...]:
+    """Return the labels of kernels that are named like communication and do not count as such."""
+    labels = {number: kernel_label(text) for number, text in names.items()}
+    alike = [one for one, label in labels.items() if looks_like_communication(label) and not is_communication(label)]
+    if not alike:
+        return ()
+    is_alike = ~kernels["is_comm"].to_numpy() & np.isin(filled(kernels["name_id"]), alike)
+    return tuple(sorted({labels[number] for number in np.unique(filled(kernels["name_id"])[is_alike]).tolist()}))
 
 
 @dataclass(frozen=True)
@@ -158,6 +178,7 @@ class Operations:
     n_graphs: int  # CUDA graphs that were captured as a whole: their kernels cannot be told apart
     has_names: bool  # whether any kernel's name is known; true without kernels
     has_named_comm: bool  # whether a kernel is communication by the user's pattern; false without one
+    uncounted: tuple[str, ...]  # labels of kernels that are named like communication and do not count as such
     names: dict[int, str]  # text of every `name_id` among the kernels
     name_column: str | None  # nsys's column that the kernels' names come from
     zones: Mapping[str, Zones]  # of the times of large tables, of which no row was dropped
@@ -173,7 +194,7 @@ def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[s
     for column in (name for name in reversed(_NAMES) if name in rows.column_names):  # demangled names may be left out
         if names := _texts(rows[column], strings):
             break
-    kernels, has_named_comm = _kernels(rows, column, strings, comm_pattern)
+    kernels, has_named_comm = _kernels(rows, column, names, strings, comm_pattern)
     graphs, bad_graphs = _read_graphs(report)
     memcpys, bad_memcpys = _valid(report, _read(report, versions.MEMCPY, _COLUMNS | _BYTES | _COPY_KIND))
     memsets, bad_memsets = _valid(report, _read(report, versions.MEMSET, _COLUMNS | _BYTES))
@@ -182,10 +203,38 @@ def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[s
         kernels=pa.concat_tables([kernels, graphs]),
         copies=pa.concat_tables(canonical.COPIES.table(one) for one in copies),
         n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets, n_graphs=graphs.num_rows,
-        names=names, name_column=column, has_names=not kernels.num_rows or bool(names), has_named_comm=has_named_comm,
+        uncounted=_uncounted(kernels, names), names=names, name_column=column, has_names=not kernels.num_rows or bool(names), has_named_comm=has_named_comm,
         zones=report.zones(versions.KERNEL, rows["start_ns"], rows["end_ns"])
         | report.zones(versions.MEMCPY, memcpys["start_ns"], memcpys["end_ns"]),
     )  # fmt: skip
+
+
+def with_communication(report: Report, operations: Operations, called: Called) -> tuple[Operations, Called]:
+    """Return the operations with what calls launched as communication, and the calls with the streams of their copies."""
+    if not called.launches.num_rows:
+        return operations, called
+    called = replace(called, launches=_with_streams(report, called.launches))
+    kernels, copies = with_called(operations.kernels, operations.copies, called)
+    names = operations.names | dict(called.names)
+    return replace(operations, kernels=kernels, copies=copies, names=names), called
+
+
+def _with_streams(report: Report, launches: pa.Table) -> pa.Table:
+    """Read the streams of copies, for which a table of all copies has no room: a second pass over few of its rows."""
+    of_copies = launches.filter(launches["is_copy"])
+    if not of_copies.num_rows or not report.has(versions.MEMCPY, "streamId", "correlationId"):
+        return launches
+    first, last = pc.min_max(of_copies["correlation_id"]).as_py().values()
+    kinds = ", ".join(map(str, COPY_KINDS))
+    where = f'copyKind IN ({kinds}) AND "correlationId" BETWEEN {first} AND {last}'
+    columns = {name: _COLUMNS[name] for name in ("process_id", "correlation_id")}
+    found = _read(report, versions.MEMCPY, columns | _STREAM, where=where)
+    if found["process_id"].null_count:
+        found = _with(found, process_id=pc.fill_null(found["process_id"], _only_process(report)))
+    at = rows_of_launches(launches, found)
+    streams = found["stream_id"].take(pa.array(at, mask=(at < 0) | ~launches["is_copy"].to_numpy()))
+    column = launches.column_names.index("stream_id")
+    return launches.set_column(column, launches.field(column), streams)
 
 
 @dataclass(frozen=True)
@@ -202,6 +251,7 @@ class Wanted:
     name_column: str | None
     open_end_ns: int | None
     zones: Mapping[str, Zones]
+    called: Called
     file_state: FileState | None
 
     def where(self, table: str) -> str | None:
@@ -219,7 +269,8 @@ def read_again(
     """Read operations one by one; `InputError` if the report is missing by now, or cannot be read.
 
     Returned are the text of each name id, and as they stand in the report kernels (without shapes, graphs last), memcpys
-    and memsets with a ``stream_id``, `canonical.RANGES`, and `canonical.LAUNCHES`, None if calls were not recorded.
+    and memsets with a ``stream_id``, `canonical.RANGES`, and `canonical.LAUNCHES`, None if calls were not recorded. Copies
+    that are communication stand behind the kernels, one row for each collective, with their ``bytes``.
     """
     column = wanted.name_column
     columns = _COLUMNS | _STREAM | _BYTES
@@ -227,7 +278,8 @@ def read_again(
         strings = read_strings(report)
         rows, _ = _read_kernels(report, has_shapes=False, where=wanted.where(versions.KERNEL))
         graphs, _ = _read_graphs(report, wanted.where(versions.GRAPH))
-        kernels = pa.concat_tables([_kernels(rows, column, strings, comm_kernel)[0], graphs])
+        names = {} if column is None else _texts(rows[column], strings)
+        kernels = pa.concat_tables([_kernels(rows, column, names, strings, comm_kernel)[0], graphs])
         kinds = (versions.MEMCPY, columns | _COPY_KIND), (versions.MEMSET, columns)
         found = (_read(report, table, names, where=wanted.where(table)) for table, names in kinds)
         memcpys, memsets = (_valid(report, rows)[0] for rows in found)
@@ -237,8 +289,10 @@ def read_again(
             known = [one for one in bounds if one["min"] is not None]
             ids = min((one["min"] for one in known), default=1), max((one["max"] for one in known), default=0)
         launches = read_launches(report, ids, wanted.zones.get(versions.RUNTIME))
-        names = {} if column is None else _texts(rows[column], strings)
-        return names, (kernels, memcpys, memsets, _ranges(report, strings, wanted, launches), launches)
+        if wanted.called.launches.num_rows:
+            kernels, memcpys = with_called(_with(kernels, bytes=None), memcpys, wanted.called)
+        ranges = _ranges(report, strings, wanted, launches)
+        return names | dict(wanted.called.names), (kernels, memcpys, memsets, ranges, launches)
 
 
 def _ranges(report: Report, strings: Strings, wanted: Wanted, launches: pa.Table | None) -> pa.Table:

@@ -287,6 +287,34 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     return Payloads(table, _comm_sizes(table), _comm_ranks(table), n_undecoded, gap)
 
 
+def communicator_sizes(payloads: Payloads, comm_calls: pa.Table) -> Int64:
+    """Return the number of ranks of the communicator of each of `canonical.COMM_CALLS`; 0 where no payload says it."""
+    sizes = np.zeros(comm_calls.num_rows, np.int64)
+    if not payloads.table.num_rows:
+        return sizes
+    table = payloads.table
+    of_comm = {(row["process_id"], row["comm_id"]): row["n_ranks"] for row in payloads.comm_sizes.to_pylist()}
+    comms, comm = np.unique(filled(table["comm_id"], 0), return_inverse=True)
+    processes, process = np.unique(table["process_id"].to_numpy(), return_inverse=True)
+    pairs, pair = np.unique(process * comms.size + comm, return_inverse=True)
+    keys = ((int(processes[one // comms.size]), int(comms[one % comms.size])) for one in pairs.tolist())
+    told = np.array([of_comm.get(key, 0) for key in keys], np.int64)[pair]
+    n_ranks = filled(table["n_ranks"], 0)
+    told = np.where(n_ranks > 0, n_ranks, told)
+    # A payload is that of the range that its thread opened at that time.
+    codes = [
+        np.unique(np.concatenate((table[name].to_numpy(), comm_calls[name].to_numpy())), return_inverse=True)[1]
+        for name in ("thread_id", "start_ns")
+    ]
+    place = codes[0] * (int(codes[1].max()) + 1) + codes[1]
+    known, asked = place[: told.size], place[told.size :]
+    order = np.argsort(known, kind="stable")
+    at = np.minimum(np.searchsorted(known[order], asked), told.size - 1)
+    is_there = known[order][at] == asked
+    sizes[is_there] = told[order][at][is_there]
+    return sizes
+
+
 def ownership(rows: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
     """Tell which rows are NCCL's by their text or domain, and which may be: neither has a name."""
     starts = pc.starts_with(rows["text"], "nccl", ignore_case=True)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.model import canonical
+from nsyspipe.model.comm_kernels import comm_call_of
 from nsyspipe.model.names import is_library_domain
 from nsyspipe.model.table import Flags
 from nsyspipe.reader import report as versions
@@ -39,6 +40,8 @@ class Ranges:
     is_recorded: bool  # whether the report has the table at all
     has_communication: bool = False  # whether NCCL or MPI opened a domain or a range
     n_nccl: int = 0  # ranges of NCCL, by their text or their domain
+    # `canonical.COMM_CALLS`: calls that communicate, whatever domain they are in
+    comm_calls: pa.Table = field(default_factory=canonical.COMM_CALLS.empty)
 
 
 def read_ranges(report: Report, strings: Strings, operation_ends: Iterable[pa.ChunkedArray]) -> Ranges:
@@ -54,8 +57,16 @@ def read_ranges(report: Report, strings: Strings, operation_ends: Iterable[pa.Ch
     is_nccls = of_domains(ranges, domains, lambda name: name.startswith(_NEVER_DOMAINS[0]))
     is_nccls |= _matching(ranges, _NCCL_TEXT)
     ranks = _mpi_ranks(_of_kinds(found, THREAD_NAME_ROW))
-    has_any, n_nccl = is_named or bool(_matching(ranges, _NEVER_TEXT).any()), int(np.count_nonzero(is_nccls))
-    return Ranges(table, ranks, n_dropped, open_end, is_recorded=True, has_communication=has_any, n_nccl=n_nccl)
+    return Ranges(
+        table,
+        ranks,
+        n_dropped,
+        open_end,
+        is_recorded=True,
+        has_communication=is_named or bool(_matching(ranges, _NEVER_TEXT).any()),
+        n_nccl=int(np.count_nonzero(is_nccls)),
+        comm_calls=_comm_calls(ranges, open_end),
+    )
 
 
 def read_ranges_again(
@@ -94,6 +105,21 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
     columns = {name: values[kept] for name, values in (columns | {"is_library": is_library}).items()}
     table = canonical.RANGES.table(columns | {"text": ranges["text"].filter(pa.array(kept))})
     return table, int(np.count_nonzero(~forwards))
+
+
+def _comm_calls(ranges: pa.Table, open_end: int | None) -> pa.Table:
+    texts = ranges["text"].combine_chunks()
+    is_call = [text is not None and comm_call_of(text) is not None for text in texts.dictionary.to_pylist()]
+    if not any(is_call):
+        return canonical.COMM_CALLS.empty()
+    rows = np.flatnonzero(np.append(is_call, False)[pc.fill_null(texts.indices, len(is_call)).to_numpy()])
+    chosen = ranges.take(pa.array(rows))
+    threads, starts = chosen["globalTid"].to_numpy(), chosen["start"].to_numpy()
+    ends = filled(chosen["end"], open_end or 0)
+    columns = {"process_id": process_of(threads), "thread_id": threads, "start_ns": starts, "end_ns": ends}
+    calls = canonical.COMM_CALLS.table(columns | {"text": chosen["text"]})
+    is_possible = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
+    return calls if is_possible.all() else calls.filter(pa.array(is_possible))
 
 
 def names_of_rows(found: pa.Table, strings: Strings) -> pa.DictionaryArray:

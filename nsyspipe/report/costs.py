@@ -18,6 +18,7 @@ from nsyspipe.model.names import few, printable, ranges
 from nsyspipe.report.blocks import Field, Table, barred, of, table_of
 from nsyspipe.report.files import head_of
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
+from nsyspipe.report.words import SEEN
 from nsyspipe.run.run import Run
 
 Row = dict[str, Any]
@@ -149,13 +150,25 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None, expose
     if is_part and None in [one.size for one in groups]:
         text += f" (of how many ranks is not known from {n_ranks} of {world_size})"
     key, suffix = ("role", "'s") if len(parallelism(traffic)) > 1 else ("collective", "")
-    exposed = mean_over_ranks(traffic, "exposed_ns_per_step", key, n_ranks) or {}
+    exposed = _exposed_parts(traffic, key, n_ranks, exposed_ns)
     if is_more_than_data(traffic) and len(exposed) > 1 and exposed_ns:
         most = max(exposed, key=lambda name: (exposed[name], name))
         whose = "none of these" if most == OTHER else f"{most}{suffix}"
         text += f": {percent_text(exposed[most] / exposed_ns, 0)} of exposed communication is {whose}"
     bubble = bubble_ns_per_step(traffic, n_ranks)
     return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages, {_OF_STAGES}" if bubble else text
+
+
+def _exposed_parts(traffic: pa.Table, key: str, n_ranks: int, exposed_ns: float | None) -> dict[str, float]:
+    """Return exposed time by role or collective: parts that sum to all of it; nothing where these are not known.
+
+    A run that was saved before there were such parts has whole times: they are parts where they sum to no more.
+    """
+    parts = mean_over_ranks(traffic, "exposed_part_ns_per_step", key, n_ranks)
+    if parts is not None:
+        return parts
+    whole = mean_over_ranks(traffic, "exposed_ns_per_step", key, n_ranks) or {}
+    return whole if sum(whole.values()) <= (1 + SEEN) * (exposed_ns or 0.0) else {}
 
 
 def csv_cell(value: object) -> str:

@@ -26,7 +26,7 @@ _UNITS = (
 # What figures of the evidence are called that are none of a run's, and their parts.
 _LABELS = {
     "all_reduce": "longest all-reduce", "arrived_last": "collectives reached last, in all steps", "backward_on_device": "backward on the device",
-    "bubble": "pipeline bubble", "by_breakdown": "as measured", "comm_delay_at_most": "compute delayed by communication, at most", "comm_delay": "compute delayed by communication", "could_hide": "time that could hide more",
+    "bubble": "pipeline bubble", "by_breakdown": "as measured", "comm_delay_at_most": "compute delayed by communication, at most", "comm_delay": "compute delayed by communication", "comm_on_compute_stream": "communication on the compute stream", "could_hide": "time that could hide more",
     "exposed": "exposed comm", "exposed_grad_copy": "exposed gradient copies", "exposed_wait": "exposed waiting",
     "first_step_is_skipped": "first step is left out", "first_step_to_median": "first step, of the median one",
     "grad_copies": "number of gradient copies", "grad_copy": "gradient copies", "grad_copy_span": "from first to last gradient copy",

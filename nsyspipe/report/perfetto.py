@@ -123,9 +123,7 @@ def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> pa.Table:
     return slices(np.array([first]), np.array([last]), shown(header.label), "run", table)
 
 
-def _process_track(
-    place: int, rank: Mapping[str, object], names: RankNames, reports: Collection[str]
-) -> Track:
+def _process_track(place: int, rank: Mapping[str, object], names: RankNames, reports: Collection[str]) -> Track:
     """Describe the track of a rank. Its process in the trace is its place from 1: those of several hosts may be alike.
 
     `reports` are those of the run. A rank of several captures has several, and its time is that of the first.

@@ -4,16 +4,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
+import pyarrow.compute as pc
+
 from nsyspipe.analysis.traffic import bubble_ns_per_step
 from nsyspipe.model.names import few, ranges
 from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.report.findings import Finding, findings_of, is_little
 from nsyspipe.report.units import ms_text, percent_text
-from nsyspipe.report.words import NOT_CLEAR, rank_step_ns, uneven_text
+from nsyspipe.report.words import NOT_CLEAR, SEEN, rank_step_ns, uneven_text
 from nsyspipe.run.run import Run
 
 _percent = partial(percent_text, digits=0)
 # From this share of communication on waiting is worth a word, and what other compute hides; of step time copies.
+_MUCH_ON_STREAM = 0.1  # of communication
 _MUCH_WAITING, _OTHER_COMPUTE, _MUCH_COPIES = 0.1, 0.05, 0.05
 _NO_VERDICT = "No GPU activity was recorded, so there is nothing to measure."
 _WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
@@ -58,7 +61,8 @@ def verdict(run: Run) -> str:
         lines = [_without_comm(summary, of_what, amount, hides_idle="graphs-as-a-whole" in severities)]
     else:
         bubble = (bubble_ns_per_step(run.traffic(), run.header.n_ranks) or 0.0) / wall if wall else 0.0
-        lines = [" ".join(_with_comm(summary, of_what, severities.keys(), bubble, amount))]
+        on_stream = _on_compute_stream(run, summary["comm_share"], partial(amount, of=f" of {of_what}"))
+        lines = [" ".join([*_with_comm(summary, of_what, severities.keys(), bubble, amount), *on_stream])]
         late = (one for one in found if one.id == "straggler" and one is not _first_bounded(found))
         parts_of = ((one, f"{one.parts and f' ({one.parts})'}{one.assumed}") for one in late)
         lines += [f"{one.headline}: up to {one.saving} of a step{parts}." for one, parts in parts_of]
@@ -96,6 +100,20 @@ def _with_comm(
     if much := {who: share for who, share in waits.items() if share >= _MUCH_WAITING * summary["comm_share"]}:
         said = (f"for other {who} takes {amount(share, f' of {of_what}')}" for who, share in much.items())
         yield f"Of communication, waiting {' and '.join(said)}."
+
+
+def _on_compute_stream(run: Run, comm_share: float, amount: Callable[..., str]) -> Iterator[str]:
+    """Yield how much communication runs on the stream that computes, where that is much of it."""
+    steps = run.breakdown()
+    on_stream = pc.mean(steps["comm_on_compute_stream_ns"], skip_nulls=False).as_py()
+    share = (on_stream or 0.0) / (rank_step_ns(run) or 1.0)
+    if share < _MUCH_ON_STREAM * comm_share or not share:
+        return
+    streams = sorted(set(run.ranks["compute_stream_id"].drop_null().to_pylist()))
+    which = f"stream{'s'[: len(streams) > 1]} {few(ranges(streams), 3)}"
+    whole = share >= (1 - SEEN) * comm_share
+    how_much = "Communication" if whole else f"Of communication {amount(share)}"
+    yield f"{how_much} shares {which} with compute: it cannot overlap until it has a stream of its own."
 
 
 def _without_comm(summary: Mapping[str, Any], of_what: str, amount: Callable[..., str], *, hides_idle: bool) -> str:

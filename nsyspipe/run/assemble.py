@@ -43,7 +43,14 @@ _COLUMNS = tuple(column for column in schema.STEPS.columns if column.name not in
 _WINDOWS = TableSchema("windows", "Steps before selection.", schema.STEPS.key, _COLUMNS)
 # What communication that was not seen makes unknown: it may have counted as compute.
 _HIDDEN_OF_PHASES = ("compute_ns", "comm_ns", "exposed_comm_ns")
-_HIDDEN = (*_HIDDEN_OF_PHASES, "overlap_compute_ns", "overlap_backward_ns", "n_collectives", "comm_delay_ns")
+_HIDDEN = (
+    *_HIDDEN_OF_PHASES,
+    "comm_on_compute_stream_ns",
+    "overlap_compute_ns",
+    "overlap_backward_ns",
+    "n_collectives",
+    "comm_delay_ns",
+)
 # What copies inside CUDA graphs that were captured as a whole make unknown.
 _DTOD = "exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"
 _GRAD_COPIES = "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies"

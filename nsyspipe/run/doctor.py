@@ -9,7 +9,7 @@ from pathlib import Path
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model.names import grouped
 from nsyspipe.model.options import Reading
-from nsyspipe.model.problems import CATALOGUE, Problem, problem
+from nsyspipe.model.problems import CATALOGUE, UNSURE_COMM, Problem, problem
 from nsyspipe.nsys.find_reports import display_names, source_of, words_of_runs
 from nsyspipe.reader.metadata import read_counts
 from nsyspipe.reader.report import NEWEST_TESTED, version_numbers
@@ -95,8 +95,9 @@ def examine(
         reports.append(Examined(digest, rows, reading, one.family, is_host_only, was_left_out, job, is_several))
     own += [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []
     for report, name in zip(reports, names, strict=True):
-        # An option that matches nothing changes no answer.
-        own += (one.at(report=name) for one in report.digest.problems if one.code.endswith("-unmatched"))
+        # An option that matches nothing changes no answer; what may be communication or not, only its figures.
+        told = (one for one in report.digest.problems if one.code.endswith("-unmatched") or one.code in UNSURE_COMM)
+        own += (one.at(report=name) for one in told)
         if version_numbers(version := report.digest.facts.schema_version) > NEWEST_TESTED:
             own.append(problem("untested-version", version=version).at(report=name))
         if not (report.digest.processes or report.was_left_out):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
@@ -14,13 +15,15 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from nsyspipe.analysis.comm_calls import Called
 from nsyspipe.analysis.devices import operations_by_process
 from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
 from nsyspipe.model import canonical
-from nsyspipe.model.names import LIKE_COMMUNICATION, PHASE_PATTERNS, PHASES, is_part_of_step, is_step_name, kernel_label
+from nsyspipe.model.comm_kernels import LIKE_COMMUNICATION
+from nsyspipe.model.names import PHASE_PATTERNS, PHASES, few, is_part_of_step, is_step_name, kernel_label
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import MORE_STEPS, Problem, problem
 from nsyspipe.model.table import Int64
@@ -60,6 +63,7 @@ class ReportDigest:
     name_column: str | None
     open_end_ns: int | None
     zones: Mapping[str, Zones]  # of large tables, by which it finds the rows of a span
+    called: Called  # what is communication by the calls that launched it
     n_graphs: int  # CUDA graphs that were captured as a whole
     n_nccl_ranges: int  # NVTX ranges of NCCL
     n_message_bytes: int  # calls of NCCL whose message size can be read
@@ -134,6 +138,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         n_named_steps=n_named,
         name_column=capture.operations.name_column,
         open_end_ns=capture.ranges.open_end_ns,
+        called=capture.called,
         zones={**capture.operations.zones, **capture.calls.zones},
         n_graphs=capture.operations.n_graphs,
         n_nccl_ranges=capture.ranges.n_nccl,
@@ -172,6 +177,11 @@ def _unmatched(
         alike = sorted({kernel_label(name) for name in operations.names.values() if LIKE_COMMUNICATION.search(name)})
         shown = ", ".join(map(repr, alike[:_NAMED_FAMILIES])) or "none"
         yield problem("comm-kernel-unmatched", pattern=repr(reading.comm_kernel.pattern), alike=shown)
+    elif operations.uncounted:
+        functions = dict.fromkeys(label.partition(" [")[0] for label in operations.uncounted)
+        pattern = "|".join(re.escape(name) for name in list(functions)[:_NAMED_FAMILIES])
+        shown = few(map(repr, functions), _NAMED_FAMILIES)
+        yield problem("uncounted-communication", names=shown, pattern=f"'{pattern}'")
     names = ", ".join(repr(name) for name, _ in families[:_NAMED_FAMILIES])
     for code, (phase, usual) in enumerate(PHASE_PATTERNS.items()):
         pattern = reading.phases[phase].pattern

@@ -221,6 +221,10 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
     firsts = [first for first, _ in spans] + launched["device_start_ns"].drop_null().to_pylist()
     # The last may begin where it ends.
     lasts = [last for _, last in spans] + [end + 1 for end in launched["device_end_ns"].drop_null().to_pylist()]
+    if report.called.launches.num_rows:
+        # Of a collective that is made of copies all are read, or it would be shorter than it was.
+        firsts += [int(one.comm_starts.min()) for _, one in ranks if one.comm_starts.size]
+        lasts += [int(one.comm_ends.max()) for _, one in ranks if one.comm_ends.size]
     wanted = Wanted(
         span=(min(firsts), max(lasts)) if spans else None,
         steps=(starts, ends),
@@ -229,6 +233,7 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
         name_column=report.name_column,
         open_end_ns=report.open_end_ns,
         zones=report.zones,
+        called=report.called,
         file_state=report.facts.file_state,
     )
     return ReportTask(report.path, reading, report.family, wanted, steps)

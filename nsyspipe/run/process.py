@@ -10,7 +10,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process
-from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
+from nsyspipe.analysis.breakdown import (
+    breakdown,
+    comm_on_stream,
+    compute_stream,
+    device_time,
+    grad_copies,
+    idle_causes,
+    idle_gaps,
+    phase_idle,
+)
 from nsyspipe.analysis.clock import DeviceClock, clock_of_device
 from nsyspipe.analysis.collectives import CommOperations, comm_operations, messages_of
 from nsyspipe.analysis.devices import ProcessShare, RankDevice, StrayDevice
@@ -116,6 +125,7 @@ class ProcessDigest(_Process):
     device_id: int | None  # the rank's device
     device_ids: tuple[int, ...]  # all of the process, the one with most operations first
     device: RankDevice | None  # which operations of the process are the rank's; None where it used one device
+    compute_stream_id: int | None  # the stream that most compute kernels run on
     n_kernels: int | None
     n_comm: int | None
     n_dtod: int | None
@@ -259,7 +269,9 @@ def _measured(
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
     graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
     is_known = recorded.kernels and recorded.names
+    stream = compute_stream(operations) if is_known else None
     parts |= {
+        "comm_on_compute_stream_ns": comm_on_stream(operations, stream, windows) if is_known else None,
         "comm_delay_ns": comm_delays(operations, device.comm, windows) if is_known else None,
         "graph_ns": windows.covered(graphs),
         "overhead_ns": None if capture.overhead is None else windows.covered(union(*capture.overhead)),
@@ -272,6 +284,7 @@ def _measured(
     columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}
     unknown = pa.nulls(len(windows), pa.int64())
     return {
+        "compute_stream_id": stream,
         "comm": comm_operations(device, names, steps.members, events.payloads, steps.passes, messages=events.messages),
         "windows": pa.table({name: unknown if part is None else pa.array(part) for name, part in columns.items()}),
         "phases": _phases_table(costs, recorded),

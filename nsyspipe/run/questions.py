@@ -11,6 +11,7 @@ from nsyspipe.analysis.kernels import LEAST_COMPARED, compared_kernels
 from nsyspipe.analysis.links import links, slowest
 from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.findings.communication import LEAST_OVERLAP_SHARE, LESS_HIDDEN
+from nsyspipe.model.comm_kernels import library_of
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import BACKWARD_SOURCES, CATALOGUE, SIZE_GAPS, TRACE_NVTX
@@ -98,8 +99,20 @@ class Examined:
 
     @property
     def n_comm(self) -> int:
-        """Kernels that communicate."""
+        """Communication operations: kernels, and collectives that are made of copies."""
         return sum(process.n_comm or 0 for process in self.digest.processes)
+
+    @property
+    def n_copied(self) -> int:
+        """Collectives that are made of copies."""
+        launches = self.digest.called.launches
+        return int(pc.count_distinct(launches["call"].filter(launches["is_copy"])).as_py())
+
+    @property
+    def has_only_nccl(self) -> bool:
+        """Whether all kernels that communicate are NCCL's, as far as this program knows them by their names."""
+        labels = {label for process in self.digest.processes for label in process.kernels["name"].unique().to_pylist()}
+        return self.reading.comm_kernel is None and not any(map(library_of, labels))
 
     def fix_of(self, code: str) -> str | None:
         """Return what mends a problem, as the analysis says it of the report, else as the catalogue does."""
@@ -186,11 +199,13 @@ def _kernels(report: Examined) -> Answer:
         return _lack("no-gpu-activity", "no kernel")
     if not report.counts.rows[versions.STRINGS]:
         return _lack("no-kernel-names", "no kernel has a name")
-    whose = "of them NCCL's" if report.reading.comm_kernel is None else "of them communication"
-    counts = (("kernels", n_kernels), (whose, report.n_comm))
+    whose = "of them NCCL's" if report.has_only_nccl else "of them communication"
+    counts = [("kernels", n_kernels), (whose, report.n_comm - report.n_copied)]
+    if report.n_copied:
+        counts.append(("collectives of copies", report.n_copied))
     if report.hides_comm or (report.is_several and not report.n_comm):
-        return _lack("comm-in-graphs" if report.hides_comm else "no-comm-kernels", counts=counts, status=PARTLY)
-    return Answer(YES, counts)
+        return _lack("comm-in-graphs" if report.hides_comm else "no-comm-kernels", counts=tuple(counts), status=PARTLY)
+    return Answer(YES, tuple(counts))
 
 
 def _copies(report: Examined) -> Answer:

@@ -272,6 +272,7 @@ def ranks_table(
             "gpu_name": facts.gpu_name(process.pid, process.device_id),
             "host": facts.host,
             "rank_source": source,
+            "compute_stream_id": process.compute_stream_id,
             "n_kernels": process.n_kernels,
             "n_comm": None if rank.report.n_graphs and is_comm_in_graphs else process.n_comm,
             "n_dtod": None if rank.report.n_graphs else process.n_dtod,

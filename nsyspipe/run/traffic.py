@@ -7,21 +7,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import union
+from nsyspipe.analysis.intervals import IntervalSet, union
 from nsyspipe.analysis.phases import IN_BACKWARD, IN_FORWARD
-from nsyspipe.analysis.traffic import PIPELINE, CommUse, roles
+from nsyspipe.analysis.traffic import PIPELINE, CommUse, exposed_parts, roles
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.run.collectives import ABSENT, NONE, CommRows, CrossRank, message_sizes
 
 # Sums over summary steps, each of which the table has per step.
-_PER_STEP = ("calls", "bytes", "comm_ns", "exposed_ns", "hidden_ns", "wait_ns")
+_PER_STEP = ("calls", "bytes", "comm_ns", "exposed_ns", "exposed_part_ns", "hidden_ns", "wait_ns")
 # Calls by the pass that launched them; of matched operations of known size the messages, what crosses a link, the time.
 _SUMS = (*_PER_STEP, "forward", "backward", "sized_bytes", "sized_bus_bytes", "sized_ns", "n_steps")
 _OF_CALLS = {"bytes_per_call": "bytes", "forward_share": "forward", "backward_share": "backward"}
 # What a rank did with one collective of one communicator, which is a use, in its summary steps. Null: not known.
-_CELLS = pa.schema([(name, pa.float64() if "bus" in name else pa.int64()) for name in ("rank", "use", *_SUMS)])
+_FLOATS = ("exposed_part_ns", "sized_bus_bytes")
+_CELLS = pa.schema([(name, pa.float64() if name in _FLOATS else pa.int64()) for name in ("rank", "use", *_SUMS)])
 
 
 def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa.Table:
@@ -83,18 +84,24 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
         own_windows = slice(*np.searchsorted(windows[0], (rank.number, rank.number + 1)))
         starts, ends = windows[1][own_windows], windows[2][own_windows]
         hidden = rank.process.hidden.shifted(rank.shift_ns)
-        for code in np.unique(use[span]).tolist():
-            of_use = np.flatnonzero(use[span] == code) + span.start
+        own_uses = np.unique(use[span]).tolist()
+        of_uses = {code: np.flatnonzero(use[span] == code) + span.start for code in own_uses}
+        is_seen = rank.number not in is_hidden
+        unions = {code: union(rows.start_ns[of], rows.end_ns[of]) for code, of in of_uses.items() if is_seen}
+        parts = dict(zip(unions, exposed_parts([*unions.values()], hidden, IntervalSet(starts, ends)), strict=True))
+        for code in own_uses:
+            of_use = of_uses[code]
             own = of_use[chosen[of_use]]
             cell: dict[str, Any] = {"rank": rank.number, "use": code, "n_steps": starts.size}
             if matched is not None and own.size and is_measured[own].all():
                 cell["sized_bytes"], cell["sized_bus_bytes"] = message[own].sum(), bus[own].sum()
                 cell["sized_ns"] = matched.column("transfer_ns", own).sum()
-            if rank.number not in is_hidden:
-                times = union(rows.start_ns[of_use], rows.end_ns[of_use])
+            if is_seen:
+                times = unions[code]
                 comm = times.lengths(starts, ends).sum()
                 beside = times.intersect(hidden).lengths(starts, ends).sum()
                 cell |= {"calls": own.size, "comm_ns": comm, "exposed_ns": comm - beside, "hidden_ns": beside}
+                cell["exposed_part_ns"] = parts[code]
                 cell["bytes"] = None if (message[own] == ABSENT).any() else message[own].sum()
                 if matched is not None and is_known[own].all():
                     cell["wait_ns"] = across.waited(of_use, matched).lengths(starts, ends).sum()

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import dimensions, ranks_per_batch
+from nsyspipe.model.comm_kernels import are_communication
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.names import is_matrix_product, ranges
 from nsyspipe.model.problems import MIXED_RUNS
@@ -64,7 +65,7 @@ class Work(NamedTuple):
         """Return the work of the captures of one side."""
         means = [pc.mean(run.breakdown()[_COMPUTE], skip_nulls=False).as_py() for run in runs]
         rows = pa.concat_tables(run.kernels().select(["name", "total_ns", "n_in_summary"]) for run in runs)
-        rows = rows.filter(pc.invert(pc.starts_with(rows["name"], "nccl", ignore_case=True)))
+        rows = rows.filter(pc.invert(are_communication(rows["name"])))
         kernels, launches = defaultdict[str, float](float), defaultdict[str, float](float)
         steps = sum(n_steps(run) * run.header.n_ranks for run in runs)
         is_counted = steps and not rows["n_in_summary"].null_count

@@ -1,12 +1,16 @@
 """What a communicator serves: programs of each kind, with what they printed of their own calls."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, strategies as st
 
 from nsyspipe.analysis import traffic as module
+from nsyspipe.analysis.intervals import IntervalSet, union
 from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, SHARDED, TENSOR, CommUse, Dimension, roles
 from nsyspipe.model import schema
 from nsyspipe.report.costs import traffic_text
+from tests.conftest import examples
 
 
 def use(collective, calls, forward, *, size=25e6, ranks=(0, 1), before=()):
@@ -83,7 +87,7 @@ def traffic(*comms, name="0x{}", exposed=None, n_bytes=None):
     for at, (role, collective, ranks, n_ranks) in enumerate(comms):
         one = {
             "communicator": name.format(at), "role": role, "collective": collective, "n_ranks": n_ranks, "ranks": ranks,
-            "calls_per_step": 2, "bytes_per_step": n_bytes, "exposed_ns_per_step": (exposed or {}).get(role, 10), "bubble_ns_per_step": 7 if role == PIPELINE else None,
+            "calls_per_step": 2, "bytes_per_step": n_bytes, "exposed_ns_per_step": 1000, "exposed_part_ns_per_step": (exposed or {}).get(role, 10), "bubble_ns_per_step": 7 if role == PIPELINE else None,
         }  # fmt: skip
         rows += [one | {"rank": rank} for rank in (None, *map(int, ranks.split(",")))]
     return schema.TRAFFIC.from_rows(rows)
@@ -168,7 +172,7 @@ def test_ranks_that_share_a_batch(communicators, options, expected):
 
 def test_a_mean_over_ranks_counts_each_rank_once():
     table = traffic(*_TENSOR, *_DATA, exposed={TENSOR: 30})
-    assert module.mean_over_ranks(table, "exposed_ns_per_step", "role", 8) == {TENSOR: 30, DATA: 10}
+    assert module.mean_over_ranks(table, "exposed_part_ns_per_step", "role", 8) == {TENSOR: 30, DATA: 10}
     assert module.mean_over_ranks(table, "wait_ns_per_step", "role", 8) is None
 
 
@@ -194,3 +198,49 @@ def test_who_was_kept_waiting_by_another_stage_is_late_for_that():
     assert found["late_by_ns"].to_pylist() == found["held_up_ns"].to_pylist() == [0, 0, 0, 95, 0, 0, 60, None]
     alone = module.own_lateness(schema.COLLECTIVES.from_rows(rows[8:]))  # without a pipeline all is as it was
     assert alone["late_by_ns"].to_pylist() == [0, 0, 80, 95, 0, 0, 60, None]
+
+
+_TIMES = st.integers(0, 30)
+_INTERVALS = st.lists(st.tuples(_TIMES, _TIMES).map(sorted), max_size=4)
+
+
+def intervals(pairs):
+    return union(np.array([one for one, _ in pairs], np.int64), np.array([one for _, one in pairs], np.int64))
+
+
+def exposed_parts_by_ns(uses, hidden, windows):
+    """Return what `exposed_parts` does, asking every ns."""
+
+    def holds(times, at):
+        return any(start <= at < end for start, end in times)
+
+    parts = [0.0 for _ in uses]
+    for at in range(30):
+        if not holds(hidden, at) and holds(windows, at):
+            own = [number for number, times in enumerate(uses) if holds(times, at)]
+            for number in own:
+                parts[number] += 1 / len(own)
+    return parts
+
+
+@examples(200)
+@given(st.lists(_INTERVALS, max_size=3), _INTERVALS, _INTERVALS)
+def test_exposed_parts_are_those_of_every_ns(uses, hidden, windows):
+    found = module.exposed_parts([intervals(one) for one in uses], intervals(hidden), intervals(windows))
+    assert found == pytest.approx(exposed_parts_by_ns(uses, hidden, windows))
+
+
+def test_exposed_parts_sum_to_what_is_exposed():
+    # 0 to 10 and 5 to 20, of which 8 to 9 are hidden: 19 are exposed, 4 of them twice.
+    uses = [intervals([(0, 10)]), intervals([(5, 20)])]
+    everything = IntervalSet(np.array([0]), np.array([30]))
+    assert module.exposed_parts(uses, intervals([(8, 9)]), everything) == [5 + 2, 2 + 10]
+
+
+@pytest.mark.parametrize(("whole", "says"), [(10, True), (11, False)])
+def test_whole_times_of_a_run_saved_before_count_where_they_do_not_overlap(whole, says):
+    table = traffic((TENSOR, "all_reduce", "0,1", 2), (DATA, "all_reduce", "0,1", 2))
+    columns = {"exposed_ns_per_step": float(whole), "exposed_part_ns_per_step": None}
+    rows = [row | columns for row in table.to_pylist()]
+    text = traffic_text(schema.TRAFFIC.from_rows(rows), 2, 2, 20.0)
+    assert ("of exposed communication" in text) is says

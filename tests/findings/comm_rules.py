@@ -4,7 +4,20 @@ import pytest
 
 from nsyspipe.findings.communication import comm_bound, comm_slows_compute
 from nsyspipe.findings.gradients import compress_gradients, single_bucket, too_many_buckets
-from tests.findings.make import case, collective, evidence, kernel, link, of, phase, step, steps, threshold, unmatched
+from tests.findings.make import (
+    case,
+    collective,
+    evidence,
+    kernel,
+    link,
+    of,
+    phase,
+    step,
+    steps,
+    threshold,
+    traffic,
+    unmatched,
+)
 
 UNKNOWN_WAIT = {"wait_ns": None, "transfer_ns": None}
 
@@ -31,6 +44,18 @@ THIRDS = [step(rank, wall=100, exposed=exposed) for rank, exposed in enumerate((
 OF_THIRDS = [phase("backward", 0, exposed_comm_ns=101), phase("forward", 1, exposed_comm_ns=2)]
 SIDE_BY_SIDE = [phase(name, exposed_comm_ns=60) for name in ("backward", "forward")]
 
+# 100 of 1000 exposed. On the stream that computes are 66 or 67 of the 100.
+ON_STREAM = {own: evidence(steps(2, exposed=100, comm_on_compute_stream_ns=own)) for own in (66, 67)}
+_OF_MODEL = collective(1, (0, 0), 50) + collective(1, (0, 0), 50, kind="all_gather", seq=1)
+
+
+def beside_gradients(of_gradients):
+    """Return steps with 100 exposed, of which so much is gradients', the rest gathers of another kind."""
+    others = 100 - of_gradients
+    rows = traffic("data", "all_reduce", *[(of_gradients, 0)] * 2) + traffic("other", "all_gather", *[(others, 0)] * 2)
+    return evidence(steps(2, exposed=100), _OF_MODEL, traffic=rows)
+
+
 COMM_BOUND = of(
     comm_bound,
     # Rank 1 has most of it: 200, where rank 0 has 80 and of its 50 hidden 50 x 0.8 / 1.8 at most.
@@ -54,6 +79,12 @@ COMM_BOUND = of(
     # The only step is the capture's first: of 200 exposed 150 are waiting, and 50 are 5 % of 1000.
     case("profilers that start apart", evidence(steps(2, 0, exposed=200, wait=150)), saving=50),
     case("profilers further apart", evidence(steps(2, 0, exposed=200, wait=151))),
+    case("two thirds on the compute stream", ON_STREAM[67], action="give communication a stream of its own...",
+        comm_on_compute_stream_ns_per_step=67),
+    case("less on the compute stream", ON_STREAM[66], action="send less, or hide communication under compute"),
+    case("half of it gradients", beside_gradients(50), action="send less, or hide communication under backward"),
+    case("less than half of it gradients", beside_gradients(49), action="send less of what is not gradients",
+        exposed_comm_ns_per_step_by_role={"data": 49.0, "other": 51.0}),
 )  # fmt: skip
 
 

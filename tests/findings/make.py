@@ -88,7 +88,7 @@ def traffic(role, collective, *by_rank, comm_id=None, calls=1.0, n_bytes=None):
     """Return the traffic of one use, a row per rank of (exposed, waiting): waiting of a pipeline is its bubble."""
     figures = [
         {
-            "exposed_ns_per_step": exposed, "comm_ns_per_step": exposed, "wait_ns_per_step": wait,
+            "exposed_ns_per_step": exposed, "exposed_part_ns_per_step": exposed, "comm_ns_per_step": exposed, "wait_ns_per_step": wait,
             "bubble_ns_per_step": None,
         }
         | ({"wait_ns_per_step": None, "bubble_ns_per_step": wait} if role == "pipeline" else {})
