@@ -268,12 +268,16 @@ def steps(run: Run) -> list[dict[str, object]]:
         matched = [row for row in own if row["is_matched"]]
         waited = [(row["start_ns"], row["start_ns"] + row["wait_ns"], row["end_ns"]) for row in matched]
         waiting = ticks((first, min(until, end)) for first, until, end in waited)
+        compute = [kernel for kernel in rank.kernels if not kernel.collective]
+        computing = ticks((kernel.start + move[number], kernel.end + move[number]) for kernel in compute)
         for step, *window, _ in windows(rank):
             start, end = (one + move[number] for one in window)
             is_known = all(row["is_matched"] for row in own if row["step"] == step)
             is_known = is_known and len(run.ranks) > 1 and has_common_clock(run) and not is_part_known(run)
             wait = sum(start <= t < end for t in waiting) if is_known else None
-            found.append({"rank": number, "step": step, "start_ns": start, "end_ns": end, "wait_ns": wait})
+            exposed = sum(start <= t < end for t in waiting - computing) if is_known else None
+            row = {"rank": number, "step": step, "start_ns": start, "end_ns": end}
+            found.append(row | {"wait_ns": wait, "exposed_wait_ns": exposed})
     return found
 
 

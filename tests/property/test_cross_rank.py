@@ -19,7 +19,7 @@ COLLECTIVE = (
     "step", "rank", "collective", "comm_id", "start_ns", "end_ns", "is_matched", "in_summary", "n_ranks",
     "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "is_significant", "is_late_significant",
 )  # fmt: skip
-STEP = ("rank", "step", "start_ns", "end_ns", "wait_ns")
+STEP = ("rank", "step", "start_ns", "end_ns", "wait_ns", "exposed_wait_ns")
 ONE = ("rank",)
 KEYS = {"ranks": ONE, "steps": ("rank", "start_ns"), "collectives": ("step", "seq", "rank"), "stragglers": ONE}
 FIGURES = ("arrival_skew_ns", "wait_ns", "transfer_ns")
