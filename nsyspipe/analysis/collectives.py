@@ -25,7 +25,6 @@ NOBODY = -1
 _ALL = slice(None)
 _AT_ONCE = 2**19  # operations that are measured at once, for what is computed on the way
 NO_MEMBER = -1
-_MANY_EARLY = 5  # one in so many of a communicator's operations; clocks that are apart by a little put a few there
 # Kinds of NCCL's calls are counted through these. Sends and receives meet in one kernel.
 _COLLECTIVES = (
     "allgather", "allreduce", "alltoall", "broadcast", "gather", "reduce", "reducescatter", "scatter", "sendrecv",
@@ -80,16 +79,6 @@ def bus_factor(collective: str, n_ranks: Float64) -> Float64:
     if collective == "all_reduce":
         return 2 * part
     return part if collective in PER_RANK else np.ones_like(part)
-
-
-def of_several(communicator: Int32, is_matched: Flags, is_early: Flags) -> Int64:
-    """Return the communicators of whose matched operations a fifth end before their last rank arrives.
-
-    One does not end without all of its ranks: those were matched with operations of other process groups.
-    """
-    width = int(communicator.max(initial=-1)) + 1
-    n_matched, n_early = (np.bincount(communicator[own], minlength=width) for own in (is_matched, is_early))
-    return np.flatnonzero((n_early > 0) & (_MANY_EARLY * n_early >= n_matched))
 
 
 @dataclass(frozen=True)

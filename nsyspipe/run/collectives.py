@@ -14,6 +14,7 @@ from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
 from nsyspipe.analysis.intervals import BLOCK, IntervalSet, places_in_runs, run_starts, sums_of, union
 from nsyspipe.analysis.operations import NO_SEQ
+from nsyspipe.analysis.process_groups import Doubt, is_contradicted_by_times
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
@@ -21,10 +22,10 @@ from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.table import FLOAT, INT, Flags, Float64, Int32, Int64, conform
 from nsyspipe.run.gather import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
+from nsyspipe.run.process_groups import MIN_RANKS, doubt_before_matching
 
 ABSENT = np.iinfo(np.int64).min  # what stands for null: no size, and no id that NCCL makes, is that low
 NONE = -1  # of what is counted from 0
-NOTHING = np.empty(0, np.int64)
 _NOT_KNOWN_NS = 2**62  # a clock's error: nothing exceeds it
 # What is known of matched operations.
 _NEEDED = "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant"
@@ -180,6 +181,7 @@ class CrossRank:
     waiting: matching.Waiting | None  # what matched operations say; None for one rank, or without a common clock
     problems: tuple[Problem, ...]
     is_whole: Flags  # of each communicator, whether none of its ranks is missing: else one that is may have come last
+    doubt: Doubt | None = None  # why nothing is matched: the process groups are not named, and are several
 
     def by_rank(self) -> Iterator[tuple[Rank[ProcessDigest], slice]]:
         """Yield each rank with which of `rows` are its."""
@@ -209,23 +211,30 @@ class CrossRank:
 
 
 def cross_rank(
-    ranks: Ranks, n_reports: int, world_size: int | None, mixed: Int64 = NOTHING, *, is_one_run: bool, is_aligned: bool
+    ranks: Ranks,
+    n_reports: int,
+    world_size: int | None,
+    doubt: Doubt | None = None,
+    *,
+    is_one_run: bool,
+    is_aligned: bool,
 ) -> CrossRank:
     """Put the ranks of a run, in ascending order, on one clock and match their collectives, if their steps are aligned.
 
-    Where ranks of a communicator are missing, who waits for whom in it is not known: they may have come last. Nor is it in
-    what is told by order of first use and turns out to be several process groups, the `mixed`: they are not matched.
+    Where ranks of a communicator are missing, who waits for whom in it is not known: they may have come last. Nor is it
+    known in any if nothing names communicators and there is a `doubt` that each holds all ranks: then nothing is matched.
     """
     rows = comm_rows(ranks, [rank.steps for rank in ranks])
+    doubt = doubt or doubt_before_matching(rows, len(ranks))
     # How many ranks a communicator has NCCL's payload says, else those that use it where none of the world is missing.
     told = {_communicator_name(id_): n for rank in ranks for id_, n in rank.report.comm_sizes.items()}
     sizes, n_users = np.array([told.get(name, 0) for name in rows.communicators], np.int64), rows.n_users(len(ranks))
     has_all = world_size is None or world_size <= len(ranks)
     sizes = np.where((sizes == 0) & has_all, n_users, sizes)
+    sizes = sizes if doubt is None else np.zeros_like(sizes)
     is_whole = has_all | ((sizes > 0) & (n_users >= sizes))
     group, n_required = rows.groups(len(ranks))
-    group[np.isin(rows.communicator, mixed)] = matching.UNGROUPED
-    matched = matching.match(group, rows.rank, n_required) if is_aligned else []
+    matched = matching.match(group, rows.rank, n_required) if is_aligned and doubt is None else []
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])[rows.collective]
     blocks = [block[aligning[block[:, 0]]] for block in matched]
     reports = np.array([rank.argument for rank in ranks], np.int64)
@@ -243,23 +252,37 @@ def cross_rank(
     has_comm = len(ranks) > 1 and any(rank.process.n_comm for rank in ranks)
     if has_comm and not is_aligned:
         problems.append(problem("steps-not-aligned"))
-    elif has_comm and not (has_clock and has_all_errors):
+    elif has_comm and doubt is not None:
+        problems.append(problem("groups-not-named", reason=doubt.value))
+    if has_comm and is_aligned and (doubt is None or not has_clock) and not (has_clock and has_all_errors):
         problems.append(problem("clock-error-unknown" if has_clock else "no-common-clock"))
     if len(ranks) > 1 and has_clock and is_aligned:
         known = matching.waiting(matched, rows.start_ns, rows.end_ns, rows.rank, (errors, parts))
         is_early = known.is_matched & aligning & (rows.end_ns < known.column("last_start_ns"))
-        new = matching.of_several(rows.communicator, known.is_matched, is_early)
-        if new.size and not rows.has_ids and len(ranks) > 2:  # noqa: PLR2004 - two ranks are one group
-            mixed = np.append(mixed, new)
-            return cross_rank(ranks, n_reports, world_size, mixed, is_one_run=is_one_run, is_aligned=True)
+        if _is_contradicted(rows, matched):
+            doubt = Doubt.TIMES
+            return cross_rank(ranks, n_reports, world_size, doubt, is_one_run=is_one_run, is_aligned=True)
         is_lost = rows.in_step & ~known.is_matched & (is_whole | (n_users > 1))[rows.communicator]
         # Of a rank whose kernels or names were not recorded nobody knows what it would match.
         has_each_rank = np.unique(rows.rank[rows.in_step]).size == len(ranks)
-        may_differ = has_each_rank and not (is_one_run or matched or mixed.size)
-        problems += _mismatches(rows, is_lost, is_early, may_differ=may_differ)
+        may_differ = has_each_rank and not (is_one_run or matched)
+        problems += _mismatches(rows, is_lost, is_early, may_differ=may_differ) if doubt is None else ()
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
     of_reports = None if len({one.part for one in offsets if one.error_ns is not None}) > 1 else tuple(offsets)
-    return CrossRank(tuple(placed), of_reports, rows, sizes, known, tuple(problems), is_whole)
+    return CrossRank(tuple(placed), of_reports, rows, sizes, known, tuple(problems), is_whole, doubt)
+
+
+def _is_contradicted(rows: CommRows, matched: Sequence[Int64]) -> bool:
+    """Tell whether times, aligned, contradict that a communicator that nothing names holds all ranks."""
+    if rows.has_ids:
+        return False
+    synchronizing = np.array([name in (*ALIGNING, "send_recv") for name in COLLECTIVES])[rows.collective]
+    blocks = [block[synchronizing[block[:, 0]]] for block in matched if block.shape[1] >= MIN_RANKS]
+    by_communicator = [
+        [block[rows.communicator[block[:, 0]] == number] for block in blocks]
+        for number in range(len(rows.communicators) if blocks else 0)
+    ]
+    return any(is_contradicted_by_times(own, rows.start_ns, rows.end_ns) for own in by_communicator)
 
 
 def _mismatches(rows: CommRows, is_lost: Flags, is_early: Flags, *, may_differ: bool) -> Iterator[Problem]:
