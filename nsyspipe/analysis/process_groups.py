@@ -7,6 +7,7 @@ one group, as in DDP or FSDP. If the job has several groups, it is wrong even wh
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import combinations
 
 import numpy as np
 
@@ -92,3 +93,39 @@ def is_contradicted_by_counts(step: Int64, rank: Int32, n_ranks: int) -> bool:
     counts = np.bincount(place * n_ranks + rank, minlength=steps.size * n_ranks).reshape(steps.size, n_ranks)
     is_uneven: Flags = counts.min(axis=1) != counts.max(axis=1)
     return bool(steps.size >= MIN_UNEVEN_STEPS and is_uneven.all())
+
+
+@dataclass(frozen=True)
+class CallTimes:
+    """The calls of one inferred communicator, in order of start on each rank."""
+
+    rank: Int32  # place of the rank in the run
+    step: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+
+def groups_by_times(calls: CallTimes, groups: Sequence[tuple[int, ...]]) -> dict[int, tuple[int, ...]] | None:
+    """Return by rank the one of some groups that its calls can be of; None where a rank has no such group, or several.
+
+    `groups` are all that there are, by the places of their ranks. A group is ruled out if the times of two of its ranks
+    contradict that they took part in the same collectives. The calls are of collectives that no rank leaves early.
+    """
+    ranks = set(np.unique(calls.rank).tolist())
+    possible = [group for group in groups if len(group) > 1 and ranks.issuperset(group) and _is_possible(calls, group)]
+    found = {rank: [group for group in possible if rank in group] for rank in ranks}
+    if any(len(own) != 1 for own in found.values()):
+        return None
+    return {rank: own[0] for rank, own in found.items()}
+
+
+def _is_possible(calls: CallTimes, group: tuple[int, ...]) -> bool:
+    return not any(_is_pair_contradicted(calls, *pair) for pair in combinations(group, 2))
+
+
+def _is_pair_contradicted(calls: CallTimes, one: int, other: int) -> bool:
+    """Tell whether two ranks cannot have made their k-th calls of each step together."""
+    own, others = (np.flatnonzero(calls.rank == rank) for rank in (one, other))
+    if not np.array_equal(calls.step[own], calls.step[others]):
+        return True
+    return is_contradicted_by_times([np.stack((own, others), axis=1)], calls.start_ns, calls.end_ns)

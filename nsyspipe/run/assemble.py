@@ -84,7 +84,7 @@ def merge(
     is_capture = bool(placed) and gathered.why_no_steps is not None
     numbered = _numbered(placed, numbers, is_capture=is_capture)
     is_one_run = is_surely_one_run(digests, sidecars)
-    across = comm.cross_rank(numbered, len(digests), size, is_one_run=is_one_run, is_aligned=gathered.is_aligned)
+    across = comm.cross_rank(numbered, len(digests), size, log, is_one_run=is_one_run, is_aligned=gathered.is_aligned)
     ranks = across.placed
     in_order = [rank.number for rank in ranks]
     of_ranks = [_WINDOWS.table(_rank_columns(rank, rank.process.windows)) for rank in ranks]
@@ -103,7 +103,7 @@ def merge(
     steps = _steps(windows, across, selection)
     collectives = comm.collective_figures(across, in_order, selection.steps)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
-    is_whole = bool(across.is_whole.all()) and not across.has_comm_between
+    is_whole = bool(across.is_whole.all()) and not across.has_comm_between and across.doubt is None
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
     numbered_hosts = _numbered(hosts, numbers)
     host_steps = (_host_steps(one, names[one.argument], is_numbered=source != "order") for one in numbered_hosts)

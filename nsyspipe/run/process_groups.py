@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from nsyspipe.analysis.clock import ALIGNING
 from nsyspipe.analysis.phases import IN_BACKWARD, IN_FORWARD
-from nsyspipe.analysis.process_groups import Calls, Doubt, doubt_of_purposes, is_contradicted_by_counts
+from nsyspipe.analysis.process_groups import (
+    Calls,
+    CallTimes,
+    Doubt,
+    doubt_of_purposes,
+    groups_by_times,
+    is_contradicted_by_counts,
+)
 from nsyspipe.analysis.traffic import begins_in_stages
 from nsyspipe.model.names import COLLECTIVES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsyspipe.model.side_files import NcclLog
     from nsyspipe.model.table import Flags, Int64
     from nsyspipe.run.collectives import CommRows
 
@@ -77,3 +90,72 @@ def kernels_before_sends(rows: CommRows, chosen: Flags) -> dict[int, tuple[float
 def use_of(rows: CommRows) -> Int64:
     """Return a number for each pair of a communicator and a collective."""
     return rows.communicator.astype(np.int64) * len(COLLECTIVES) + rows.collective
+
+
+def named_by_log(rows: CommRows, pids: Sequence[int], log: NcclLog) -> CommRows:
+    """Give communicators the names that NCCL's log has for them, where times leave one group possible for each rank.
+
+    The log says which ranks are a group, not which calls are made in it. So it has to name every group of the run's
+    processes, and their clocks have to be one: those of one host.
+    """
+    groups = _groups_of_log(pids, log)
+    chosen = np.flatnonzero(rows.in_step)
+    found: dict[int, dict[int, tuple[int, ...]]] = {}
+    for communicator in np.unique(rows.communicator[chosen]).tolist() if groups else ():
+        own = chosen[rows.communicator[chosen] == communicator]
+        if COLLECTIVES[rows.collective[own[0]]] not in ALIGNING:
+            continue  # its ranks may leave early
+        calls = CallTimes(rows.rank[own], rows.step[own], rows.start_ns[own], rows.end_ns[own])
+        if by_rank := groups_by_times(calls, list(groups)):
+            found[communicator] = by_rank
+    return _with_groups(rows, _without_doubles(rows, found), groups)
+
+
+def _groups_of_log(pids: Sequence[int], log: NcclLog) -> dict[tuple[int, ...], str]:
+    """Return the names of groups by the places of their ranks; nothing where the log may lack one, or ranks share no host."""
+    communicators = log.of_processes(pids)
+    members = [member for one in communicators for member in one.members]
+    is_whole = all(len(one.members) == one.n_ranks for one in communicators)
+    is_of_run = {member.pid for member in members} == set(pids) and len(set(pids)) == len(pids)
+    if not (is_whole and is_of_run) or len({member.host for member in members}) != 1:
+        return {}
+    names: dict[tuple[int, ...], str] = {}
+    for one in communicators:
+        names.setdefault(tuple(sorted(pids.index(member.pid) for member in one.members)), one.comm_id)
+    return names
+
+
+def _without_doubles(
+    rows: CommRows, found: dict[int, dict[int, tuple[int, ...]]]
+) -> dict[int, dict[int, tuple[int, ...]]]:
+    """Leave out communicators of one collective that would be one group: their calls have no common order."""
+    used = Counter((_collective_of(rows, one), group) for one, own in found.items() for group in set(own.values()))
+    return {
+        one: own
+        for one, own in found.items()
+        if all(used[_collective_of(rows, one), group] == 1 for group in own.values())
+    }
+
+
+def _collective_of(rows: CommRows, communicator: int) -> int:
+    return int(rows.collective[np.flatnonzero(rows.communicator == communicator)[0]])
+
+
+def _with_groups(
+    rows: CommRows, found: dict[int, dict[int, tuple[int, ...]]], groups: dict[tuple[int, ...], str]
+) -> CommRows:
+    names = [*rows.communicators, *groups.values()]
+    places = {group: len(rows.communicators) + place for place, group in enumerate(groups)}
+    communicator = rows.communicator.copy()
+    for one, by_rank in found.items():
+        for rank, group in by_rank.items():
+            communicator[(rows.communicator == one) & (rows.rank == rank)] = places[group]
+    used, place = np.unique(communicator, return_inverse=True)
+    is_named = used >= len(rows.communicators)
+    return replace(
+        rows,
+        communicator=place.astype(np.int32),
+        communicators=tuple(names[one] for one in used.tolist()),
+        is_named=is_named,
+        has_ids=bool(is_named.size and is_named.all()),
+    )

@@ -5,8 +5,10 @@ import pytest
 
 from nsyspipe.analysis.process_groups import (
     Calls,
+    CallTimes,
     Doubt,
     doubt_of_purposes,
+    groups_by_times,
     is_contradicted_by_counts,
     is_contradicted_by_times,
 )
@@ -93,3 +95,52 @@ def test_two_kinds_of_parallelism_are_more_than_one_group(calls, expected):
 
 def test_stages_of_a_pipeline_are_more_than_one_group():
     assert doubt_of_purposes([GRADIENTS], has_stages=True) is Doubt.STAGES
+
+
+PAIRS = (0, 1), (2, 3)
+ACROSS = (0, 2), (1, 3)
+ALL = ((0, 1, 2, 3),)
+
+
+def calls_in(groups, arrivals):
+    """Return calls of four ranks in one step; each ends 10 us after the last rank of its group arrived."""
+    rows = []
+    for place, starts in enumerate(arrivals):
+        for group in groups:
+            last = max(starts[rank] for rank in group)
+            rows += [(rank, place, starts[rank], last + 10_000) for rank in group]
+    rank, place, start, end = np.array(sorted(rows), np.int64).T
+    shift = 10**9 * place
+    return CallTimes(rank, np.zeros_like(rank), start + shift, end + shift)
+
+
+# In each of three calls the pairs are 300 us apart, and so are the ranks of a pair.
+SPREAD = [(0, 300_000, 600_000, 900_000)] * 3
+LEVEL = [(0, 1000, 2000, 3000)] * 3
+
+
+@pytest.mark.parametrize("groups", [PAIRS, ACROSS, ALL], ids=["pairs", "across", "all"])
+def test_of_groups_that_the_log_names_times_leave_the_one(groups):
+    # Of all ranks the others are parts, which times cannot rule out: so only the real one is listed beside all.
+    listed = [*ALL, *(groups if groups is ALL else [*PAIRS, *ACROSS])]
+    found = groups_by_times(calls_in(groups, SPREAD), [*dict.fromkeys(listed)])
+    assert found == {rank: group for group in groups for rank in group}
+
+
+def test_ranks_that_arrive_together_may_be_of_any_group():
+    assert groups_by_times(calls_in(PAIRS, LEVEL), [*PAIRS, *ACROSS]) is None
+
+
+def test_parts_of_a_group_are_as_possible_as_the_group():
+    assert groups_by_times(calls_in(ALL, SPREAD), [*ALL, *PAIRS]) is None
+
+
+def test_a_rank_without_any_possible_group_leaves_all_unknown():
+    assert groups_by_times(calls_in(PAIRS, SPREAD), [(0, 1), *ACROSS]) is None
+
+
+def test_ranks_that_make_different_numbers_of_calls_are_of_different_groups():
+    calls = calls_in(PAIRS, LEVEL)
+    is_kept = ~((calls.rank >= 2) & (calls.start_ns > 2 * 10**9))  # ranks 2 and 3 make two calls of three
+    fewer = CallTimes(*(getattr(calls, name)[is_kept] for name in ("rank", "step", "start_ns", "end_ns")))
+    assert groups_by_times(fewer, [*PAIRS, *ACROSS, *ALL]) == {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
