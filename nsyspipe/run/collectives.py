@@ -265,7 +265,7 @@ def cross_rank(
     if has_comm and not is_aligned:
         problems.append(problem("steps-not-aligned"))
     elif has_comm:
-        problems += _of_groups(doubt, is_by_log=is_by_log)
+        problems += _of_groups(rows, doubt, is_by_log=is_by_log)
         problems += _of_clocks(doubt, has_clock=has_clock, has_all_errors=bool(has_all_errors))
     if len(ranks) > 1 and has_clock and is_aligned:
         known = matching.waiting(matched, rows.start_ns, rows.end_ns, rows.rank, (errors, parts))
@@ -283,9 +283,10 @@ def cross_rank(
     return CrossRank(tuple(placed), of_reports, rows, sizes, known, tuple(problems), is_whole, doubt)
 
 
-def _of_groups(doubt: Doubt | None, *, is_by_log: bool) -> Iterator[Problem]:
+def _of_groups(rows: CommRows, doubt: Doubt | None, *, is_by_log: bool) -> Iterator[Problem]:
     if doubt is not None:
-        yield problem("groups-not-named", reason=doubt.value)
+        which = "some of NCCL's process groups" if rows.is_named.any() else "NCCL's process groups"
+        yield problem("groups-not-named", which=which, reason=doubt.value)
     elif is_by_log:
         yield problem("groups-by-log")
 
