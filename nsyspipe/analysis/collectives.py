@@ -26,7 +26,6 @@ NOBODY = -1
 _ALL = slice(None)
 _AT_ONCE = 2**19  # operations that are measured at once, for what is computed on the way
 NO_MEMBER = -1
-_MANY_EARLY = 5  # one in so many of a communicator's operations; clocks that are apart by a little put a few there
 # Kinds of NCCL's calls are counted through these. Sends and receives meet in one kernel.
 _COLLECTIVES = (
     "allgather", "allreduce", "alltoall", "broadcast", "gather", "reduce", "reducescatter", "scatter", "sendrecv",
@@ -81,16 +80,6 @@ def bus_factor(collective: str, n_ranks: Float64) -> Float64:
     if collective == "all_reduce":
         return 2 * part
     return part if collective in PER_RANK else np.ones_like(part)
-
-
-def of_several(communicator: Int32, is_matched: Flags, is_early: Flags) -> Int64:
-    """Return the communicators of whose matched operations a fifth end before their last rank arrives.
-
-    One does not end without all of its ranks: those were matched with operations of other process groups.
-    """
-    width = int(communicator.max(initial=-1)) + 1
-    n_matched, n_early = (np.bincount(communicator[own], minlength=width) for own in (is_matched, is_early))
-    return np.flatnonzero((n_early > 0) & (_MANY_EARLY * n_early >= n_matched))
 
 
 @dataclass(frozen=True)
@@ -293,17 +282,28 @@ def _stream_order(used: Int64, member: Int64, collective: Int64, device: Int64, 
     # The places of the pairs of each step among its collective's: their mean, and that in the last step that has it.
     inside = np.flatnonzero(member != NO_MEMBER)
     cells, cell = np.unique(member[inside] * n_pairs + pair[inside], return_inverse=True)
-    begun = least_of(cell, used[inside], cells.size)
+    begun, first_row = _first_uses(cell, used[inside], cells.size)
     group = cells // n_pairs * (int(of_pair.max()) + 1) + of_pair[cells % n_pairs]
-    order = np.lexsort((cells % n_pairs, begun, group))
+    order = np.lexsort((first_row, begun, group))
     of_cell, places = cells[order] % n_pairs, places_in_runs(group[order])
     number, last = np.bincount(of_cell, minlength=n_pairs), np.zeros(n_pairs, np.int64)
     mean = np.where(number > 0, sums_of(of_cell, places, n_pairs) / np.maximum(number, 1), np.inf)
     last[of_cell] = places  # steps come in order, so the last one stays
-    order = np.lexsort((first, least_of(pair, used, n_pairs), last, mean, of_pair))
+    begun, first_row = _first_uses(pair, used, n_pairs)
+    order = np.lexsort((first_row, begun, last, mean, of_pair))
     numbers = np.empty(n_pairs, np.int64)
     numbers[order] = places_in_runs(of_pair[order])
     return numbers[pair]
+
+
+def _first_uses(key: Int64, used: Int64, n_keys: int) -> tuple[Int64, Int64]:
+    """Return when each key is first used, and the first row of that time: rows are in order of start.
+
+    Streams that are used at once are told apart by what starts first, never by their ids.
+    """
+    begun = least_of(key, used, n_keys)
+    rows = np.flatnonzero(used == begun[key])
+    return begun, least_of(key[rows], rows, n_keys)
 
 
 def calls_of(payloads: pa.Table) -> pa.Table:

@@ -306,7 +306,13 @@ def compared_kernels(kernels: pa.Table) -> Compared:
 
 
 def costs(
-    kernels: pa.Table, collectives: pa.Table, traffic: pa.Table, steps: pa.Table, *, is_capture: bool
+    kernels: pa.Table,
+    collectives: pa.Table,
+    traffic: pa.Table,
+    steps: pa.Table,
+    *,
+    is_capture: bool,
+    are_groups_known: bool = True,
 ) -> pa.Table:
     """Return `schema.COSTS`, without collectives where a step's communication is not known; `steps` are all summary steps."""
     wall = pc.sum(steps["wall_ns"]).as_py()
@@ -321,6 +327,8 @@ def costs(
     of_all = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
     for row in sorted(of_all, key=lambda row: -(row["comm_ns_per_step"] or 0)):
         named = {"table": TRAFFIC, "name": row["collective"], "time_ns_per_step": row["comm_ns_per_step"]}
+        if not (are_groups_known or row["communicator"].startswith("0x")):
+            row["ranks"] = None
         rows.append(named | {name: row[name] for name in _OF_TRAFFIC})
     return schema.COSTS.from_rows(sorted(rows, key=lambda row: TABLES.index(row["table"])))
 

@@ -59,12 +59,16 @@ def roles(uses: Sequence[CommUse]) -> list[str]:
     return [_role(use, by_ranks[use.ranks]) for use in uses]
 
 
+def begins_in_stages(kernels_before: Sequence[float]) -> bool:
+    """Tell whether one rank launches twice as many kernels before its first send of a step as another: stages do."""
+    return 2 * min(kernels_before, default=0.0) < max(kernels_before, default=0.0)
+
+
 def _role(use: CommUse, same_ranks: Sequence[CommUse]) -> str:
     if use.collective == "all_to_all":
         return EXPERT
     if use.collective == "send_recv":
-        few, many = (of(use.kernels_before, default=0.0) for of in (min, max))
-        return PIPELINE if 2 * few < many else OTHER
+        return PIPELINE if begins_in_stages(use.kernels_before) else OTHER
     if use.is_small or (use.collective == "all_reduce" and use.backward_share is None):
         return OTHER
     if use.collective == "all_reduce":

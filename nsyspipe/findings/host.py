@@ -69,7 +69,7 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
 
     since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
     another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.slowed_ns` at most). Where
-    waiting is not known it is the largest of the ranks' means. Of a pipeline, whose stages wait by design, there is no
+    waiting is not known it is the largest of the ranks' means; where process groups are not known see `_idle_by_itself`. Of a pipeline, whose stages wait by design, there is no
     saving: how much of the idle time stands in the bubble is not known. Late launches have one, if
     half of that is `launching_ns`, which is in no bubble.
     """
@@ -80,6 +80,8 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     by_rank = sorted(means[f"{column}_mean"].to_pylist())
     middle: float = by_rank[(len(by_rank) - 1) // 2]
     bubble = ", perhaps in the pipeline's bubble" if evidence.is_pipeline else ""
+    if evidence.n_ranks > 1 and not evidence.are_groups_known:
+        return _idle_by_itself(evidence, column, bubble)
     if evidence.n_ranks > 1 and not evidence.is_wait_known:
         saving = None if bubble else by_rank[-1]
         return Idle(middle, saving, on_rank=bubble, parts={} if saving is None else {"idle": saving})
@@ -91,13 +93,7 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     away = cause
     if bubble and column == "idle_launch_ns" and 2 * launching_ns(evidence).sum() >= cause.sum():
         away, bubble = launching_ns(evidence), ""
-    # The largest cause on another rank of the step; on the one that has it the second largest.
-    first = evidence.rows_of_most(away)
-    rest = away.copy()
-    rest[first] = 0
-    others = away[first][step]
-    others[first] = evidence.most(rest)
-    made = np.minimum(wait, others)
+    made = np.minimum(wait, _largest_elsewhere(evidence, away))
     # NCCL's kernels slow the compute beside them while they wait, too.
     hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
     slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, is_most=True), 0.0)
@@ -122,6 +118,43 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
         one_of = f" on ranks {listed(in_turn)}, on one of them in each step"
         where = one_of if len(in_turn) > 1 else f" on rank {named}{of_host}{awaited}"
     return Idle(judged, saving, named, where + bubble, parts, int(setting[0]) if setting.size == 1 else None)
+
+
+def _idle_by_itself(evidence: Evidence, column: str, bubble: str) -> Idle:
+    """Return a cause of idle time of the rank that has most of it, where it is not known which ranks wait for which.
+
+    Any communication may be waiting then. So the saving is that of `idle_of` with all communication taken for waiting::
+
+        max over ranks(wall) - max over ranks(wall - cause - min(comm, largest cause on another rank) - slowed)
+    """
+    steps = evidence.steps
+    means = steps.group_by("rank", use_threads=False).aggregate([(column, "mean")]).sort_by("rank").to_pylist()
+    most = max(means, key=lambda row: row[f"{column}_mean"])
+    wall, cause, comm, hidden = evidence.columns("wall_ns", column, "comm_ns", "overlap_compute_ns")
+    if bubble and column == "idle_launch_ns" and 2 * launching_ns(evidence).sum() >= cause.sum():
+        cause, bubble = launching_ns(evidence), ""
+    on_rank = f" on rank {most['rank']}{bubble}"
+    if bubble:
+        return Idle(most[f"{column}_mean"], None, most["rank"], on_rank)
+    waiting = np.minimum(comm, _largest_elsewhere(evidence, cause))
+    slowed = np.where(waiting > 0, evidence.slowed_ns(hidden, is_most=True), 0.0)
+    left = wall - cause - waiting - slowed
+    limit = evidence.rows_of_most(left)
+    parts = evidence.parts_of(
+        limit, idle=cause, possible_waiting=waiting, slowed_by_possible_waiting=slowed
+    )
+    return Idle(most[f"{column}_mean"], evidence.saving_down_to(left), most["rank"], on_rank, parts)
+
+
+def _largest_elsewhere(evidence: Evidence, cause: Float64) -> Float64:
+    """Return for each row of `steps` the largest cause of idle time on another rank of the same step."""
+    step = np.unique(evidence.steps["step"], return_inverse=True)[1]
+    first = evidence.rows_of_most(cause)
+    others = cause.copy()
+    others[first] = 0
+    elsewhere = cause[first][step]
+    elsewhere[first] = evidence.most(others)
+    return elsewhere
 
 
 def launching_ns(evidence: Evidence) -> Float64:

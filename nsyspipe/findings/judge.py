@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from nsyspipe import findings
 from nsyspipe.analysis.steps import FEW_STEPS
-from nsyspipe.findings.model import Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import WAITING_UNKNOWN, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem, problem
 
@@ -64,6 +65,8 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
             answer = NotJudged(reason, "see the problems about what was not recorded")
         if isinstance(answer, Finding) and name in LESSEN_EXPOSURE and is_part:  # its bound would be too low
             answer = NotJudged("not all of their communication is in the steps", "see the problems about steps")
+        if isinstance(answer, Finding) and name in _OF_COMM and not evidence.are_groups_known:
+            answer = _without_waiting(name, answer)
         if isinstance(answer, NotJudged):
             unanswered.setdefault(answer, []).append(name)
         elif answer is not None:
@@ -79,6 +82,17 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
     whys = ((", ".join(names), why.reason, why.fix) for why, names in unanswered.items())
     problems = [problem("not-judged", rules=rules, reason=reason, how=how) for rules, reason, how in whys]
     return schema.FINDINGS.from_rows(in_order(rows)), problems
+
+
+def _without_waiting(name: str, finding: Finding) -> Finding | NotJudged:
+    """Return what is left of a finding about communication if waiting cannot be told from transfer: a setting, no saving.
+
+    Which link is slow is read from NCCL's log or the topology. Every other finding rests on exposed transfer.
+    """
+    if name != "slow-link":
+        return NotJudged(*WAITING_UNKNOWN)
+    figures = {key: value for key, value in finding.evidence.items() if not key.startswith("saving_")}
+    return replace(finding, saving_ns_per_step=None, evidence=figures)
 
 
 def severity_of(share: float) -> str:

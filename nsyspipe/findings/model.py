@@ -87,6 +87,7 @@ class Evidence:
     links: pa.Table | None = None  # from NCCL's log and the topology
     nccl_settings: Mapping[str, str] | None = None  # ``NCCL_*`` that NCCL took from the environment, by its log
     is_capture: bool = False  # the rows of `steps` are captures without steps
+    are_groups_known: bool = True  # whether ranks are one process group, or NCCL's payload or log names the groups
 
     @cached_property
     def collectives(self) -> pa.Table:

@@ -37,6 +37,7 @@ _MORE_STAGES = (
     "more micro-batches per step (n_microbatches of torch.distributed.pipelining), several stages per rank "
     "(ScheduleInterleaved1F1B; Megatron: --num-layers-per-virtual-pipeline-stage), and stages of equal work"
 )
+_SIZES_UNKNOWN = "message sizes, which tell latency from bandwidth, are not known"
 _WITHOUT_CALLS = "sends and receives may be a pipeline's, or parts of an all-to-all"
 
 
@@ -65,10 +66,15 @@ def shard_regather(evidence: Evidence) -> Answer:
 
 
 def small_shards(evidence: Evidence) -> Answer:
-    """Fire when a step has 20 collectives of sharded parameters or more that are small, as `many_small` has it; saving too."""
+    """Fire when a step has 20 collectives of sharded parameters or more that are small, as `many_small` has it; saving too.
+
+    Not judged where message sizes are not known: over a fast link large shards are as short as small ones.
+    """
     small = many_small(evidence, evidence.of_role(SHARDED))
     if small is None or isinstance(small, NotJudged):
         return small
+    if small[1]["median_message_bytes"] is None:
+        return NotJudged(_SIZES_UNKNOWN, WITH_CALLS)
     title = "many small collectives of sharded parameters, each bound by latency"
     figures = evidence.traffic_figures(SHARDED) | small[1]
     return Finding(title, "shard larger units: small collectives, latency-bound", _LARGER_UNITS, small[0], figures)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.links import SlowestLink, nominal_speed, slowest
+from nsyspipe.analysis.traffic import TENSOR
 from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.nsys.command_words import OF_LINKS
 
@@ -212,6 +213,8 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
     measured = evidence.summary["busbw_bytes_per_s"]
     if measured is not None:
         return float(measured), "payload"
+    if evidence.traffic_of(TENSOR, "all_reduce"):
+        return None, None  # their time is not that of gradients
     all_rows = evidence.collectives
     rows = all_rows.filter(pc.equal(all_rows["collective"], "all_reduce"))
     n_bytes, in_all = _total(evidence.steps["grad_copy_bytes"]), _total(all_rows["transfer_ns"])

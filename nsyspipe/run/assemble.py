@@ -109,10 +109,13 @@ def merge(
     has_all = job.has_all(len(numbered))
     clocks = None
     if any(rank.captures for rank in numbered):
-        numbered, clocks = comm.align_captures(numbered, len(digests), has_all=has_all, is_aligned=gathered.is_aligned)
+        numbered, clocks = comm.align_captures(
+            numbered, len(digests), log, has_all=has_all, is_aligned=gathered.is_aligned
+        )
     across = comm.cross_rank(
         numbered,
         len(digests),
+        log,
         has_all=has_all,
         is_one_run=is_one_run,
         is_aligned=gathered.is_aligned,
@@ -137,7 +140,7 @@ def merge(
     steps = _steps(windows, across, selection)
     collectives = comm.collective_figures(across, in_order, selection.steps)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
-    is_whole = bool(across.is_whole.all()) and not across.has_comm_between
+    is_whole = bool(across.is_whole.all()) and not across.has_comm_between and across.doubt is None
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
     numbered_hosts = _numbered(hosts, numbering)
     is_numbered = numbering.source != "order"

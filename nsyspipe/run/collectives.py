@@ -14,18 +14,20 @@ from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
 from nsyspipe.analysis.intervals import BLOCK, IntervalSet, places_in_runs, run_starts, sums_of, union
 from nsyspipe.analysis.operations import NO_SEQ
+from nsyspipe.analysis.process_groups import Doubt, is_contradicted_by_times
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import FLOAT, INT, Flags, Float64, Int32, Int64, conform
 from nsyspipe.run.captures import capture_numbers, joined
 from nsyspipe.run.gather import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
+from nsyspipe.run.process_groups import MIN_RANKS, doubt_before_matching, named_by_log
 
 ABSENT = np.iinfo(np.int64).min  # what stands for null: no size, and no id that NCCL makes, is that low
 NONE = -1  # of what is counted from 0
-NOTHING = np.empty(0, np.int64)
 _NOT_KNOWN_NS = 2**62  # a clock's error: nothing exceeds it
 # What is known of matched operations.
 _NEEDED = "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant"
@@ -51,6 +53,7 @@ class CommRows:
     micro_batch: Int32  # which backward pass of the step launched it, from 0; else `NONE`
     n_before: Int32  # compute kernels that its step launched before it, `NONE` where that is not known
     has_ids: bool  # whether communicators are NCCL's own rather than orders of first use
+    is_named: Flags  # of each communicator, whether NCCL's payload or log names it
 
     @property
     def collective(self) -> Int32:
@@ -75,13 +78,15 @@ class CommRows:
         if self.has_ids and (self.seq_number[chosen] != ABSENT).all():
             # NCCL counts the calls of each kind by themselves.
             columns += [self.collective[chosen].astype(np.int64), self.seq_number[chosen]]
+        elif self.is_named.any() and (self.seq_number[chosen] == ABSENT).all():
+            columns.append(self.collective[chosen].astype(np.int64))
         code, width = np.zeros(columns[0].size, np.int64), 1
         for column in columns:
             dense, n_values = _dense(column)
             code, width = _dense(code * n_values + dense)
         group[chosen] = code
         # One that is only an order of first use needs all ranks, NCCL's own the ranks that use it.
-        users = self.n_users(n_ranks) if self.has_ids else np.full(len(self.communicators), n_ranks)
+        users = np.where(self.is_named, self.n_users(n_ranks), n_ranks)
         n_required = np.zeros(width, np.int64)
         n_required[code] = users[columns[0]]
         return group, n_required
@@ -151,6 +156,7 @@ def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
         seq_number=column("seq_number"),
         message_bytes=message_bytes,
         has_ids=has_ids,
+        is_named=np.full(len(names), has_ids),
         **{name: column(name, NONE, np.int32) for name in ("launched_in", "micro_batch", "n_before")},
     )
 
@@ -181,6 +187,7 @@ class CrossRank:
     waiting: matching.Waiting | None  # what matched operations say; None for one rank, or without a common clock
     problems: tuple[Problem, ...]
     is_whole: Flags  # of each communicator, whether none of its ranks is missing: else one that is may have come last
+    doubt: Doubt | None = None  # why nothing is matched: the process groups are not named, and are several
 
     def by_rank(self) -> Iterator[tuple[Rank[ProcessDigest], slice]]:
         """Yield each rank with which of `rows` are its."""
@@ -210,7 +217,7 @@ class CrossRank:
 
 
 def align_captures(
-    ranks: Ranks, n_reports: int, *, has_all: bool, is_aligned: bool
+    ranks: Ranks, n_reports: int, log: NcclLog | None, *, has_all: bool, is_aligned: bool
 ) -> tuple[list[Rank[ProcessDigest]], list[ClockOffset]]:
     """Put the captures of each rank on one clock, by the collectives of each capture of the run.
 
@@ -222,7 +229,7 @@ def align_captures(
     offsets = [ClockOffset(0, None)] * n_reports
     for capture in sorted(set(numbers.values())):
         parts = [part for rank in ranks for part in rank.parts if numbers[part.argument] == capture]
-        across = cross_rank(parts, n_reports, has_all=has_all, is_one_run=True, is_aligned=is_aligned)
+        across = cross_rank(parts, n_reports, log, has_all=has_all, is_one_run=True, is_aligned=is_aligned)
         for part in across.placed:
             aligned[_capture_of_device(part)] = part
             if across.offsets is not None:
@@ -246,7 +253,8 @@ def _capture_of_device(part: Rank[ProcessDigest]) -> tuple[int, int, int | None]
 def cross_rank(
     ranks: Ranks,
     n_reports: int,
-    mixed: Int64 = NOTHING,
+    log: NcclLog | None = None,
+    doubt: Doubt | None = None,
     *,
     has_all: bool,
     is_one_run: bool,
@@ -257,17 +265,24 @@ def cross_rank(
 
     `has_all`: nothing says that the job had other ranks. `clocks` are the offsets of reports that have been applied already.
 
-    Where ranks of a communicator are missing, who waits for whom in it is not known: they may have come last. Nor is it in
-    what is told by order of first use and turns out to be several process groups, the `mixed`: they are not matched.
+    Where ranks of a communicator are missing, who waits for whom in it is not known: they may have come last. Nor is it
+    known in any that nothing names if there is a `doubt` that each holds all ranks: these are not matched.
     """
     rows = comm_rows(ranks, [rank.steps for rank in ranks])
+    doubt = doubt or doubt_before_matching(rows, len(ranks))
+    if doubt is not None and log is not None and _share_clocks(ranks):
+        rows = named_by_log(rows, [rank.process.pid for rank in ranks], log)
+    is_by_log = doubt is not None and rows.has_ids
+    doubt = None if is_by_log else doubt
     # How many ranks a communicator has NCCL's payload says, else those that use it where none of the world is missing.
     told = {_communicator_name(id_): n for rank in ranks for id_, n in rank.report.comm_sizes.items()}
     sizes, n_users = np.array([told.get(name, 0) for name in rows.communicators], np.int64), rows.n_users(len(ranks))
     sizes = np.where((sizes == 0) & has_all, n_users, sizes)
+    sizes = np.where(rows.is_named | (doubt is None), sizes, 0)
     is_whole = has_all | ((sizes > 0) & (n_users >= sizes))
     group, n_required = rows.groups(len(ranks))
-    group[np.isin(rows.communicator, mixed)] = matching.UNGROUPED
+    if doubt is not None:
+        group[~rows.is_named[rows.communicator]] = matching.UNGROUPED
     matched = matching.match(group, rows.rank, n_required) if is_aligned else []
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])[rows.collective]
     blocks = [block[aligning[block[:, 0]]] for block in matched]
@@ -290,25 +305,65 @@ def cross_rank(
     has_comm = len(ranks) > 1 and any(rank.process.n_comm for rank in ranks)
     if has_comm and not is_aligned:
         problems.append(problem("steps-not-aligned"))
-    elif has_comm and not (has_clock and has_all_errors):
-        problems.append(problem("clock-error-unknown" if has_clock else "no-common-clock"))
+    elif has_comm:
+        problems += _of_groups(rows, doubt, is_by_log=is_by_log)
+        problems += _of_clocks(doubt, has_clock=has_clock, has_all_errors=bool(has_all_errors))
     if len(ranks) > 1 and has_clock and is_aligned:
         known = matching.waiting(matched, rows.start_ns, rows.end_ns, rows.rank, (errors, parts))
         is_early = known.is_matched & aligning & (rows.end_ns < known.column("last_start_ns"))
-        new = matching.of_several(rows.communicator, known.is_matched, is_early)
-        if new.size and not rows.has_ids and len(ranks) > 2:  # noqa: PLR2004 - two ranks are one group
-            mixed = np.append(mixed, new)
+        if doubt is None and _is_contradicted(rows, matched):
             return cross_rank(
-                ranks, n_reports, mixed, has_all=has_all, is_one_run=is_one_run, is_aligned=True, clocks=clocks
+                ranks,
+                n_reports,
+                log,
+                Doubt.TIMES,
+                has_all=has_all,
+                is_one_run=is_one_run,
+                is_aligned=True,
+                clocks=clocks,
             )
         is_lost = rows.in_step & ~known.is_matched & (is_whole | (n_users > 1))[rows.communicator]
         # Of a rank whose kernels or names were not recorded nobody knows what it would match.
         has_each_rank = np.unique(rows.rank[rows.in_step]).size == len(ranks)
-        may_differ = has_each_rank and not (is_one_run or matched or mixed.size)
-        problems += _mismatches(rows, is_lost, is_early, may_differ=may_differ)
+        may_differ = has_each_rank and not (is_one_run or matched)
+        problems += _mismatches(rows, is_lost, is_early, may_differ=may_differ) if doubt is None else ()
     placed = (replace(rank, shift_ns=rank.shift_ns - applied_ns[rank.argument]) for rank in ranks)
     of_reports = None if len({one.part for one in offsets if one.error_ns is not None}) > 1 else tuple(offsets)
-    return CrossRank(tuple(placed), of_reports, rows, sizes, known, tuple(problems), is_whole)
+    return CrossRank(tuple(placed), of_reports, rows, sizes, known, tuple(problems), is_whole, doubt)
+
+
+def _of_groups(rows: CommRows, doubt: Doubt | None, *, is_by_log: bool) -> Iterator[Problem]:
+    if doubt is not None:
+        which = "some of NCCL's process groups" if rows.is_named.any() else "NCCL's process groups"
+        yield problem("groups-not-named", which=which, reason=doubt.value)
+    elif is_by_log:
+        yield problem("groups-by-log")
+
+
+def _of_clocks(doubt: Doubt | None, *, has_clock: bool, has_all_errors: bool) -> Iterator[Problem]:
+    if not has_clock:
+        yield problem("no-common-clock")
+    elif not has_all_errors and doubt is None:  # else which collectives ranks share is not known
+        yield problem("clock-error-unknown")
+
+
+def _share_clocks(ranks: Ranks) -> bool:
+    """Tell whether the ranks' times can be compared before any collective is matched."""
+    is_one_report = len({rank.argument for rank in ranks}) == 1
+    return is_one_report or all(rank.report.facts.session_start_utc_ns is not None for rank in ranks)
+
+
+def _is_contradicted(rows: CommRows, matched: Sequence[Int64]) -> bool:
+    """Tell whether times, aligned, contradict that a communicator that nothing names holds all ranks."""
+    if rows.has_ids:
+        return False
+    synchronizing = np.array([name in (*ALIGNING, "send_recv") for name in COLLECTIVES])[rows.collective]
+    blocks = [block[synchronizing[block[:, 0]]] for block in matched if block.shape[1] >= MIN_RANKS]
+    by_communicator = [
+        [block[rows.communicator[block[:, 0]] == number] for block in blocks]
+        for number in range(len(rows.communicators) if blocks else 0)
+    ]
+    return any(is_contradicted_by_times(own, rows.start_ns, rows.end_ns) for own in by_communicator)
 
 
 def _mismatches(rows: CommRows, is_lost: Flags, is_early: Flags, *, may_differ: bool) -> Iterator[Problem]:

@@ -147,6 +147,7 @@ class ReportRun(Run):
             summary=self.summary().to_pylist()[0],
             steps=self.breakdown(),
             is_capture=merged.is_capture,
+            are_groups_known=merged.across.doubt is None,
             all_steps=merged.steps,
             phases=self._summary_phases,
             all_collectives=merged.collectives,

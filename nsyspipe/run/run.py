@@ -295,7 +295,8 @@ class Run(ShownInNotebooks, ABC):
     def costs(self) -> pa.Table:
         """`schema.COSTS`: what costs most of kernels, collectives by kind and size, and communicators; ``--top`` and ``--csv``."""
         tables = self.kernels(), self.collectives(), self.traffic(), self.breakdown()
-        return costs(*tables, is_capture=self.is_capture)
+        are_groups_known = "groups-not-named" not in {row["code"] for row in self.problem_rows}
+        return costs(*tables, is_capture=self.is_capture, are_groups_known=are_groups_known)
 
     def summary(self) -> pa.Table:
         """`schema.SUMMARY`: the run's figures, one row."""

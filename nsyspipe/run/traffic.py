@@ -12,8 +12,9 @@ from nsyspipe.analysis.phases import IN_BACKWARD, IN_FORWARD
 from nsyspipe.analysis.traffic import PIPELINE, CommUse, exposed_parts, roles
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
-from nsyspipe.model.table import Flags, Int64
-from nsyspipe.run.collectives import ABSENT, NONE, CommRows, CrossRank, message_sizes
+from nsyspipe.model.table import Flags
+from nsyspipe.run.collectives import ABSENT, NONE, CrossRank, message_sizes
+from nsyspipe.run.process_groups import kernels_before_sends, use_of
 
 # Sums over summary steps, each of which the table has per step.
 _PER_STEP = ("calls", "bytes", "comm_ns", "exposed_ns", "exposed_part_ns", "hidden_ns", "wait_ns")
@@ -69,12 +70,8 @@ def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa
     return schema.TRAFFIC.table(columns)
 
 
-def _use(rows: CommRows) -> Int64:
-    return rows.communicator.astype(np.int64) * len(COLLECTIVES) + rows.collective
-
-
 def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict[str, Any]]:
-    rows, use = across.rows, _use(across.rows)
+    rows, use = across.rows, use_of(across.rows)
     windows = [summary[name].to_numpy() for name in ("rank", "start_ns", "end_ns")]
     message, bus, is_sized = message_sizes(across, np.arange(len(rows)))
     matched, is_known = across.waiting, across.is_known
@@ -116,7 +113,7 @@ def _uses(across: CrossRank, cells: pa.Table, pooled: pa.Table, chosen: Flags) -
     users: dict[int, dict[int, None]] = {}
     for rank, use in zip(cells["rank"].to_pylist(), cells["use"].to_pylist(), strict=True):
         users.setdefault(use // len(COLLECTIVES), {})[rank] = None
-    before = _kernels_before(across, chosen)
+    before = kernels_before_sends(across.rows, chosen)
     uses = {}
     for row in pooled.to_pylist():
         communicator, collective = divmod(row["use"], len(COLLECTIVES))
@@ -131,21 +128,3 @@ def _uses(across: CrossRank, cells: pa.Table, pooled: pa.Table, chosen: Flags) -
             **{name: None if total is None else total / calls for name, total in told.items()},
         )
     return dict(sorted(uses.items(), key=lambda item: (item[1].communicator, item[1].collective)))
-
-
-def _kernels_before(across: CrossRank, chosen: Flags) -> dict[int, tuple[float, ...]]:
-    """Return by use how many kernels its ranks launch in a step before their first send or receive: the median of each's steps."""
-    rows = across.rows
-    sends = np.flatnonzero(chosen & (rows.collective == COLLECTIVES.index("send_recv")))
-    use = _use(rows)[sends]
-    # Where communicators are not NCCL's own, a stage's two may be two streams: they count as one.
-    columns = {"use": use if rows.has_ids else np.zeros_like(use), "rank": rows.rank[sends], "step": rows.step[sends]}
-    calls = pa.table(columns | {"n": rows.n_before[sends]}).group_by(["use", "rank", "step"], use_threads=False)
-    firsts = calls.aggregate([("n", "min")]).group_by(["use", "rank"], use_threads=False)
-    before: dict[int, list[float]] = {}
-    for row in firsts.aggregate([("n_min", "list")]).sort_by("rank").to_pylist():
-        median = np.nan if NONE in row["n_min_list"] else float(np.median(row["n_min_list"]))
-        before.setdefault(row["use"], []).append(median)
-    known = {group: tuple(own) for group, own in before.items() if not np.isnan(own).any()}
-    groups = {one: one if rows.has_ids else 0 for one in np.unique(use).tolist()}
-    return {one: known[group] for one, group in groups.items() if group in known}

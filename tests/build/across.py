@@ -9,7 +9,7 @@ GATHER = "ncclDevKernel_AllGather_RING_LL"
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL"
 CLOCK = "TARGET_INFO_SESSION_START_TIME"
 _CODES = {"clock-error-unknown", "ended-before-last-arrived", "no-common-clock", "no-session-start"}
-_CODES |= {"ranks-missing", "unmatched-collectives"}
+_CODES |= {"groups-not-named", "ranks-missing", "unmatched-collectives"}
 
 
 def reports(n_ranks, n_steps=4, world_size=None):

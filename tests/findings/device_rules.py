@@ -79,6 +79,16 @@ EACH_OTHER = [
     for number, wait in enumerate([(300, 200), (300, 200), (200, 300)], start=1)
     for rank in range(2)
 ]
+# Process groups are not known: rank 0 idles, and any communication of the others may be waiting for it.
+WAIT_NOT_KNOWN = dict.fromkeys(["wait_ns", "exposed_wait_ns", "transfer_ns"])
+
+
+def in_unknown_groups(*idle_and_exposed):
+    """Return ranks by their idle time and exposed communication, of process groups that are not known."""
+    rows = [step(rank, idle_launch_ns=own, exposed=comm) for rank, (own, comm) in enumerate(idle_and_exposed)]
+    return evidence([row | WAIT_NOT_KNOWN for row in rows], phases=DATA, are_groups_known=False)
+
+
 NO_IDLE = dict.fromkeys(["idle_ns", "exposed_memory_ns", *IDLE_CAUSES])
 NOBODY_KNOWS = "why the GPU idles is not known without "
 LAUNCH_BOUND = of(
@@ -95,6 +105,13 @@ LAUNCH_BOUND = of(
         evidence([step(0, exposed=900, wait=900), step(1, **{LAUNCH: 900})], phases=DATA, n_hosts=2, hosts={0: "a", 1: "b"}),
         title="...on rank 1 of host b, which the others wait for"),
     case("all idle alike", idle(LAUNCH, 300, 290), title="...launched late"),
+    # Left are 1000 - 600 - 50, 1000 - 50 - 600 and 1000 - 600: the last sets the limit.
+    case("of unknown groups the rank that idles most", in_unknown_groups((600, 100), (50, 900), (0, 700)),
+        saving=600, title="...launched late on rank 0"),
+    # Left are 1000 - 600 and 1000 - 100: rank 1 communicates too little to have waited longer.
+    case("of unknown groups no more than communication", in_unknown_groups((600, 0), (0, 100), (0, 700)), saving=100),
+    *threshold("of unknown groups 2 % of a rank's own step",
+        in_unknown_groups((0, 900), (20, 0), (0, 900)), in_unknown_groups((0, 900), (19, 0), (0, 900))),
     case("no phases, no pauses", idle(LAUNCH, 250, phases=[]), **LATE),
     case("no phases", idle(LAUNCH, 250, phases=[], idle_pause_ns=63), **NO_DATA),
     case("no data phase", idle(LAUNCH, 250, phases=[phase("forward")], idle_pause_ns=125), **NO_DATA),

@@ -113,6 +113,7 @@ SMALL_SHARDS = of(
     case("their latency", shards(20), saving=2 * MB, calls_per_step=20, median_message_bytes=MB),
     case("19 of them", shards(19)),
     case("over 4 MB each", shards(20, 4 * MB + 1)),
+    case("of sizes not known", shards(20, None), "message sizes, which tell latency from bandwidth, are not known"),
     case("tensor's", shards(20, role="tensor")),
     *silent("sharded"),
 )

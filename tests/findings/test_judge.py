@@ -12,7 +12,19 @@ from nsyspipe.findings.judge import CAUSES, RULES, judge
 from nsyspipe.findings.model import Finding, NotJudged
 from nsyspipe.model import schema
 from tests.findings import comm_rules, device_rules, make, role_rules, straggler_rules, test_slow_link
-from tests.findings.make import WALL, answers, collective, evidence, kernel, link, phase, step, steps, traffic
+from tests.findings.make import (
+    WALL,
+    answers,
+    collective,
+    evidence,
+    kernel,
+    link,
+    phase,
+    step,
+    steps,
+    traffic,
+    unmatched,
+)
 
 CASES = comm_rules.CASES + device_rules.CASES + straggler_rules.CASES + test_slow_link.CASES + role_rules.CASES
 COPIES = dict.fromkeys(("exposed_grad_copy_ns", "grad_copy_ns", "grad_copy_span_ns"), 50)
@@ -154,6 +166,29 @@ def test_nothing_recorded_is_nothing_found_and_no_error(lacking):
         f"not judged: launch-bound ({OF_IDLE})",
         "not judged: profiler-overhead (the profiler's own work not known on every rank)",
     ]
+
+
+def judged_in_groups(*, are_known):
+    """Judge three ranks with 30 % exposed communication over host memory; waiting is not known."""
+    rows = [row | dict.fromkeys(["wait_ns", "exposed_wait_ns", "transfer_ns"]) for row in steps(3, exposed=300)]
+    met = unmatched(collective(1, (600, 600, 600), 900))
+    table, problems = judge(evidence(rows, met, links=[link("shm", "SHM/direct")], are_groups_known=are_known))
+    savings = dict(zip(table["id"].to_pylist(), table["saving_ns_per_step"].to_pylist(), strict=True))
+    return savings, " ".join(one.message for one in problems)
+
+
+def test_findings_of_transfer_are_not_judged_where_groups_are_not_known():
+    savings, problems = judged_in_groups(are_known=False)
+    assert "comm-bound" not in savings
+    assert "comm-bound" in problems
+
+
+def test_a_slow_link_that_is_seen_has_no_saving_where_groups_are_not_known():
+    assert judged_in_groups(are_known=False)[0] == {"slow-link": None}
+
+
+def test_findings_of_transfer_may_hold_waiting_where_groups_are_known():
+    assert judged_in_groups(are_known=True)[0]["comm-bound"] == 300
 
 
 _CAUSES = (*schema.IDLE_CAUSES, "exposed_comm_ns", "exposed_grad_copy_ns")

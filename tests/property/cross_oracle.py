@@ -130,24 +130,43 @@ Matched = dict[tuple[int, str, int], list[Kernel]]
 
 
 def matched_collectives(run: Run) -> Matched:
-    """Return by (step, communicator, k) the operations of all ranks, but of what turns out to be several process groups."""
+    """Return by (step, communicator, k) the operations of all ranks; nothing where the ranks cannot all be one group."""
     matched = by_order(run)
-    while mixed := of_several_groups(run, matched):
-        matched = {key: own for key, own in matched.items() if key[1] not in mixed}
+    if len(run.ranks) > 2 and (counts_differ_in_every_step(run) or times_contradict_one_group(run, matched)):
+        return {}
     return matched
 
 
-def of_several_groups(run: Run, matched: Matched) -> set[str]:
-    """Return those of whose operations, of three ranks or more on one clock, one in five ends before its last rank arrives."""
-    if len(run.ranks) <= 2 or not has_common_clock(run, matched):
-        return set()
-    move, n, n_early = to_aligned(run, matched), Counter[str](), Counter[str]()
+def counts_differ_in_every_step(run: Run) -> bool:
+    """Tell whether, in three steps or more, ranks never make as many calls of some communicator."""
+    calls = [[(step_of(r, k), communicator_of(r, k)) for k in comm_of(r)] for r in run.ranks]
+    calls = [[one for one in own if one[0] is not None] for own in calls]
+    if not all(calls):
+        return False
+    for communicator in {name for own in calls for _, name in own}:
+        by_rank = [Counter(step for step, name in own if name == communicator) for own in calls]
+        in_steps = {step for counts in by_rank for step in counts}
+        if len(in_steps) >= 3 and all(len({counts[step] for counts in by_rank}) > 1 for step in in_steps):
+            return True
+    return False
+
+
+def times_contradict_one_group(run: Run, matched: Matched) -> bool:
+    """Tell whether in some communicator one end in five precedes the last start, or ends lie apart as starts do."""
+    if not has_common_clock(run, matched):
+        return False
+    move = to_aligned(run, matched)
+    early, wide, apart = {}, Counter[str](), Counter[str]()
     for (_, communicator, _), own in matched.items():
-        last = max(kernel.start + by for kernel, by in zip(own, move, strict=True))
-        n[communicator] += len(own)
-        if own[0].collective in TELL_CLOCKS:
-            n_early[communicator] += sum(kernel.end + by < last for kernel, by in zip(own, move, strict=True))
-    return {name for name, early in n_early.items() if early and 5 * early >= n[name]}
+        if own[0].collective not in TELL_CLOCKS:
+            continue
+        starts, ends = ([getattr(k, name) + by for k, by in zip(own, move, strict=True)] for name in ("start", "end"))
+        early.setdefault(communicator, []).extend(end < max(starts) for end in ends)
+        between_starts, between_ends = (max(times) - min(times) for times in (starts, ends))
+        wide[communicator] += between_starts >= 100_000
+        apart[communicator] += between_starts >= 100_000 and between_ends >= between_starts / 2
+    often_early = any(any(own) and 5 * sum(own) >= len(own) for own in early.values())
+    return often_early or any(n >= 3 and 2 * apart[name] >= n for name, n in wide.items())
 
 
 def by_order(run: Run) -> Matched:
@@ -268,12 +287,16 @@ def steps(run: Run) -> list[dict[str, object]]:
         matched = [row for row in own if row["is_matched"]]
         waited = [(row["start_ns"], row["start_ns"] + row["wait_ns"], row["end_ns"]) for row in matched]
         waiting = ticks((first, min(until, end)) for first, until, end in waited)
+        compute = [kernel for kernel in rank.kernels if not kernel.collective]
+        computing = ticks((kernel.start + move[number], kernel.end + move[number]) for kernel in compute)
         for step, *window, _ in windows(rank):
             start, end = (one + move[number] for one in window)
             is_known = all(row["is_matched"] for row in own if row["step"] == step)
             is_known = is_known and len(run.ranks) > 1 and has_common_clock(run) and not is_part_known(run)
             wait = sum(start <= t < end for t in waiting) if is_known else None
-            found.append({"rank": number, "step": step, "start_ns": start, "end_ns": end, "wait_ns": wait})
+            exposed = sum(start <= t < end for t in waiting - computing) if is_known else None
+            row = {"rank": number, "step": step, "start_ns": start, "end_ns": end}
+            found.append(row | {"wait_ns": wait, "exposed_wait_ns": exposed})
     return found
 
 

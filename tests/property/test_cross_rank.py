@@ -19,7 +19,7 @@ COLLECTIVE = (
     "step", "rank", "collective", "comm_id", "start_ns", "end_ns", "is_matched", "in_summary", "n_ranks",
     "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "is_significant", "is_late_significant",
 )  # fmt: skip
-STEP = ("rank", "step", "start_ns", "end_ns", "wait_ns")
+STEP = ("rank", "step", "start_ns", "end_ns", "wait_ns", "exposed_wait_ns")
 ONE = ("rank",)
 KEYS = {"ranks": ONE, "steps": ("rank", "start_ns"), "collectives": ("step", "seq", "rank"), "stragglers": ONE}
 FIGURES = ("arrival_skew_ns", "wait_ns", "transfer_ns")
@@ -59,11 +59,62 @@ def in_order(rows):
     return sorted(rows, key=lambda row: (row["step"], row["rank"], row["start_ns"], row["comm_id"]))
 
 
+def one_ns_apart(ends, sessions=(0, 0), streams=(0, 0)):
+    """Return two ranks whose collectives start 1 ns apart in each of four steps; `ends` are those of the first step."""
+    ranks = []
+    for place, (end, stream) in enumerate(zip(ends, streams, strict=True)):
+        kernels = [cross_oracle.Kernel(at, at + 5, at) for at in range(0, 400, 100)]
+        kernels += [
+            cross_oracle.Kernel(at + 10 + place, at + end, at + 1, "all_reduce", used)
+            for at in range(0, 400, 100)
+            for used in {0, stream}
+        ]
+        steps = tuple((at // 100, at, at + 95) for at in range(0, 400, 100))
+        ranks.append(cross_oracle.Rank(place, steps, tuple(kernels)))
+    return cross_oracle.Run(tuple(ranks), tuple(10**18 + shift for shift in sessions))
+
+
+def two_streams_used_at_once():
+    """Return two ranks whose second stream, by id, is first used at once with the first, and listed before it, on rank 0."""
+    ranks = []
+    for place in range(2):
+        kernels = [cross_oracle.Kernel(at, at + 5, at) for at in range(0, 400, 100)]
+        for at in range(0, 400, 100):
+            first = (at + 10, at + 14 + place, None if place == 0 else at + 1, "all_gather", 2)
+            second = (at + 10 + place, at + 13, None if place == 0 else at + 2, "all_gather", 1)
+            kernels += [cross_oracle.Kernel(*first), cross_oracle.Kernel(*second)]
+        steps = tuple((at // 100, at, at + 95) for at in range(0, 400, 100))
+        ranks.append(cross_oracle.Rank(0, steps, tuple(kernels)))
+    return cross_oracle.Run(tuple(ranks), (10**18,))
+
+
+# Where a nanosecond decides who is late: equal ends, a median of two ends that is floored, sessions 1 ns apart, and streams
+# that are first used at once.
+ONE_NS = {
+    "ends at once": one_ns_apart((20, 20)),
+    "the last ends later": one_ns_apart((20, 21)),
+    "the last ends first": one_ns_apart((21, 20)),
+    "sessions apart": one_ns_apart((20, 20), sessions=(1, 0)),
+    "no session": replace(one_ns_apart((20, 21)), sessions=(10**18, None)),
+    "two streams": one_ns_apart((20, 20), streams=(1, 1)),
+    "two streams at once": two_streams_used_at_once(),
+}
+
+
 @pytest.mark.slow
 @examples(25)
 @given(runs())
 def test_waiting_equals_the_plain_loops(run):
     assume(cross_oracle.communicates(run))
+    check_waiting(run)
+
+
+@pytest.mark.parametrize("case", ONE_NS)
+def test_waiting_of_one_ns_equals_the_plain_loops(case):
+    check_waiting(ONE_NS[case])
+
+
+def check_waiting(run):
     found = tables(run)
     clocks = [cross_oracle.clocks(run)[rank.report] for rank in run.ranks]
     assert [tuple(row.values())[1:] for row in found["ranks"]] == clocks
