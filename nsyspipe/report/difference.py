@@ -11,6 +11,7 @@ from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.changes import SIDES, top_kernels
 from nsyspipe.comparison.comparability import OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
+from nsyspipe.comparison.facts import MEASURED, NEITHER as NEITHER_SIDE
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
@@ -180,8 +181,24 @@ def _changes(difference: RunDifference) -> Table:
         *(Field(side, partial(fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
         Field("change", lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text), from_width=_WORDS),
     ]  # fmt: skip
-    note = None if rows else "nothing that was recorded: collectives, copies, link, versions and settings are the same"
-    return table_of(CHANGES, rows, fields, note, n_shown=_SHOWN_CHANGES)
+    return table_of(CHANGES, rows, fields, facts_text(difference), n_shown=_SHOWN_CHANGES)
+
+
+def facts_text(difference: RunDifference) -> str:
+    """Return which facts are the same on both sides, and which are not compared, with what records them."""
+    rows = difference.facts.to_pylist()
+    same = [row["what"] for row in rows if row["is_same"] and row["what"] not in MEASURED]
+    nothing = [] if difference.changes.num_rows else ["nothing that both sides recorded."]
+    texts = [*nothing, f"The same on both sides: {listed(same)}."] if same else nothing
+    for side in (NEITHER_SIDE, *SIDES):
+        by_fix: dict[str, list[str]] = {}
+        for row in rows:
+            if row["recorded_on"] == side:
+                by_fix.setdefault(row["recorded_by"], []).append(row["what"])
+        why = "neither side recorded them" if side == NEITHER_SIDE else f"only the {side} recorded them"
+        told = [f"{listed(names)} ({fix})" for fix, names in by_fix.items()]
+        texts += [f"Not compared, because {why}: {', '.join(told)}."] if told else []
+    return " ".join(texts)
 
 
 def percent_change(row: Mapping[str, Any]) -> str:
@@ -425,6 +442,7 @@ def difference_document(difference: RunDifference) -> dict[str, Any]:
         "cause": difference.cause and difference.cause._asdict(),
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
         "kernels": top_kernels(difference.kernels).to_pylist(), "changes": changes,
+        "facts": difference.facts.to_pylist(),
         "problems": difference.problem_rows,
     }  # fmt: skip
 

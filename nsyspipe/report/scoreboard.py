@@ -250,6 +250,7 @@ def notes(board: Scoreboard) -> list[str]:
     for side in board.sides:
         guessed = dict.fromkeys(text for run in side.runs for text in sources(run))
         texts += [f"{side.label}: {', '.join(guessed)}."] if guessed else []
+    texts += environment_texts(board)
     texts += [f"Thresholds from {board.settings.file}."] if board.settings.file else []
     single = [side.label for side in board.sides if len(side.runs) == 1]
     has_intervals = any(row["peer_speedup_low"] is not None and row["label"] != row["peer"] for row in rows)
@@ -260,6 +261,18 @@ def notes(board: Scoreboard) -> list[str]:
         verb = "has one capture" if len(single) == 1 else "have one capture each"
         what = "against a run of several, the spread between captures is taken from that run."
         texts.append(f"{_listed(single)} {verb}: {what}")
+    return texts
+
+
+def environment_texts(board: Scoreboard) -> list[str]:
+    """Return which training variables differ between runs, and of which runs nothing recorded them."""
+    by_variable: dict[str, defaultdict[str, list[str]]] = {}
+    for row in board.environments.to_pylist():
+        by_variable.setdefault(row["what"], defaultdict(list))[row["value"]].append(row["label"])
+    texts = [f"{what} differs: {_by_value(by_value)}." for what, by_value in by_variable.items()]
+    unknown = board.without_environment
+    if texts and unknown:
+        texts.append(f"Environment variables are not recorded for {_listed(unknown)}.")
     return texts
 
 
@@ -307,7 +320,8 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
         "is_forced": board.rules.is_forced, "settings_file": board.settings.file,
         "runs": [row | {"captures": captures[row["label"]]} for row in board.table.drop_columns("run_ids").to_pylist()],
         "kinds": [asdict(kind) for kind in board.kinds],
-        "comparability": board.checks.to_pylist(), "problems": board.problem_rows,
+        "comparability": board.checks.to_pylist(), "environments": board.environments.to_pylist(),
+        "problems": board.problem_rows,
     }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from nsyspipe.model.names import few
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
+from nsyspipe.nsys.command_words import joined_environments
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.report import FileState
@@ -211,6 +212,7 @@ class ReportRun(Run):
             captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
             reports=[*names],
             capture=sidecars.facts,
+            environment=joined_environments(one.environment for one in facts),
             steps_from=steps_source(ranks.num_rows, tables.host_steps.num_rows, self._gathered.family),
         )
 

@@ -55,6 +55,9 @@ class RunHeader:
     captured_at_utc: str | None  # start of the earliest session, ISO 8601
     reports: list[str]
     capture: RunCapture | None = None  # from the sidecar beside the reports; None without one
+    # Training variables of the programs when they started, by the reports, as they may be written down; values of different
+    # processes side by side; None where no report captured them.
+    environment: dict[str, str] | None = None
     steps_from: str | None = None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
 
 
