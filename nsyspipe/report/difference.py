@@ -18,7 +18,7 @@ from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.comparison.surroundings import Cause
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.names import listed
-from nsyspipe.model.problems import WHOLE_STEP
+from nsyspipe.model.problems import OF_FILES_BESIDE, WHOLE_STEP
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
 from nsyspipe.report.blocks import Block, Facts, Field, Notes, Sentence, Table, Troubles, Word, of, table_of
@@ -33,7 +33,8 @@ _BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
 _NO_PERCENTAGE = 10_000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
 _LITTLE, _MUCH = 0.001, 0.05  # of the step time: nobody asks where less comes from, everybody where so much does
-_OF_ANOTHER = {"log-of-another-run", "topology-of-another-machine"}  # what was given, and is not used
+# What was given or found beside the reports, and is not used; and what is used that nobody named.
+_OF_FILES = {"log-of-another-run", "topology-of-another-machine", *OF_FILES_BESIDE}
 _SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 4, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = "A time is that of each step's rank with most of it; nsyspipe analyze has means over ranks and steps."
@@ -62,7 +63,7 @@ def difference_blocks(difference: RunDifference) -> Iterator[Block]:
         grave = {True: "not comparable", False: "warning"}
         doubts = [(grave[row["blocks"]], row["message"] + hints.get(row["check"], ""), "", None) for row in checks]
         yield Troubles(doubts, is_close=True)
-    if unused := [row for row in difference.problem_rows if row["code"] in _OF_ANOTHER]:
+    if unused := [row for row in difference.problem_rows if row["code"] in _OF_FILES]:
         yield Troubles(same_problems(unused, lambda rows: listed({row["side"]: 0 for row in rows})), is_close=True)
     yield _parts(difference)
     yield _metrics(difference)

@@ -18,6 +18,7 @@ from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.comparison.statistics import MEDIAN
 from nsyspipe.model.figures import FIGURES, shown
 from nsyspipe.model.names import listed
+from nsyspipe.model.problems import OF_FILES_BESIDE
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
 from nsyspipe.report.blocks import Block, Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
@@ -62,7 +63,8 @@ def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
             yield Heading(kind_text, "dim")
         yield _results(board, rows)
     yield _figures([row for _, rows, _ in kinds for row in rows], board.sort)
-    grave = (row for row in board.problem_rows if row["severity"] != "info")
+    rows = board.problem_rows
+    grave = [row for row in rows if row["severity"] != "info" or row["code"] in OF_FILES_BESIDE]
     problems = same_problems(grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows)))
     if doubtful := [("warning", doubt, "", None) for doubt in doubts(board)] + problems:
         yield Troubles(doubtful, _SHOWN_TROUBLES)
