@@ -14,7 +14,6 @@ from nsyspipe.analysis.traffic import dimensions
 from nsyspipe.comparison.changes import SIDES, StepTable
 from nsyspipe.model.side_files import RunCapture
 from nsyspipe.model.table import table
-from nsyspipe.nsys.command_words import MASK
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import has_whole_graphs
 
@@ -170,12 +169,10 @@ def _trace_words(capture: RunCapture) -> dict[str, str]:
 
 
 def environment_of(run: Run) -> Matter:
-    """Return the training variables: what the report captured goes before what the launcher saw, if it is not hidden."""
-    capture = run.header.capture or RunCapture()
-    captured = run.header.environment or {}
-    shown = {name: value for name, value in captured.items() if name not in capture.environment or MASK not in value}
-    words = {**capture.environment, **shown}
-    is_recorded = run.header.environment is not None or bool(words)
+    """Return the training variables that the reports, or a launcher, recorded."""
+    variables = run.header.training_variables
+    is_recorded = variables is not None
+    words = variables or {}
     return Matter("capture", ENVIRONMENT, BY_REPORT, words, is_setting=True, is_recorded=is_recorded)
 
 

@@ -171,6 +171,7 @@ class ReportRun(Run):
             clock_error_ns=pc.max(merged.ranks["clock_error_ns"], skip_nulls=False).as_py(),
             gpu_names=tuple(self.header.gpu_names),
             links=self._linked[0],
+            environment=self.header.training_variables,
             nccl_settings=None if self._log is None else self._log.settings,
         )
 

@@ -24,6 +24,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.names import few, ranges
 from nsyspipe.model.options import asked_ranks, check_kind, check_whole
 from nsyspipe.model.side_files import NcclFacts, RunCapture
+from nsyspipe.nsys.command_words import MASK
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +60,14 @@ class RunHeader:
     # processes side by side; None where no report captured them.
     environment: dict[str, str] | None = None
     steps_from: str | None = None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
+
+    @property
+    def training_variables(self) -> dict[str, str] | None:
+        """What reports captured, before what a launcher saw unless it is hidden; None where neither recorded any."""
+        seen = self.capture.environment if self.capture else {}
+        captured = self.environment or {}
+        shown = {name: value for name, value in captured.items() if name not in seen or MASK not in value}
+        return None if self.environment is None and not seen else {**seen, **shown}
 
 
 def steps_source(n_ranks: int, n_host_steps: int, family: str | None) -> str | None:
