@@ -28,6 +28,7 @@ _SHOWN = 3
 _LOG = re.compile(r"(?:\.node\d{1,9})?\.nccl(?:\..{0,255})?\.log", re.DOTALL)
 _TOPOLOGY = re.compile(r"(?:\.node\d{1,9})?\.topo\.txt")
 _ANY_TOPOLOGY = re.compile(r"topo.{0,255}\.txt", re.DOTALL)
+_REDACTED_HOST = re.compile(r"host-\d{1,6}", re.ASCII)  # as copies that were redacted have it
 _NODE = re.compile(r"\.node\d{1,9}$")
 
 
@@ -203,8 +204,10 @@ def _is_of(logged: Process, processes: Collection[RunProcess]) -> bool:
 
 
 def _is_one_host(host: str | None, logged: str) -> bool:
-    """Tell whether a host's name may be that of a log, which has it without a domain."""
-    return host is None or host.partition(".")[0].lower() == logged.partition(".")[0].lower()
+    """Tell whether a host's name may be that of a log, which has it without a domain; one that was redacted may be any."""
+    if host is None or _REDACTED_HOST.fullmatch(host):
+        return True
+    return host.partition(".")[0].lower() == logged.partition(".")[0].lower()
 
 
 def _ignored_logs(others: Sequence[_LogContents], processes: Collection[RunProcess]) -> Problem:

@@ -120,6 +120,14 @@ def test_a_host_is_the_same_with_and_without_its_domain(tmp_path):
     assert loaded(tmp_path / "a").nccl is not None
 
 
+def test_a_host_that_was_redacted_may_be_the_logs(tmp_path):
+    folder = reports(tmp_path / "a")
+    for rank in range(2):
+        plain_rank(rank, STEPS, world_size=2, host="host-0").write(folder / f"run_{rank}.sqlite")
+    (folder / "run.nccl.log").write_text(log_text(host="node7"))
+    assert loaded(folder).nccl is not None
+
+
 def test_logs_of_ranks_whose_reports_are_not_read_belong_to_the_communicator(tmp_path):
     folder = reports(tmp_path / "a")
     for rank, pid in enumerate(PIDS):
