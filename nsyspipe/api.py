@@ -17,6 +17,7 @@ from nsyspipe.model.options import (
     check_flags,
     check_text,
     check_whole,
+    logs_refused,
     parse_rank_map,
     parse_skip_first,
     path_of,
@@ -54,6 +55,7 @@ def load(
     run_id: str | None = None,
     nccl_log: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     topology: str | os.PathLike[str] | None = None,
+    logs: bool = True,
     executor: Executor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Run:
@@ -90,6 +92,8 @@ def load(
         Logs of the run with ``NCCL_DEBUG=INFO``, one or several, or a glob.
     topology
         A file with the output of ``nvidia-smi topo -m`` on a host of the run.
+    logs
+        Whether logs and topologies that lie beside the reports under their name are used where none is given.
     executor
         Runs the work on each report; None starts spawned processes (or none, for small reports).
     on_progress
@@ -114,6 +118,9 @@ def load(
     skip_first = AUTO if skip_first is None else skip_first
     if not isinstance(skip_first, str):
         check_whole("skip_first", skip_first, "skip_first=1", 0)
+    check_flags(logs=logs)
+    if not logs and (nccl_log or topology is not None):
+        raise logs_refused("--nccl-log" if nccl_log else "--topology")
     check_text("label", label, "label='baseline'")
     check_text("run_id", run_id, "run_id='run-7'")
     if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
@@ -125,12 +132,13 @@ def load(
     if any(is_saved(Path(argument)) for argument in arguments):
         options: dict[str, Any] = {**patterns, "steps": steps, "skip_first": None if skip_first == AUTO else skip_first}
         options |= {"rank_map": rank_map, "ranks": ranks, "nccl_log": nccl_log or None, "topology": topology}
+        options["no_logs"] = None if logs else True
         return _saved(arguments, run_id, label, options)
     # A saved run needs nothing of what reads reports.
     from nsyspipe.replay.answer import AnsweredRun  # noqa: PLC0415
     from nsyspipe.run.ranks import ChosenRanks, choose_ranks  # noqa: PLC0415
 
-    logs = find_logs(paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'"))
+    given_logs = find_logs(paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'"))
     maps = [] if topology is None else find_logs([path_of("topology", topology, "topology='topo.txt'")])
     if len(maps) > 1:
         raise OptionError(f"topology={str(topology)!r}", f"are {len(maps)} files", fix=f"topology={str(maps[0])!r}")
@@ -148,8 +156,9 @@ def load(
         jobs=jobs,
         given_label=label,
         given_run_id=run_id,
-        nccl_logs=tuple(map(whole_path, logs)),
+        nccl_logs=tuple(map(whole_path, given_logs)),
         topology=whole_path(maps[0]) if maps else None,
+        looks_beside=logs,
         executor=executor,
         on_progress=on_progress,
     )

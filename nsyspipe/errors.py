@@ -15,7 +15,8 @@ _VALUED = (
     "gradient-dtype", "label", "link", "metric", "min-effect", "nccl-log", "optimizer", "pages", "perfetto-ranks", "perfetto-steps", "rank-map",
     "ranks", "run-id", "skip-first", "sort", "step", "steps", "top", "topology",
 )  # fmt: skip
-_FLAGS = ("events", "force", "no-grad-copy", "no-sync", "no-wait", "perfect-overlap", "prefetch")
+_FLAGS = ("events", "force", "no-logs", "no-grad-copy", "no-sync", "no-wait", "perfect-overlap", "prefetch")
+_FLAG_CALLS = {"no-logs": "logs=False"}  # where the parameter says it the other way round
 _RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-ranks": "ranks", "perfetto-steps": "steps"}
 # A command of a shell stays one, to its end. After an option stands what looks like a value, or a word of the sentence.
 _OPTION = re.compile(
@@ -91,7 +92,8 @@ def in_python(text: str) -> str:
         if option["store"]:
             return f"nsyspipe.export.parquet(run, STORE{', events=True' if option['events'] else ''})"
         if option["jobs"] or option["flag"]:
-            return f"jobs={option['jobs']}" if option["jobs"] else f"{option['flag'].replace('-', '_')}=True"
+            flag = f"{option['flag']}=True".replace("-", "_")
+            return f"jobs={option['jobs']}" if option["jobs"] else _FLAG_CALLS.get(option["flag"], flag)
         name, value = _RENAMED.get(option["name"], option["name"].replace("-", "_")), option["value"]
         if value is None:
             return name if text[option.end() :].startswith(":") else f"{name}="

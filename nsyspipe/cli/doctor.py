@@ -41,6 +41,7 @@ def doctor(
     from nsyspipe.report.doctor import doctor_formats
 
     outputs.check()
+    reading.check_logs()
     reports, logs = split_logs(reports or [], reading.nccl_log)
     if reports and is_saved(Path(reports[0])) and not is_one_run(Path(reports[0])):
         from nsyspipe.report.doctor import store_blocks, store_document
@@ -67,8 +68,9 @@ def doctor(
         rank_map = chosen.rank_map if chosen else parse_rank_map(reading.rank_map)
         log = read_nccl_logs(found_logs) if found_logs else None
         links = read_topology(topology[0]) if topology else None
+        beside = Beside(rank_map=rank_map, log=log, topology=links, looks_beside=not reading.no_logs)
         with running.executor(paths) as executor:
-            found = examine(paths, told, Beside(rank_map=rank_map, log=log, topology=links), executor=executor)
+            found = examine(paths, told, beside, executor=executor)
         inputs = [*paths, *map(source_of, paths), *found_logs, *topology]
         document, blocks = reports_document(found), list(reports_blocks(found))
     else:

@@ -70,6 +70,7 @@ def _meant_run(place: str) -> str | None:
 @contextlib.contextmanager
 def opened_run(named: Sequence[str], reading: OneRunOptions, running: RunningOptions) -> Iterator[tuple[Run, Stage]]:
     """Yield the run that all arguments name together, and what starts a stage; processes that read end with the context."""
+    reading.check_logs()
     labels, places = zip(*map(split_label, named), strict=True)
     if len({*labels}) > 1:
         raise OptionError(shlex.join(named), "names several runs, where one is meant", fix=shlex.quote(named[0]))
@@ -184,6 +185,7 @@ def names_in(place: str) -> tuple[list[str], list[str]]:
 @contextlib.contextmanager
 def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running: RunningOptions) -> Iterator[Opened]:
     """Yield the captures of each run, read one after the other; the processes that read end with the context."""
+    reading.check_logs()
     options, logs, maps = reading.chosen(), reading.nccl_log or [], reading.topology or []
     saved = {place: find_saved(Path(place)) for one in named for place in one.places if is_saved(Path(place))}
     reports = [(one, place) for one in named for place in one.places if place not in saved]

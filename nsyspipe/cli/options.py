@@ -17,14 +17,14 @@ from typer.core import TyperCommand
 
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import PHASE_PATTERNS
-from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS
+from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS, logs_refused
 
 # The sections of a command's help, in the order of work.
 _SECTION_NAMES = ("Input", "Steps and phases", "What to change", "What counts", "Output", "Running")
 INPUT, STEPS, CHANGES, JUDGING, OUTPUT, RUNNING = _SECTION_NAMES
 # Of the parameters of commands that are dataclasses of options; and of options that do not stand with the others there.
 _SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": RUNNING}
-_ELSEWHERE = dict.fromkeys(("rank_map", "ranks", "label", "run_id", "nccl_log", "topology"), INPUT)
+_ELSEWHERE = dict.fromkeys(("rank_map", "ranks", "label", "run_id", "nccl_log", "topology", "no_logs"), INPUT)
 _ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
 _LONGEST_NAME = 100  # of a run
 SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
@@ -146,10 +146,18 @@ class ReadingOptions:
     )
     rank_map: str | None = option("Rank of each report; of several: node1_[0-7].sqlite=8-15.", 'FILE|"a.sqlite=0,..."')
     ranks: str | None = option("Read the reports of these ranks only; the others count as missing.", "0-7,63")
+    no_logs: bool = flag("Leave out logs and topologies that lie beside the reports.")
 
     def chosen(self, *more: str) -> dict[str, Any]:
         """Return those of every command by name, and further ones that this one has."""
-        return {name: getattr(self, name) for name in (*(one.name for one in fields(ReadingOptions)), *more)}
+        names = [one.name for one in fields(ReadingOptions) if one.name != "no_logs"]
+        return {name: getattr(self, name) for name in (*names, *more)} | {"logs": not self.no_logs}
+
+    def check_logs(self) -> None:
+        """Refuse logs and topologies that are given where none is to be used."""
+        given = (f"--{name.replace('_', '-')}" for name in ("nccl_log", "topology") if getattr(self, name, None))
+        if self.no_logs and (first := next(given, None)):
+            raise logs_refused(first)
 
     def refuse_given(self, why: str, fix: str) -> None:
         """Refuse those that are given where nothing is read."""

@@ -15,7 +15,7 @@ from nsyspipe.comparison.changes import SIDES, StepTable, kernel_changes, mean_s
 from nsyspipe.comparison.comparability import COMPARABILITY, SIDE_PROBLEMS, UNLIKE, check_comparable, check_order
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings, check_can_fail
 from nsyspipe.comparison.metrics import INCONCLUSIVE, Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
-from nsyspipe.comparison.surroundings import Cause, cause_of, opposed_parts, surroundings
+from nsyspipe.comparison.surroundings import Cause, Surroundings, cause_of, opposed_parts, surroundings
 from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.model.options import check_text
 from nsyspipe.run.run import Run, ShownInNotebooks
@@ -161,7 +161,7 @@ class RunDifference(ShownInNotebooks):
         Who set all that, of a command; nothing: a caller from Python.
     """
 
-    _TABLES = ("metrics", "step_time_parts", "idle_causes", "kernels", "changes", "comparability", "problems")
+    _TABLES = ("metrics", "step_time_parts", "idle_causes", "kernels", "changes", "facts", "comparability", "problems")
 
     baseline: Side
     candidate: Side
@@ -265,9 +265,18 @@ class RunDifference(ShownInNotebooks):
         return kernel_changes(*self._tables, min_effect=self.rules.min_effect)
 
     @cached_property
+    def _surroundings(self) -> Surroundings:
+        return surroundings(*self._tables)
+
+    @cached_property
     def changes(self) -> pa.Table:
         """`CHANGES`: collectives, copies, stragglers, link, versions and capture, where they differ."""
-        return surroundings(*self._tables)
+        return self._surroundings.changes
+
+    @property
+    def facts(self) -> pa.Table:
+        """`FACTS`: which of these both sides recorded, and are the same; what records the others."""
+        return self._surroundings.facts
 
     @property
     def problems(self) -> pa.Table:

@@ -14,12 +14,14 @@ from nsyspipe.analysis.summary import Evenness, divided
 from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Check, check_comparable
 from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.facts import environment_of
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
 from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.model.figures import METRICS, shown
 from nsyspipe.model.table import Float64, table
+from nsyspipe.nsys.command_words import NOT_SET, joined_environments
 from nsyspipe.run.run import ShownInNotebooks
 from nsyspipe.run.work import parted
 
@@ -62,6 +64,14 @@ SCOREBOARD = table(f"""
     exposed_comm_ns         float:ns?  part of it
     exposed_memory_ns       float:ns?  part of it
     idle_ns                 float:ns?  part of it
+""")
+
+ENVIRONMENTS = table("""
+    scoreboard_environments by what, label: One row per training variable that differs between runs, and run whose environment was recorded.
+
+    what   text   the variable
+    label  text   name of the run
+    value  text   its value, several side by side where captures or processes differ; not set where the run has none
 """)
 
 REFERENCE = "reference"
@@ -125,7 +135,7 @@ class Scoreboard(ShownInNotebooks):
         Who set the rules, of a command; nothing: a caller from Python.
     """
 
-    _TABLES = ("table", "checks", "problems")
+    _TABLES = ("table", "checks", "environments", "problems")
 
     sides: tuple[Side, ...]
     rules: Rules
@@ -186,6 +196,31 @@ class Scoreboard(ShownInNotebooks):
                 row = (label, against, check.check, check.blocks, before, now, f"{what}: {of_sides}" if sides else what)
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
+
+    @cached_property
+    def environments(self) -> pa.Table:
+        """`ENVIRONMENTS`: training variables that differ between the runs that recorded their environment."""
+        recorded = {label: own for label, own in self._environments.items() if own is not None}
+        rows = []
+        for what in sorted(set().union(*recorded.values())):
+            values = {label: own.get(what, NOT_SET) for label, own in recorded.items()}
+            if len({*values.values()}) > 1:
+                rows += [{"what": what, "label": label, "value": value} for label, value in values.items()]
+        return ENVIRONMENTS.from_rows(rows)
+
+    @property
+    def without_environment(self) -> list[str]:
+        """The runs whose environment was not recorded, by their labels."""
+        return [label for label, own in self._environments.items() if own is None]
+
+    @cached_property
+    def _environments(self) -> dict[str, dict[str, str] | None]:
+        """By run its training variables, those of its captures joined; None where no capture recorded them."""
+        found: dict[str, dict[str, str] | None] = {}
+        for side in self.sides:
+            matters = [environment_of(run) for run in side.runs]
+            found[side.label] = joined_environments(dict(one.words) if one.is_known else None for one in matters)
+        return found
 
     @property
     def problems(self) -> pa.Table:

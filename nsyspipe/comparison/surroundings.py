@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,15 +13,32 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.analysis.traffic import dimensions
 from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time
 from nsyspipe.comparison.comparability import collectives_per_step
+from nsyspipe.comparison.facts import (
+    BANDWIDTH,
+    BY_ALL_RANKS,
+    BY_GRAPH_NODES,
+    BY_PAYLOADS,
+    BY_STEPS,
+    DELAYS,
+    ENVIRONMENT,
+    NCCL_SETTINGS,
+    NONE,
+    STRAGGLER,
+    Compared,
+    Matter,
+    facts_table,
+    longest_delay,
+    matters_of,
+)
 from nsyspipe.comparison.gate import DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import per_step
 from nsyspipe.model.comm_kernels import is_communication
-from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import table
-from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE
+from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE, VARIABLES
+from nsyspipe.nsys.settings import HOST, LINK, SETTINGS, STREAMS, is_costly
+from nsyspipe.run.run import Run
 from nsyspipe.run.work import has_whole_graphs, n_steps
 
 if TYPE_CHECKING:
@@ -42,60 +59,162 @@ CHANGES = table("""
     delta            float:the_row's?  candidate - baseline
 """)
 
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Numbers around a run that one recording brings."""
+
+    topic: str
+    what: str
+    recorded_by: str
+    names: frozenset[str]  # of its facts
+
+    def keys_in(self, numbers: Mapping[Fact, float | None]) -> list[Fact]:
+        """Return the facts that are of it."""
+        return [key for key in numbers if key[0] == self.topic and key[1] in self.names]
+
+    def is_known_in(self, numbers: Mapping[Fact, float | None]) -> bool:
+        """Tell whether all of them were recorded."""
+        keys = self.keys_in(numbers)
+        return bool(keys) and all(numbers[key] is not None for key in keys)
+
+
 _LATE_SHARE = 0.01  # of a step: lateness is a change where a side has more
 _ALIKE = 1e-3  # means that differ by less look the same
 _HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it changed
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
+_MESSAGE_BYTES, _DTOD_COPIES, _DTOD_BYTES = "message bytes per step", "DtoD copies per step", "DtoD bytes per step"
+_DELAY = "longest delay of a step by a rank"
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
 GRADIENT_COPIES = "gradient copies per step"
-MEAN_MESSAGE, STRAGGLER, NONE = "mean message of a collective", "straggler", "none"
+MEAN_MESSAGE = "mean message of a collective"
 MAY_HAVE = ", which may have changed"  # behind a fact whose value is hidden
-BANDWIDTH, COMMAND = "bus bandwidth", "command"
+COMMAND = "command"
 MARKED = 0.1  # of the larger side: from here on a change of a number may be the cause of another
 # Of each part of the step the topics, and single facts, that it may depend on; what any may depend on.
 _CAUSES = {
     "compute": set[str](), "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
     "exposed_memory": {"copies"}, "idle": {"CUDA graphs", "trace"},
 }  # fmt: skip
+_NUMBERS = (
+    _Numbers("collectives", "collectives per step", BY_GRAPH_NODES, frozenset({_IN_ALL[1]})),
+    _Numbers("collectives", "message sizes", BY_PAYLOADS, frozenset({_MESSAGE_BYTES})),
+    _Numbers("copies", "copies on the device", BY_STEPS, frozenset({_DTOD_COPIES, GRADIENT_COPIES, _DTOD_BYTES})),
+    _Numbers("stragglers", DELAYS, BY_ALL_RANKS, frozenset({_DELAY})),
+    _Numbers("link", BANDWIDTH, BY_PAYLOADS, frozenset({BANDWIDTH})),
+)
+# Of each effect of a setting the parts of the step that it lengthens; what settings of communication begin with, and those
+# that only say more of it.
+_PARTS_BY_EFFECT = {STREAMS: {"exposed_comm", "idle"}, HOST: {"exposed_comm", "idle"}, LINK: {"exposed_comm"}}
+_OF_COMM_SETTINGS, _HARMLESS = ("NCCL_", "TORCH_NCCL_"), {"NCCL_DEBUG", "NCCL_NVTX_DISABLE"}
 _OF_ANY = {"parallelism", "torch", "CUDA", "driver", "commit", COMMAND, "hosts"}
 Change = tuple[str, str | None, float | str | None, float | str | None]  # what, unit of numbers, before, after
 
 
-def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
-    """Return `CHANGES`: the facts that differ between baseline and candidate, by topic.
+@dataclass(frozen=True)
+class Surroundings:
+    """What differs around two runs, and what of it both sides recorded."""
+
+    changes: pa.Table  # `CHANGES`
+    facts: pa.Table  # `FACTS`
+
+
+def surroundings(*tables: Sequence[StepTable]) -> Surroundings:
+    """Compare the facts around baseline and candidate.
 
     Numbers are means over rank and summary step, and over a side's captures. Words of several captures that differ
     stand side by side. A fact that one side did not record is no change, but a setting that one side lacks is. Values that
     were hashed are compared where one key hashed all of them, and else may have changed.
     """
-    runs = [table.run for side in tables for table in side]
+    numbers = _compare_numbers(tables)
+    words = _compare_words(tables)
+    compared = [*numbers.compared, *words.compared]
+    compared.sort(key=lambda one: _TOPICS.index(one.topic))  # within a topic as they came
+    rows = [*_n_steps_rows(tables), *numbers.changes, *words.changes]
+    rows.sort(key=lambda row: _TOPICS.index(row["topic"]))
+    return Surroundings(CHANGES.from_rows(rows), facts_table(compared))
+
+
+@dataclass
+class _Comparison:
+    """Rows of `CHANGES`, and the matters that were compared, or could not be."""
+
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
+
+
+def _n_steps_rows(tables: Sequence[Sequence[StepTable]]) -> list[dict[str, Any]]:
     counts = [[n_steps(table.run) for table in side] for side in tables]
     rows = _word_rows("steps", "steps in the figures", *(", ".join(map(str, side)) for side in counts))
     if rows and [*map(len, counts)] == [1, 1]:
-        rows = [_number_row(("steps", "steps in the figures", "count"), *(float(n) for (n,) in counts))]
-    if all(table.n_steps for side in tables for table in side):
-        before, after = map(_numbers, tables)
-        little_ns = _LATE_SHARE * float(min(mean_step_time(side) or 0 for side in tables))
-        # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was not seen.
-        keys = before.keys() & after.keys() if any(map(has_whole_graphs, runs)) else before.keys() | after.keys()
-        of_all = before[_IN_ALL], after[_IN_ALL]
-        for key in sorted(keys, key=lambda key: (key[0], key != _IN_ALL, key)):
-            one, other = before.get(key, 0.0), after.get(key, 0.0)
-            is_in_all = key[0] == "collectives" and key != _IN_ALL and (one, other) == of_all
-            if not (one is None or other is None or is_in_all or _is_alike(key[2], one, other, little_ns)):
-                rows.append(_number_row(key, one, other))
-    keys_of_hashes = {run.header.capture.hash_key for run in runs if run.header.capture is not None}
-    # One key, which is kept, has hashed the values of all captures.
-    is_told = len(keys_of_hashes) == 1 and keys_of_hashes.isdisjoint({None, PER_CAPTURE})
-    facts = [[_facts(table) for table in side] for side in tables]
-    for topic, is_setting in facts[0][0]:
-        old, new = (_joined([words[topic, is_setting] for words in side], is_told=is_told) for side in facts)
+        return [_number_row(("steps", "steps in the figures", "count"), *(float(n) for (n,) in counts))]
+    return rows
+
+
+def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
+    found = _Comparison()
+    if not all(table.n_steps for side in tables for table in side):
+        found.compared = [Compared(one.topic, one.what, BY_STEPS, (False, False), None) for one in _NUMBERS]
+        return found
+    runs = [table.run for side in tables for table in side]
+    before, after = map(_numbers, tables)
+    little_ns = _LATE_SHARE * float(min(mean_step_time(side) or 0 for side in tables))
+    # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was not seen.
+    keys = before.keys() & after.keys() if any(map(has_whole_graphs, runs)) else before.keys() | after.keys()
+    of_all = before[_IN_ALL], after[_IN_ALL]
+    different: set[Fact] = set()
+    for key in sorted(keys, key=lambda key: (key[0], key != _IN_ALL, key)):
+        one, other = before.get(key, 0.0), after.get(key, 0.0)
+        is_in_all = key[0] == "collectives" and key != _IN_ALL and (one, other) == of_all
+        if one is None or other is None or _is_alike(key[2], one, other, little_ns):
+            continue
+        different.add(key)
+        if not is_in_all:
+            found.changes.append(_number_row(key, one, other))
+    for matter in _NUMBERS:
+        is_known = matter.is_known_in(before), matter.is_known_in(after)
+        is_same = all(key not in different for key in matter.keys_in(before | after))
+        found.compared.append(Compared(matter.topic, matter.what, matter.recorded_by, is_known, is_same))
+    return found
+
+
+def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
+    found = _Comparison()
+    is_told = _hashes_can_be_compared([table.run for side in tables for table in side])
+    sides = [[matters_of(table) for table in side] for side in tables]
+    named_by_log = _named_by_log(sides)
+    for at, matter in enumerate(sides[0][0]):
+        of_sides = [[matters[at] for matters in side] for side in sides]
+        is_known = [all(one.is_known for one in side) for side in of_sides]
+        old, new = (_joined([one.words for one in side], is_told=is_told) for side in of_sides)
+        rows: list[dict[str, Any]] = []
         for what in sorted({*old, *new}):
+            is_in_both = what in old and what in new
             # Where both sides say any settings, one that is not there was not set.
-            if (is_setting and old and new) or (what in old and what in new):
-                rows += _word_rows(topic, what, old.get(what), new.get(what))
-    return CHANGES.from_rows(sorted(rows, key=lambda row: _TOPICS.index(row["topic"])))  # within a topic as they came
+            is_compared = is_in_both or (matter.is_setting and all(is_known))
+            is_by_log = matter.what == ENVIRONMENT and what in named_by_log
+            if is_compared and not is_by_log:
+                rows += _word_rows(matter.topic, what, old.get(what), new.get(what))
+        found.changes += rows
+        is_hidden = any(row["what"].endswith(MAY_HAVE) for row in rows)
+        has_common = matter.is_setting or bool(old.keys() & new.keys())
+        known_on = (is_known[0], is_known[1]) if has_common or not all(is_known) else (False, False)
+        is_same = None if is_hidden else not rows
+        found.compared.append(Compared(matter.topic, matter.what, matter.recorded_by, known_on, is_same))
+    return found
+
+
+def _hashes_can_be_compared(runs: Sequence[Run]) -> bool:
+    """Tell whether one key, which is kept, has hashed the values of all captures."""
+    keys = {run.header.capture.hash_key for run in runs if run.header.capture is not None}
+    return len(keys) == 1 and keys.isdisjoint({None, PER_CAPTURE})
+
+
+def _named_by_log(sides: Sequence[Sequence[Sequence[Matter]]]) -> set[str]:
+    """Return the settings that NCCL's logs of both sides compare: what NCCL took, not what programs were started with."""
+    logs = [one for side in sides for matters in side for one in matters if one.what == NCCL_SETTINGS]
+    return {name for one in logs for name in one.words} if all(one.is_known for one in logs) else set()
 
 
 def _is_alike(unit: str, old: float, new: float, little_ns: float) -> bool:
@@ -123,7 +242,7 @@ def _joined(captures: Sequence[Mapping[str, str]], *, is_told: bool) -> dict[str
     """Join what a side's captures say; unless it `is_told` whether hashed values differ, hidden ones all look alike."""
 
     def shown(word: str) -> str:
-        return word if is_told else _HIDDEN_VALUE.sub(_HIDDEN, HASHED.sub(_HIDDEN, word))
+        return _HIDDEN_VALUE.sub(_HIDDEN, word if is_told else HASHED.sub(_HIDDEN, word))
 
     names = dict.fromkeys(chain(*captures))
     return {name: " | ".join(dict.fromkeys(shown(own[name]) for own in captures if name in own)) for name in names}
@@ -139,79 +258,19 @@ def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
     figures = table.run.summary().to_pylist()[0]
     yield _IN_ALL, figures["collectives_per_step"]
     n_bytes, number = figures["message_bytes_per_step"], figures["collectives_per_step"]
-    yield ("collectives", "message bytes per step", "bytes"), n_bytes
+    yield ("collectives", _MESSAGE_BYTES, "bytes"), n_bytes
     yield ("collectives", MEAN_MESSAGE, "bytes"), n_bytes / number if n_bytes is not None and number else None
-    for what, column in (("DtoD copies per step", "n_dtod"), (GRADIENT_COPIES, "n_grad_copies")):
+    for what, column in ((_DTOD_COPIES, "n_dtod"), (GRADIENT_COPIES, "n_grad_copies")):
         values = table.matrix(column)
         yield ("copies", what, "count"), None if values is None else float(values.mean())
-    yield ("copies", "DtoD bytes per step", "bytes"), figures["dtod_bytes_per_step"]
+    yield ("copies", _DTOD_BYTES, "bytes"), figures["dtod_bytes_per_step"]
     bandwidths = per_step(table, "busbw")
     yield ("link", BANDWIDTH, "bytes/s"), None if isinstance(bandwidths, str) else float(np.median(bandwidths))
-    yield ("stragglers", "longest delay of a step by a rank", "ns"), _longest_delay(table)
+    yield ("stragglers", _DELAY, "ns"), longest_delay(table)
     if has_whole_graphs(table.run):
         return  # some collectives may not have been seen
     for sort, number in collectives_per_step(table.run).items():
         yield ("collectives", f"{sort} per step", "count"), number
-
-
-def _longest_delay(table: StepTable) -> float | None:
-    """Return the longest that all others waited for a rank in a step, whichever it was, the mean over steps; None when not known."""
-    rows = table.run.stragglers()
-    if not rows.num_rows or rows["lateness_ns"].null_count:
-        return None
-    return float(sum(rows["lateness_ns"].to_pylist()) / table.n_steps)
-
-
-def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
-    """Return the facts of a run by topic and whether they are settings, in words by name; what is not known is not there."""
-    run, header = table.run, table.run.header
-    capture = header.capture or RunCapture()
-    nccl = run.nccl or NcclFacts(None, {}, None)
-    transports = filter(None, run.links()["transport"].unique().to_pylist())
-    is_dirty = " with changes" if capture.git_is_dirty else ""
-    link = run.link.slowest if run.link else None
-    groups = dimensions(run.traffic(), header.n_job_ranks)
-    found: dict[str, dict[str, Any]] = {
-        "collectives": {"parallelism": None if None in [one.size for one in groups] else ", ".join(map(str, groups))},
-        "stragglers": {STRAGGLER: _straggler(table)},
-        "link": {
-            "slowest link": None if link is None or link.kind == "unknown" else link.kind,
-            "transport": ", ".join(sorted(transports)),
-            "NVLink SHARP": {None: None, True: "on", False: "off"}[nccl.nvls],
-        },
-        "versions": {
-            "nsys": ", ".join(header.nsys_versions),
-            "export schema": ", ".join(header.export_schema_versions),
-            "NCCL": nccl.version or capture.nccl_version,
-            "torch": capture.torch_version,
-            "CUDA": capture.cuda_version,
-            "driver": capture.driver_version,
-            "Python": capture.python_version,
-            "commit": capture.git_commit and f"{capture.git_commit}{is_dirty}",
-        },
-        "capture": {
-            "hosts": ", ".join(header.hosts),
-            "CUDA graphs": "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole",
-            COMMAND: shlex.join(capture.command or []),
-            "trace": ", ".join(capture.trace or []),
-            "capture range": capture.capture_range,
-        },
-    }
-    known = {(topic, False): {name: one for name, one in words.items() if one} for topic, words in found.items()}
-    return known | {("link", True): dict(nccl.settings), ("capture", True): dict(capture.environment)}
-
-
-def _straggler(table: StepTable) -> str | None:
-    unjudged = [row["message"] for row in table.run.problem_rows if row["code"] == "not-judged"]
-    is_judged = not any(STRAGGLER in message.partition(" (")[0] for message in unjudged)
-    if not is_judged or _longest_delay(table) is None:
-        return None
-    rows = table.run.judged_findings().to_pylist()
-    late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {})
-    if "node" in late:
-        return f"node {late['node']}"
-    named = [table.run.rank_names.name(int(rank)) for rank in late.get("held_up_ns_per_step_by_rank", ())]
-    return f"rank{'s'[: len(named) > 1]} {', '.join(named)}" if named else NONE
 
 
 class Cause(NamedTuple):
@@ -235,19 +294,13 @@ def cause_of(difference: RunDifference) -> Cause | None:
     is_decided = step_time["verdict"] in {"improvement", "regression"} and whole * step_time["delta"] > 0
     if not is_decided or delta * whole < whole**2 / 2:
         return None
-    # By matter: sorts, number and size of collectives are one, and so is the link and what goes through it.
-    facts: list[tuple[str, Change]] = []
-    for row in difference.changes.to_pylist():
-        if _may_cause(row, part, delta):
-            before, after = (row[side if row["delta"] is None else f"{side}_value"] for side in SIDES)
-            matter = row["topic"] if row["topic"] in _CAUSES[part] else row["what"]
-            facts.append((matter, (row["what"], row["unit"], before, after)))
+    facts, costly = _causes_among_changes(difference, part, delta)
     facts.sort(key=lambda fact: fact[1][0] != BANDWIDTH)  # stable: the one that acts on all of it first
     times: list[tuple[str, float, float]] = []
     if part == "exposed_comm" and not facts and rows["busbw"]["verdict"] == step_time["verdict"]:
         # The same collectives, at a speed that is not much another.
         facts = [("link", (BANDWIDTH, "bytes/s", rows["busbw"]["baseline"], rows["busbw"]["candidate"]))]
-    elif part == "idle":
+    elif part == "idle" and not costly:
         by_cause = (row for row in difference.idle_causes.to_pylist() if row["delta_ns"] is not None)
         times = [(f"idle, {row['cause']}", row["baseline_ns"], row["candidate_ns"]) for row in by_cause]
     elif part == "compute":
@@ -268,6 +321,28 @@ def cause_of(difference: RunDifference) -> Cause | None:
     pairs = [(row["what"], row["unit"], row["baseline_value"], row["candidate_value"]) for row in copies]
     beside = tuple((pair, dict(parts)["exposed_memory"]) for pair in pairs if 0.0 in pair and part != "exposed_memory")
     return Cause(part, delta, tuple(fact for _, fact in facts), len({matter for matter, _ in facts}), beside)
+
+
+def _causes_among_changes(
+    difference: RunDifference, part: str, delta: float
+) -> tuple[list[tuple[str, Change]], set[str]]:
+    """Return the changes that a part may depend on, each with its matter, and what costly settings among them act on.
+
+    Sorts, number and size of collectives are one matter, and so is the link and what goes through it. A setting and what
+    follows from it are one cause, of which only the setting is named.
+    """
+    facts: list[tuple[str, Change]] = []
+    costly: set[str] = set()
+    for row in difference.changes.to_pylist():
+        if not _may_cause(row, part, delta):
+            continue
+        before, after = (row[side if row["delta"] is None else f"{side}_value"] for side in SIDES)
+        facts.append((_matter_of(row, part), (row["what"], row["unit"], before, after)))
+        if _explains(row, delta):
+            costly.add(SETTINGS[row["what"]].acts_on)
+    if LINK in costly:
+        facts = [(matter, fact) for matter, fact in facts if matter != LINK or fact[0] in SETTINGS]
+    return facts, costly
 
 
 def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
@@ -293,8 +368,33 @@ def _is_marked(before: float, after: float) -> bool:
     return abs(after - before) >= MARKED * max(abs(before), abs(after))
 
 
+def _matter_of(row: Mapping[str, Any], part: str) -> str:
+    what: str = row["what"].removesuffix(MAY_HAVE)
+    if what in SETTINGS and SETTINGS[what].acts_on == LINK:
+        return LINK
+    return row["topic"] if row["topic"] in _CAUSES[part] and what not in SETTINGS else what
+
+
+def _explains(row: Mapping[str, Any], delta: float) -> bool:
+    """Tell whether a setting changed that costs time on the side that is slower, and not on the other."""
+    before, after = (row["what"] in SETTINGS and is_costly(row["what"], row[side]) for side in SIDES)
+    return before != after and after == (delta > 0)
+
+
+def _may_setting_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
+    name = row["what"].removesuffix(MAY_HAVE)
+    setting = SETTINGS.get(name)
+    if setting is None:
+        return part == "exposed_comm" and name.startswith(_OF_COMM_SETTINGS) and name not in _HARMLESS
+    is_costly_somewhere = any(is_costly(name, row[side]) for side in SIDES)
+    may_be_either = not is_costly_somewhere or row["what"] != name
+    return part in _PARTS_BY_EFFECT[setting.acts_on] and (may_be_either or _explains(row, delta))
+
+
 def _may_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
     what = row["what"].removesuffix(MAY_HAVE)
+    if what in VARIABLES:
+        return _may_setting_cause(row, part, delta)
     if (_CAUSES[part] | _OF_ANY).isdisjoint((row["topic"], what)):
         return False
     if what == STRAGGLER:

@@ -140,9 +140,7 @@ def _idle_by_itself(evidence: Evidence, column: str, bubble: str) -> Idle:
     slowed = np.where(waiting > 0, evidence.slowed_ns(hidden, is_most=True), 0.0)
     left = wall - cause - waiting - slowed
     limit = evidence.rows_of_most(left)
-    parts = evidence.parts_of(
-        limit, idle=cause, possible_waiting=waiting, slowed_by_possible_waiting=slowed
-    )
+    parts = evidence.parts_of(limit, idle=cause, possible_waiting=waiting, slowed_by_possible_waiting=slowed)
     return Idle(most[f"{column}_mean"], evidence.saving_down_to(left), most["rank"], on_rank, parts)
 
 

@@ -31,10 +31,10 @@ CAUSES = {
     "communication and late ranks": (
         "comm-bound", "straggler", "slow-link", "single-bucket", "too-many-buckets", "compress-gradients",
         "flat-all-reduce", "tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "expert-comm", "no-sync",
-        "pipeline-bubble",
+        "pipeline-bubble", "serialized-streams",
     ),
     "communication that slows compute": ("comm-slows-compute",),
-    "idle devices": ("input-bound", "launch-bound", "sync-bound"),
+    "idle devices": ("input-bound", "launch-bound", "sync-bound", "blocking-launches"),
     "copies": ("grad-copy", "ddp-single-gpu"),
     "the capture itself": ("profiler-overhead",),
 }  # fmt: skip

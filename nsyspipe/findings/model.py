@@ -86,6 +86,8 @@ class Evidence:
     gpu_names: tuple[str, ...] = ()  # models, each once
     links: pa.Table | None = None  # from NCCL's log and the topology
     nccl_settings: Mapping[str, str] | None = None  # ``NCCL_*`` that NCCL took from the environment, by its log
+    # Training variables of the programs, by the reports or a sidecar; None where nothing recorded them
+    environment: Mapping[str, str] | None = None
     is_capture: bool = False  # the rows of `steps` are captures without steps
     are_groups_known: bool = True  # whether ranks are one process group, or NCCL's payload or log names the groups
 
@@ -94,6 +96,11 @@ class Evidence:
         """What rules ask of `schema.COLLECTIVES`, of the summary steps."""
         rows, counts = self.all_collectives.select(_OF_COLLECTIVES), self.all_collectives["in_summary"]
         return rows if pc.all(counts).as_py() else rows.filter(counts)  # thousands of ranks have gigabytes
+
+    @property
+    def link_settings(self) -> Mapping[str, str] | None:
+        """What NCCL took from the environment, by its log; without a log what the programs were started with."""
+        return self.environment if self.nccl_settings is None else self.nccl_settings
 
     @cached_property
     def gradient_all_reduces(self) -> pa.Table:

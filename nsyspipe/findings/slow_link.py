@@ -15,8 +15,10 @@ from nsyspipe.analysis.links import SlowestLink, nominal_speed, slowest
 from nsyspipe.analysis.traffic import TENSOR
 from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.nsys.command_words import OF_LINKS
+from nsyspipe.nsys.settings import is_costly
 
 _LEAST_SHARE = 0.05
+_P2P_DISABLE = "NCCL_P2P_DISABLE"
 LACKING = (
     "neither NCCL's log nor message sizes say how fast the link is",
     "pass --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE (nvidia-smi topo -m)",
@@ -76,7 +78,7 @@ def slow_link(evidence: Evidence) -> Answer:
     is_open = evidence.exposed_transfer_ns_per_step is None or (evidence.n_hosts > 1 and verdict.crosses_hosts)
     saving, figures = (None, evidence.slowdown_figures) if is_open else evidence.saving_without(kept=kept)
     mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
-    settings = evidence.nccl_settings  # of these what decides which way NCCL takes is shown
+    settings = evidence.link_settings  # of these what decides which way NCCL takes is shown
     is_between = verdict.evidence["link_kind"] == "net" and evidence.n_hosts > 1
     to_find_out = "" if verdict.is_seen else _WHY_UNUSED if verdict.is_nvlink_there else _FIND_OUT
     title = f"the ranks communicate {'over a slow link: ' if verdict.is_seen else 'with '}{verdict.text}{mostly}"
@@ -97,10 +99,9 @@ def slow_link(evidence: Evidence) -> Answer:
 def _action(verdict: LinkVerdict, evidence: Evidence) -> str:
     kind = verdict.evidence["link_kind"]
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
-    # Of values that differ between processes all are listed.
-    switches = (evidence.nccl_settings or {}).get("NCCL_P2P_DISABLE", "").split(" | ")
+    is_switched_off = is_costly(_P2P_DISABLE, (evidence.link_settings or {}).get(_P2P_DISABLE))
     over = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}.get(kind or "", "something slower")
-    if is_inside and "1" in switches:
+    if is_inside and is_switched_off:
         # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
         return f"unset NCCL_P2P_DISABLE: it forces {over.removesuffix(' (SHM)')}"
     if verdict.is_nvlink_there and not verdict.is_seen:
@@ -137,6 +138,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     that have it. It is measured on messages of 16 MB and more, or estimated from the bytes of all gradients that DDP copied,
     over the time that all-reduces transferred, which have to be 95 % of all transfer; not from copies where a narrow type
     shows that gradients may have been compressed, or where so many all-reduces are of larger buckets than what was copied.
+    NCCL_P2P_DISABLE tells the link too, where nothing says which way NCCL took and the bandwidth is not NVLink's.
     """
     rows = evidence.links.to_pylist() if evidence.links is not None else []
     link = slowest(evidence.links) if rows else None
@@ -171,10 +173,34 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
             text = f"far less bandwidth than NVLink gives{', which connects the GPUs' * is_nvlink_there}"
         elif evidence.has_absent_ranks:
             lacking = _ABSENT
+    is_way_open = not is_seen and is_slow is not False
+    forced = _forced_link(evidence) if is_way_open else None
+    if forced is not None:
+        is_slow, is_seen, text = True, True, forced.text
+        facts |= {"link_kind": forced.kind, "link": forced.text, "link_nominal_bytes_per_s": None}
+        link = link and replace(link, kind=forced.kind, text=forced.text, nominal_bytes_per_s=None)
     lacking = lacking if is_slow is None else ()
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
     is_near = may_be_near and all(row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind)
     return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source, crosses, is_nvlink_there)
+
+
+@dataclass(frozen=True)
+class _ForcedLink:
+    """What a setting leaves of the ways between GPUs of one host."""
+
+    kind: str
+    text: str
+
+
+def _forced_link(evidence: Evidence) -> _ForcedLink | None:
+    """Return the way that NCCL_P2P_DISABLE leaves NCCL on one host; None where it is not set."""
+    settings = evidence.link_settings or {}
+    if evidence.n_hosts > 1 or not is_costly(_P2P_DISABLE, settings.get(_P2P_DISABLE)):
+        return None
+    if settings.get("NCCL_SHM_DISABLE") == "1":
+        return _ForcedLink("net", "a network, by NCCL_P2P_DISABLE and NCCL_SHM_DISABLE")
+    return _ForcedLink("shm", "host memory (SHM), by NCCL_P2P_DISABLE")
 
 
 def _slow_inside(evidence: Evidence, network: SlowestLink, rows: Sequence[Mapping[str, Any]]) -> SlowestLink | None:

@@ -258,3 +258,9 @@ def _number(option: str, word: str, value: str | int) -> int | None:
 
 # How many findings to show, None for all; how many complete steps to skip at the start, None for automatic.
 parse_findings, parse_skip_first = partial(_number, "--findings", "all"), partial(_number, "--skip-first", AUTO)
+
+
+def logs_refused(option: str) -> OptionError:
+    """Return the error of a log or topology that is given where none is to be used."""
+    problem = "leaves logs and topologies out, and one is given"
+    return OptionError(f"--no-logs with {option}", problem, fix="leave one of them out")

@@ -148,6 +148,11 @@ _KINDS = """
         -> pass the log of a run with NCCL_DEBUG=INFO, of an NCCL whose lines name a commId
     topology-of-another-machine (warning): the topology has no GPU {gpus}, on which the run has ranks: it is of another machine, and says nothing of
         them -> nvidia-smi topo -m > topo.txt on a host of the run, and --topology topo.txt
+    files-beside-used (info): used, as found beside the reports: {files} (--no-logs leaves such files out)
+    log-beside-ignored (info): not used, as no process of the run wrote it: {files} beside the reports, {whose}
+        -> keep logs with the reports of their run; --nccl-log FILE uses one all the same
+    file-beside-unusable (info): {file} beside the reports is not used: {reason} -> {option} FILE, if it is of this run
+    topologies-beside (info): none of the topologies beside the reports is used, since they differ: {files} -> --topology FILE
     not-judged (info): not judged: {rules} ({reason}) -> {how}
     undecoded-payload (info): {n} NVTX payloads do not fit their description: ignored
 """
@@ -180,6 +185,9 @@ CATALOGUE: dict[str, Kind] = dict(map(_kind, _KINDS.replace("\n" + 8 * " ", " ")
 # What may be communication, or not.
 UNSURE_COMM = frozenset({"uncounted-communication", "copies-of-unknown-communicators", "copies-in-nccl-calls"})
 MIXED_RUNS = frozenset({"different-runs", "more-ranks-than-world"})  # figures across ranks mean nothing then
+
+# What is to be known of files that nobody named: which are used, and why others are not.
+OF_FILES_BESIDE = ("files-beside-used", "log-beside-ignored", "file-beside-unusable", "topologies-beside")
 
 # Where no range marks backward: what it is taken to be, in a few words.
 BACKWARD_SOURCES = {f"backward-by-{what}": f"backward by autograd's {what}" for what in ("thread", "operators")}

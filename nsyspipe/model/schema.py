@@ -414,6 +414,8 @@ RUNS = table(f"""runs by run_id: One row per run: what identifies it, and its fi
 {_SUMMARY}
     link_kind               text?       kind of the slowest link, as in `links`; null when not known <- NCCL log, topology
     nccl_version            text?       of NCCL; null without its log <- NCCL log
+    environment             json?       training variables of the programs when they started, those on the list of harmless ones, as a JSON object; null where no
+        report captured them, and in runs saved before there was this column <- META_DATA_CAPTURE
     n_findings              count?      rules that fired; null where the run was saved before there was this column <- `findings`
     first_finding           text?       identifier of the first of them; null without any, and so are the two that follow <- `findings`
     first_action            text?       what it says to change, in a few words <- `findings`

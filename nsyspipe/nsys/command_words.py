@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 MASK = "***"
 HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")  # a hashed value, as `secrets.hash_key` writes it
+# Between the values of one variable in different processes, and what stands for a process that does not have it.
+JOINT, NOT_SET = " | ", "not set"
 PER_CAPTURE = "capture"  # what a sidecar names as its key where each capture has one of its own
 _MOST_WORDS, _LONGEST_WORD, _MORE = 1000, 4096, "\N{HORIZONTAL ELLIPSIS}"
 _LEAST_QUOTED, _LEAST_INSIDE = 3, 6
@@ -201,9 +203,34 @@ def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
 
 
 def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str, str]:
-    """Return the variables of `VARIABLES`, sorted by name: an allowed value as it is, else what `mask` makes of it."""
+    """Return the variables of `VARIABLES`, sorted by name: an allowed value as it is, else what `mask` makes of it.
+
+    Values of several processes stand side by side (`JOINT`), and each is judged by itself.
+    """
     given = [(name, environment[name]) for name in sorted(VARIABLES) if name in environment]
-    return {name: value if allows(name, value) else mask.of(name, value) for name, value in given}
+    return {name: JOINT.join(_recorded(name, one, mask) for one in value.split(JOINT)) for name, value in given}
+
+
+def _recorded(name: str, value: str, mask: Mask) -> str:
+    return value if value == NOT_SET or allows(name, value) else mask.of(name, value)
+
+
+def joined_environments(environments: Iterable[Mapping[str, str] | None]) -> dict[str, str] | None:
+    """Join what processes recorded of their environments, sorted by name; None where none recorded its own.
+
+    Different values stand side by side, sorted; `NOT_SET` stands last where a process that recorded its environment does
+    not have the variable.
+    """
+    known = [one for one in environments if one is not None]
+    if not known:
+        return None
+    joined: dict[str, str] = {}
+    for name in sorted(set().union(*known)):
+        values = {value for one in known if name in one for value in one[name].split(JOINT)}
+        is_everywhere = all(name in one for one in known)
+        absent = [] if is_everywhere and NOT_SET not in values else [NOT_SET]
+        joined[name] = JOINT.join([*sorted(values - {NOT_SET}), *absent])
+    return joined
 
 
 def without_words(text: str, words: Sequence[str]) -> str:

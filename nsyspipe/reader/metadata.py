@@ -16,6 +16,7 @@ from nsyspipe.analysis.comm_calls import Called, find_called
 from nsyspipe.model import canonical
 from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
 from nsyspipe.model.table import Int64
+from nsyspipe.nsys.command_words import VARIABLES, Mask, joined_environments, recorded_environment
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Calls, Strings, read_calls, read_overhead, read_strings
 from nsyspipe.reader.operations import SHAPE_COLUMNS, Operations, read_operations, with_communication
@@ -38,6 +39,7 @@ _LAUNCHING = (
     "cuGraphLaunch",
 )  # beginnings of the calls that launch kernels
 NVTX_TRACED = "CAPTURE_EVENT_TYPE", "NvtxEvents"  # nsys's own row of what it traced
+_OF_ENVIRONMENT = "name LIKE '%ENVIRONMENT_VARIABLE'"
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 _COUNTED = (
     versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH, versions.RUNTIME, versions.NVTX,
@@ -55,6 +57,9 @@ class ReportFacts:
     session_start_utc_ns: int | None = None
     host: str | None = None
     variables: dict[str, str] = field(default_factory=dict)  # of those that are read, what was captured with one value
+    # Training variables of the program when it started, as they may be written down; None where only those of the launcher,
+    # which copies without an environment keep, or none at all were recorded.
+    environment: dict[str, str] | None = None
     # Model by GPU id, and the id of each CUDA ordinal by (pid, ordinal) and by ordinal alone
     gpu_names: dict[int, str] = field(default_factory=dict)
     gpu_of_ordinal: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -111,7 +116,7 @@ def read_facts(report: Report) -> ReportFacts:
         gpu_of_device={row[device_column]: row[id_column] for row in gpus if row[device_column] is not None},
         variables={name: values.pop() for name, values in variables.items() if len(values) == 1},
         gpu_of_ordinal={(row["pid"], row["cudaId"]): row["gpuId"] for row in of_devices if row["gpuId"] is not None},
-        exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
+        environment=read_environment(report), exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
         tells_export=any(name.startswith("EXPORT_PARAM_") for name in meta),
         is_lazy=(meta.get("EXPORT_PARAM_LAZY") or "true").lower() != "false", file_state=report.state,
     )  # fmt: skip
@@ -134,11 +139,29 @@ def variables_of(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield those of some environment variables that were captured: what their rows are called, name and value."""
     wanted = " OR ".join(f"value LIKE '{name}=%'" for name in names)
-    where = f"name LIKE '%ENVIRONMENT_VARIABLE' AND ({wanted})"
+    where = f"{_OF_ENVIRONMENT} AND ({wanted})"
     for row in report.few(table, {"name": "text", "value": "text"}, where):
         # LIKE takes _ for any letter and ignores case, so compare the name again.
         if (made := _ASSIGNMENT.match(row["value"])) and made["name"] in names:
             yield row["name"], made["name"], made["value"]
+
+
+def read_environment(report: Report) -> dict[str, str] | None:
+    """Return the training variables that a report captured, as they may be written down.
+
+    None where the environment was not captured as a whole: a program's own has other variables than those of launchers.
+    """
+    table, columns = versions.CAPTURE_META, {"name": "text", "value": "text"}
+    of_launchers = " OR ".join(f"value LIKE '{name}=%'" for name in RANK_VARIABLES)
+    if not report.has(table, *columns) or not report.count(table, f"{_OF_ENVIRONMENT} AND NOT ({of_launchers})"):
+        return None
+    wanted = " OR ".join(f"value LIKE '{name}=%'" for name in VARIABLES)
+    by_process: dict[str, dict[str, str]] = {}
+    for row in report.few(table, columns, f"{_OF_ENVIRONMENT} AND ({wanted})"):
+        name, _, value = row["value"].partition("=")
+        is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
+        by_process.setdefault(row["name"], {})[name] = value[1:-1] if is_quoted else value
+    return joined_environments(recorded_environment(own, Mask()) for own in by_process.values()) or {}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from nsyspipe.model.names import DIGITS_PATTERN, decoded, printable
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import CapturedRank, NcclLog, RunCapture, Sidecar, Topology
 from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
+from nsyspipe.reader.beside import used_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 
 _LONGEST_TEXT = 500
@@ -220,12 +221,17 @@ def read_beside(
     unusable: dict[Path, InputError] = {}
     logs = [path for one in sidecars if wants_log for path in _inside(one, one.log_names, problems)]
     log, topology = read_nccl_logs(logs, unusable) if len(unusable) < len(logs) else None, None
+    used = [path for path in logs if path not in unusable]
     for one in sidecars if wants_topology else ():
         for path in _inside(one, filter(None, [one.topology_name]), problems):
+            if topology is not None:
+                continue
             try:
-                topology = topology or read_topology(path)
+                topology = read_topology(path)
+                used.append(path)
             except InputError as error:
                 unusable[path] = error
+    problems += [used_beside(used)] if used else []
     problems += [_unused(path, error.problem) for path, error in unusable.items()]
     return log, topology, problems
 

@@ -11,13 +11,14 @@ from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.changes import SIDES, top_kernels
 from nsyspipe.comparison.comparability import OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
+from nsyspipe.comparison.facts import MEASURED, NEITHER as NEITHER_SIDE
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.comparison.surroundings import Cause
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.names import listed
-from nsyspipe.model.problems import WHOLE_STEP
+from nsyspipe.model.problems import OF_FILES_BESIDE, WHOLE_STEP
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
 from nsyspipe.report.blocks import Block, Facts, Field, Notes, Sentence, Table, Troubles, Word, of, table_of
@@ -32,7 +33,8 @@ _BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
 _NO_PERCENTAGE = 10_000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
 _LITTLE, _MUCH = 0.001, 0.05  # of the step time: nobody asks where less comes from, everybody where so much does
-_OF_ANOTHER = {"log-of-another-run", "topology-of-another-machine"}  # what was given, and is not used
+# What was given or found beside the reports, and is not used; and what is used that nobody named.
+_OF_FILES = {"log-of-another-run", "topology-of-another-machine", *OF_FILES_BESIDE}
 _SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 4, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = "A time is that of each step's rank with most of it; nsyspipe analyze has means over ranks and steps."
@@ -61,7 +63,7 @@ def difference_blocks(difference: RunDifference) -> Iterator[Block]:
         grave = {True: "not comparable", False: "warning"}
         doubts = [(grave[row["blocks"]], row["message"] + hints.get(row["check"], ""), "", None) for row in checks]
         yield Troubles(doubts, is_close=True)
-    if unused := [row for row in difference.problem_rows if row["code"] in _OF_ANOTHER]:
+    if unused := [row for row in difference.problem_rows if row["code"] in _OF_FILES]:
         yield Troubles(same_problems(unused, lambda rows: listed({row["side"]: 0 for row in rows})), is_close=True)
     yield _parts(difference)
     yield _metrics(difference)
@@ -180,8 +182,24 @@ def _changes(difference: RunDifference) -> Table:
         *(Field(side, partial(fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
         Field("change", lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text), from_width=_WORDS),
     ]  # fmt: skip
-    note = None if rows else "nothing that was recorded: collectives, copies, link, versions and settings are the same"
-    return table_of(CHANGES, rows, fields, note, n_shown=_SHOWN_CHANGES)
+    return table_of(CHANGES, rows, fields, facts_text(difference), n_shown=_SHOWN_CHANGES)
+
+
+def facts_text(difference: RunDifference) -> str:
+    """Return which facts are the same on both sides, and which are not compared, with what records them."""
+    rows = difference.facts.to_pylist()
+    same = [row["what"] for row in rows if row["is_same"] and row["what"] not in MEASURED]
+    nothing = [] if difference.changes.num_rows else ["nothing that both sides recorded."]
+    texts = [*nothing, f"The same on both sides: {listed(same)}."] if same else nothing
+    for side in (NEITHER_SIDE, *SIDES):
+        by_fix: dict[str, list[str]] = {}
+        for row in rows:
+            if row["recorded_on"] == side:
+                by_fix.setdefault(row["recorded_by"], []).append(row["what"])
+        why = "neither side recorded them" if side == NEITHER_SIDE else f"only the {side} recorded them"
+        told = [f"{listed(names)} ({fix})" for fix, names in by_fix.items()]
+        texts += [f"Not compared, because {why}: {', '.join(told)}."] if told else []
+    return " ".join(texts)
 
 
 def percent_change(row: Mapping[str, Any]) -> str:
@@ -425,6 +443,7 @@ def difference_document(difference: RunDifference) -> dict[str, Any]:
         "cause": difference.cause and difference.cause._asdict(),
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
         "kernels": top_kernels(difference.kernels).to_pylist(), "changes": changes,
+        "facts": difference.facts.to_pylist(),
         "problems": difference.problem_rows,
     }  # fmt: skip
 

@@ -18,6 +18,7 @@ from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.comparison.statistics import MEDIAN
 from nsyspipe.model.figures import FIGURES, shown
 from nsyspipe.model.names import listed
+from nsyspipe.model.problems import OF_FILES_BESIDE
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
 from nsyspipe.report.blocks import Block, Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
@@ -63,7 +64,8 @@ def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
             yield Heading(kind_text, "dim")
         yield _results(board, rows)
     yield _figures([row for _, rows, _ in kinds for row in rows], board.sort)
-    grave = (row for row in board.problem_rows if row["severity"] != "info")
+    rows = board.problem_rows
+    grave = [row for row in rows if row["severity"] != "info" or row["code"] in OF_FILES_BESIDE]
     problems = same_problems(grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows)))
     if doubtful := [("warning", doubt, "", None) for doubt in doubts(board)] + problems:
         yield Troubles(doubtful, _SHOWN_TROUBLES)
@@ -256,6 +258,7 @@ def notes(board: Scoreboard) -> list[str]:
     for side in board.sides:
         guessed = dict.fromkeys(text for run in side.runs for text in sources(run))
         texts += [f"{side.label}: {', '.join(guessed)}."] if guessed else []
+    texts += environment_texts(board)
     texts += [f"Thresholds from {board.settings.file}."] if board.settings.file else []
     single = [side.label for side in board.sides if len(side.runs) == 1]
     has_intervals = any(row["peer_speedup_low"] is not None and row["label"] != row["peer"] for row in rows)
@@ -266,6 +269,18 @@ def notes(board: Scoreboard) -> list[str]:
         verb = "has one capture" if len(single) == 1 else "have one capture each"
         what = "against a run of several, the spread between captures is taken from that run."
         texts.append(f"{_listed(single)} {verb}: {what}")
+    return texts
+
+
+def environment_texts(board: Scoreboard) -> list[str]:
+    """Return which training variables differ between runs, and of which runs nothing recorded them."""
+    by_variable: dict[str, defaultdict[str, list[str]]] = {}
+    for row in board.environments.to_pylist():
+        by_variable.setdefault(row["what"], defaultdict(list))[row["value"]].append(row["label"])
+    texts = [f"{what} differs: {_by_value(by_value)}." for what, by_value in by_variable.items()]
+    unknown = board.without_environment
+    if texts and unknown:
+        texts.append(f"Environment variables are not recorded for {_listed(unknown)}.")
     return texts
 
 
@@ -313,7 +328,8 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
         "is_forced": board.rules.is_forced, "settings_file": board.settings.file,
         "runs": [row | {"captures": captures[row["label"]]} for row in board.table.drop_columns("run_ids").to_pylist()],
         "kinds": [asdict(kind) for kind in board.kinds],
-        "comparability": board.checks.to_pylist(), "problems": board.problem_rows,
+        "comparability": board.checks.to_pylist(), "environments": board.environments.to_pylist(),
+        "problems": board.problem_rows,
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from nsyspipe.model.names import few, grouped
+from nsyspipe.model.problems import OF_FILES_BESIDE
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.replay.answer import ELSEWHERE, UNKNOWN, Scenario, WhatIf
 from nsyspipe.report import blocks, words
@@ -135,7 +136,8 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     if len(answered) > 1:
         yield blocks.Sentence("What each answer rests on: see --json -", "dim", is_close=bool(bounds))
     # Few steps stand in front.
-    grave = [row for row in found.problem_rows if row["severity"] != "info" and row["code"] != _FEW_STEPS]
+    told = [row for row in found.problem_rows if row["severity"] != "info" or row["code"] in OF_FILES_BESIDE]
+    grave = [row for row in told if row["code"] != _FEW_STEPS]
     if answered and grave:
         yield blocks.Troubles(same_problems(grave, lambda _: ""))
 

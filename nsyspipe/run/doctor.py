@@ -11,9 +11,11 @@ from nsyspipe.model.names import grouped
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import CATALOGUE, UNSURE_COMM, Problem, problem
 from nsyspipe.nsys.find_reports import display_names, source_of, words_of_runs
+from nsyspipe.reader.beside import FilesBeside, find_beside
 from nsyspipe.reader.metadata import read_counts
 from nsyspipe.reader.report import NEWEST_TESTED, version_numbers
-from nsyspipe.reader.sidecar import read_beside, read_sidecars
+from nsyspipe.reader.sidecar import read_sidecars
+from nsyspipe.run.beside import files_beside
 from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
 from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
 from nsyspipe.run.ranks import check_one_run, job_size, number_by_name, number_ranks, run_sizes
@@ -74,9 +76,13 @@ def examine(
         runs = [word.rpartition("/")[2] for word in words]
         runs = runs if len({*runs}) == len(runs) else words  # without directories where that tells them apart
     sidecars = together.sidecars
-    wanted = {"wants_log": beside.log is None, "wants_topology": beside.topology is None}
-    log, topology, problems = read_beside(sidecars.sidecars, **wanted)
-    beside = replace(beside, log=beside.log or log, topology=beside.topology or topology, sidecars=sidecars)
+    found = FilesBeside()
+    if beside.looks_beside:
+        candidates = find_beside([source_of(path) for path in paths])
+        wanted = {"wants_log": beside.log is None, "wants_topology": beside.topology is None}
+        found = files_beside(candidates, together.digests, sidecars.sidecars, **wanted)
+    log, topology = beside.log or found.log, beside.topology or found.topology
+    beside = replace(beside, log=log, topology=topology, sidecars=sidecars)
     is_host_only = not any(digest.processes for digest in together.digests)
     digests = [one.digests[0] for one in gathered]
     ranks = ranks_or_hosts(digests)
@@ -107,7 +113,7 @@ def examine(
         nsys_versions=tuple(sorted(filter(None, {digest.facts.nsys_version for digest in digests}))),
         schema_versions=tuple(sorted(filter(None, {digest.facts.schema_version for digest in digests}))),
         capabilities=tuple(_capability(question, reports, beside, names) for question in QUESTIONS),
-        problems=(*own, *sidecars.problems, *problems),
+        problems=(*own, *sidecars.problems, *found.problems),
         runs=tuple(runs),
     )
 

@@ -67,6 +67,7 @@ class Beside:
     log: NcclLog | None = None
     topology: Topology | None = None
     sidecars: RunSidecars = field(default_factory=RunSidecars)
+    looks_beside: bool = True  # for logs and topologies that are not given
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,15 @@ from nsyspipe.model.names import few
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
+from nsyspipe.nsys.command_words import joined_environments
 from nsyspipe.nsys.find_reports import display_names, source_of
+from nsyspipe.reader.beside import Candidates, find_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.report import FileState
-from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
+from nsyspipe.reader.sidecar import FoundSidecars, read_sidecars
 from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.assemble import RunTables, merge, problems_table
+from nsyspipe.run.beside import files_beside
 from nsyspipe.run.collectives import collectives_table
 from nsyspipe.run.gather import Gathered, ReportDigest, gather
 from nsyspipe.run.ranks import ChosenRanks, n_unrecorded_ranks, run_sizes
@@ -56,13 +59,15 @@ class ReportRun(Run):
     given_run_id: str | None = None
     nccl_logs: tuple[Path, ...] = ()
     topology: Path | None = None
+    looks_beside: bool = True  # for logs and topologies that are not given
     executor: Executor | None = None
     on_progress: Callable[[int, int], None] | None = None
 
     @property
     def inputs(self) -> tuple[Path, ...]:
         # An export in the cache stands for a report that must not be overwritten either.
-        given = (*map(source_of, self.paths), *self.paths, *self.nccl_logs, *self._sidecars.paths)
+        beside = (*self._sidecars.paths, *self._candidates.paths)
+        given = (*map(source_of, self.paths), *self.paths, *self.nccl_logs, *beside)
         return given if self.topology is None else (*given, self.topology)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,11 +91,23 @@ class ReportRun(Run):
         return gather(self.paths, self.reading, self._sidecars, **running)
 
     @cached_property
+    def _candidates(self) -> Candidates:
+        return find_beside([source_of(path) for path in self.paths]) if self.looks_beside else Candidates()
+
+    @cached_property
     def _beside(self) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
         log, topology = self._fabric
-        sidecars = self._gathered.sidecars.sidecars
-        of_log, of_topology, problems = read_beside(sidecars, wants_log=log is None, wants_topology=topology is None)
-        return log or of_log, topology or of_topology, problems
+        if not self.looks_beside:
+            return log, topology, []
+        gathered = self._gathered
+        found = files_beside(
+            self._candidates,
+            gathered.digests,
+            gathered.sidecars.sidecars,
+            wants_log=log is None,
+            wants_topology=topology is None,
+        )
+        return log or found.log, topology or found.topology, found.problems
 
     @cached_property
     def _log(self) -> NcclLog | None:
@@ -161,6 +178,7 @@ class ReportRun(Run):
             clock_error_ns=pc.max(merged.ranks["clock_error_ns"], skip_nulls=False).as_py(),
             gpu_names=tuple(self.header.gpu_names),
             links=self._linked[0],
+            environment=self.header.training_variables,
             nccl_settings=None if self._log is None else self._log.settings,
         )
 
@@ -233,6 +251,7 @@ class ReportRun(Run):
             captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
             reports=[*names],
             capture=sidecars.facts,
+            environment=joined_environments(one.environment for one in facts),
             steps_from=steps_source(ranks.num_rows, tables.host_steps.num_rows, self._gathered.family),
         )
 

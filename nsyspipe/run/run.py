@@ -24,6 +24,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.names import few, ranges
 from nsyspipe.model.options import asked_ranks, check_kind, check_whole
 from nsyspipe.model.side_files import NcclFacts, RunCapture
+from nsyspipe.nsys.command_words import MASK
 from nsyspipe.run.rank_names import RankNames
 
 if TYPE_CHECKING:
@@ -59,7 +60,18 @@ class RunHeader:
     # Processes that the ranks are of: fewer than ranks where some have several devices; None of a run saved before this was told
     n_processes: int | None = None
     n_processes_without_kernels: int | None = None  # that did what ranks do, and are none: `run.unrecorded`
+    # Training variables of the programs when they started, by the reports, as they may be written down; values of different
+    # processes side by side; None where no report captured them.
+    environment: dict[str, str] | None = None
     steps_from: str | None = None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
+
+    @property
+    def training_variables(self) -> dict[str, str] | None:
+        """What reports captured, before what a launcher saw unless it is hidden; None where neither recorded any."""
+        seen = self.capture.environment if self.capture else {}
+        captured = self.environment or {}
+        shown = {name: value for name, value in captured.items() if name not in seen or MASK not in value}
+        return None if self.environment is None and not seen else {**seen, **shown}
 
     @property
     def has_shared_processes(self) -> bool:

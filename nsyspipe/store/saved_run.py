@@ -160,13 +160,14 @@ class Details:
 def parse_details(text: str) -> Details:
     """Read what `write.runs_table` wrote, less what no nsyspipe or only a later one should; a ValueError names a bad field."""
     details: Details = _value("Details", parsed_object(text), "")
-    header, capture = details.header, details.header.capture
+    header, capture, environment = details.header, details.header.capture, details.header.environment
     _check_moment(header.captured_at_utc, "header")
     if capture is not None:
         _check_moment(capture.captured_at_utc, "header.capture")
         command = None if capture.command is None else recorded_command(capture.command, Mask())
         capture = replace(capture, command=command, environment=recorded_environment(capture.environment, Mask()))
-    return replace(details, header=replace(header, capture=capture))
+    environment = None if environment is None else recorded_environment(environment, Mask())
+    return replace(details, header=replace(header, capture=capture, environment=environment))
 
 
 def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever stands there

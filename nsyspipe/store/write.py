@@ -53,6 +53,7 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         **run.summary().to_pylist()[0],
         "link_kind": known.kind if known else None,
         "nccl_version": run.nccl.version if run.nccl else None,
+        "environment": None if run.header.environment is None else json.dumps(run.header.environment),
         "n_findings": len(findings),
         "first_finding": first["id"],
         "first_action": first["action"],

@@ -7,11 +7,13 @@ from tests.build.trace import DEFAULT, TraceBuilder
 FIRST, LAST = (500, 50, 0, 50), (100, 10, 0, 0)
 
 
-def plain_rank(rank, steps, *, world_size=None, gpu="NVIDIA H200", name="step", kernel="gemm", start=10**18, pid=1000):
+def plain_rank(
+    rank, steps, *, world_size=None, gpu="NVIDIA H200", name="step", kernel="gemm", start=10**18, pid=1000, host="node0"
+):
     """Return a rank with one entry (compute, comm, copy, idle) per summary step, ns; 0 leaves the operation out."""  # fmt: skip
     builder = TraceBuilder(pid=pid + rank)
     builder.env(RANK=rank, LOCAL_RANK=rank, **({"WORLD_SIZE": world_size} if world_size else {}))
-    builder.session(start).host("node0")
+    builder.session(start).host(host)
     if gpu:
         builder.gpu(name=gpu)
     builder.meta(**dict(zip(("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_VERSION"), DEFAULT.split(), strict=True)))

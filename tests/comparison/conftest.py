@@ -58,7 +58,7 @@ def run(made):
 
 def changes(*sides):
     sides = [side if isinstance(side, list) else [side] for side in sides]
-    rows = surroundings(*([StepTable(run) for run in side] for side in sides)).to_pylist()
+    rows = surroundings(*([StepTable(run) for run in side] for side in sides)).changes.to_pylist()
     words, numbers = ("baseline", "candidate"), ("baseline_value", "candidate_value", "delta")
     names = [words if row["delta"] is None else numbers for row in rows]
     return {(row["topic"], row["what"]): tuple(map(row.get, own)) for row, own in zip(rows, names, strict=True)}

@@ -21,7 +21,7 @@ IDS = (
     *("comm-bound", "single-bucket", "too-many-buckets", "grad-copy", "ddp-single-gpu", "compress-gradients"),
     *("slow-link", "straggler", "input-bound", "launch-bound", "comm-slows-compute", "profiler-overhead", "sync-bound"),
     *("tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "pipeline-bubble", "expert-comm", "no-sync"),
-    "flat-all-reduce",
+    *("flat-all-reduce", "serialized-streams", "blocking-launches"),
 )
 LONGEST_ACTION = 56
 _UNIT = re.compile(

@@ -11,7 +11,7 @@ from nsyspipe.findings import judge as judge_module
 from nsyspipe.findings.judge import CAUSES, RULES, judge
 from nsyspipe.findings.model import Finding, NotJudged
 from nsyspipe.model import schema
-from tests.findings import comm_rules, device_rules, make, role_rules, straggler_rules, test_slow_link
+from tests.findings import comm_rules, device_rules, make, role_rules, settings_rules, straggler_rules, test_slow_link
 from tests.findings.make import (
     WALL,
     answers,
@@ -27,6 +27,7 @@ from tests.findings.make import (
 )
 
 CASES = comm_rules.CASES + device_rules.CASES + straggler_rules.CASES + test_slow_link.CASES + role_rules.CASES
+CASES += settings_rules.CASES
 COPIES = dict.fromkeys(("exposed_grad_copy_ns", "grad_copy_ns", "grad_copy_span_ns"), 50)
 COPIES |= {"grad_copy_bytes": 16_000_000, "n_grad_copies": 8}
 

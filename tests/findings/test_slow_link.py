@@ -51,6 +51,24 @@ USE = "use NVLink or P2P: data goes over "
 NOT_TOLD = "neither NCCL's log nor message sizes"
 ABSENT = "how long ranks transferred is not known"
 
+UNKNOWN = link("unknown", None, "NV18")
+SHM_TEXT = "the ranks communicate over a slow link: host memory (SHM), by NCCL_P2P_DISABLE"
+UNSET = "unset NCCL_P2P_DISABLE: it forces host memory"
+BY_ENVIRONMENT = of(
+    slow_link,
+    case("P2P is off", run(environment=OFF), saving=1000, title=SHM_TEXT, action=UNSET, link_kind="shm"),
+    case("P2P is off, by a topology too", run(UNKNOWN, environment=OFF), saving=1000, title=SHM_TEXT, action=UNSET),
+    case("of some processes", run(environment={"NCCL_P2P_DISABLE": "1 | not set"}), saving=1000, action=UNSET),
+    case("a bandwidth that is slow", run(per_ns=45, environment=OFF), saving=900, action=UNSET),
+    case("SHM is off too", run(environment=OFF | {"NCCL_SHM_DISABLE": "1"}), saving=1000, link_kind="net"),
+    # 67.5 bytes per ns are the least that NVLink gives: then the program has set it again.
+    case("NVLink's bandwidth", run(per_ns=68, environment=OFF)),
+    case("NCCL's log has another way", run(NVLINK, environment=OFF)),
+    case("NCCL's log does not name it", run(environment=OFF, nccl_settings={}), NOT_TOLD),
+    case("P2P is on", run(environment={"NCCL_P2P_DISABLE": "0"}), NOT_TOLD),
+    case("between hosts", run(environment=OFF, n_hosts=2), NOT_TOLD),
+    *threshold("5 % of the step", run(transfer=250, environment=OFF), run(transfer=249, environment=OFF)),
+)
 BY_LINK = of(
     slow_link,
     case("all that is exposed could go", run(SHM), saving=1000),
@@ -136,7 +154,7 @@ BY_BANDWIDTH = of(
             "cards": run(per_ns=1, gpu_names=("NVIDIA A100-PCIE-40GB",))}.items()),
 )  # fmt: skip
 
-CASES = BY_LINK + BY_SETTINGS + BY_BANDWIDTH
+CASES = BY_LINK + BY_SETTINGS + BY_BANDWIDTH + BY_ENVIRONMENT
 
 
 def verdict(*, nominal=63e9, text="SHM through host memory", n_edges=4, **reached):

@@ -237,13 +237,16 @@ def name_files(folder, **more):
 
 def test_log_and_topology_are_picked_up_as_if_they_were_given_and_options_win_over_them(linked):
     options = {"nccl_log": LOGS / "ddp-2gpu.nccl.log", "topology": LOGS / "topo-2gpu.txt"}
-    alone, given = nsyspipe.load(linked / "*.sqlite"), nsyspipe.load(linked / "*.sqlite", **options)
+    alone, given = nsyspipe.load(linked / "*.sqlite", logs=False), nsyspipe.load(linked / "*.sqlite", **options)
     assert (alone.links().num_rows, alone.nccl) == (0, None)
     name_files(linked)
     found = nsyspipe.load(linked / "*.sqlite")
     assert found.links().num_rows
     assert (found.links(), found.findings()) == (given.links(), given.findings())
     assert (found.nccl, found.link) == (given.nccl, given.link)
+    assert {"files-beside-used"} <= {*codes(found)}
+    (linked / "ddp-2gpu.nccl.n.1.log").unlink()
+    (linked / "ddp-2gpu.topo.txt").unlink()
     name_files(linked, nccl_log_files=["missing.log"], topology_file="missing.txt")
     for chosen in ({}, options):
         run = nsyspipe.load(linked / "*.sqlite", **chosen)
@@ -252,9 +255,12 @@ def test_log_and_topology_are_picked_up_as_if_they_were_given_and_options_win_ov
 
 def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_are_not_used(linked):
     shutil.copy(LOGS / "ddp-4gpu.nccl.log", linked / "other.log")
+    # Names that say nothing of the run, by which no file is found without the sidecar.
+    (linked / "ddp-2gpu.nccl.n.1.log").rename(linked / "mine.log")
+    (linked / "ddp-2gpu.topo.txt").rename(linked / "links.txt")
     other, stale = {"nccl_log_files": ["other.log"]}, {"captured_at_utc": AT}
     for said, code in ((other, "log-of-another-run"), (stale, "stale-sidecar")):
-        name_files(linked, **said)
+        name_files(linked, **{"nccl_log_files": ["mine.log"], "topology_file": "links.txt"} | said)
         run = nsyspipe.load(linked / "*.sqlite")
         has_links = bool(run.links().num_rows)
         assert (run.nccl, code in codes(run), has_links) == (None, True, "nccl_log_files" in said)

@@ -1,0 +1,200 @@
+"""What is known around a run: its facts by matter, which of them it recorded, and what records the others."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from nsyspipe.analysis.traffic import dimensions
+from nsyspipe.comparison.changes import SIDES, StepTable
+from nsyspipe.model.side_files import RunCapture
+from nsyspipe.model.table import table
+from nsyspipe.run.run import Run
+from nsyspipe.run.work import has_whole_graphs
+
+FACTS = table("""
+    difference_facts by topic, what: One row per matter around the runs: which sides recorded it, and whether it is the same on both.
+
+    topic        text   as in difference_changes
+    what         text   the matter: one fact, or several that one recording brings
+    recorded_on  text   both, baseline, candidate or neither
+    is_same      flag?  whether both sides are alike in it; null unless both recorded it, and where values are hidden
+    recorded_by  text?  what records it; null where both sides have it
+""")
+
+BOTH, NEITHER = "both", "neither"
+# What is measured is never the same twice: only that it was not recorded is worth a word.
+BANDWIDTH, DELAYS = "bus bandwidth", "delays by ranks"
+MEASURED = frozenset({BANDWIDTH, DELAYS})
+NCCL_SETTINGS, ENVIRONMENT = "NCCL settings", "environment variables"
+STRAGGLER, NONE = "straggler", "none"
+# What records what reports may lack.
+BY_LOG = "--nccl-log FILE of a run with NCCL_DEBUG=INFO"
+BY_LAUNCHER = "a capture with nsyspipe's launchers"
+BY_REPORT = "reports that were not redacted"
+BY_PAYLOADS = "NCCL's NVTX payloads, see nsyspipe doctor REPORTS"
+BY_GRAPH_NODES = "nsys profile --cuda-graph-trace=node"
+BY_STEPS = "whole steps with all operations, see nsyspipe doctor REPORTS"
+BY_ALL_RANKS = "the reports of all ranks, with steps"
+_SIDE_BY_RECORDED = {(True, True): BOTH, (True, False): SIDES[0], (False, True): SIDES[1], (False, False): NEITHER}
+
+
+@dataclass(frozen=True)
+class Matter:
+    """Facts of a run, in words by name, that one recording brings; without any it was not recorded."""
+
+    topic: str
+    what: str
+    recorded_by: str
+    words: Mapping[str, str]
+    is_setting: bool = False  # of a recorded one, what is not there was not set
+    is_recorded: bool = False  # settings may be recorded and none set
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the run recorded it."""
+        return self.is_recorded or bool(self.words)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A matter on both sides: on which it was recorded, and whether it is alike there."""
+
+    topic: str
+    what: str
+    recorded_by: str
+    is_known: tuple[bool, bool]
+    is_same: bool | None
+
+    def row(self) -> dict[str, Any]:
+        """Return its row of `FACTS`."""
+        recorded_on = _SIDE_BY_RECORDED[self.is_known]
+        is_both = recorded_on == BOTH
+        return {
+            "topic": self.topic,
+            "what": self.what,
+            "recorded_on": recorded_on,
+            "is_same": self.is_same if is_both else None,
+            "recorded_by": None if is_both else self.recorded_by,
+        }
+
+
+def facts_table(compared: Iterable[Compared]) -> pa.Table:
+    """Return `FACTS` of matters, in their order."""
+    return FACTS.from_rows([one.row() for one in compared])
+
+
+def matters_of(table: StepTable) -> list[Matter]:
+    """Return the matters of a run that have words, the same ones in the same order for every run."""
+    run = table.run
+    capture = run.header.capture or RunCapture()
+    parallelism = _parallelism(run)
+    graphs = "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole"
+    return [
+        _matter("collectives", "parallelism", BY_PAYLOADS, parallelism=parallelism),
+        _matter("stragglers", STRAGGLER, BY_ALL_RANKS, straggler=_straggler(table)),
+        Matter("link", "link", BY_LOG, _link_words(run)),
+        _nccl_settings(run),
+        Matter("versions", "nsys version", "nsys", _nsys_words(run)),
+        *_versions(run, capture),
+        _matter("capture", "hosts", "nsys", hosts=", ".join(run.header.hosts)),
+        Matter("capture", "CUDA graphs", "nsys", {"CUDA graphs": graphs}),
+        _matter("capture", "command", BY_LAUNCHER, command=shlex.join(capture.command or [])),
+        Matter("capture", "trace options", BY_LAUNCHER, _trace_words(capture)),
+        environment_of(run),
+    ]
+
+
+def _matter(topic: str, what: str, recorded_by: str, **words: str | None) -> Matter:
+    return Matter(topic, what, recorded_by, {name: word for name, word in words.items() if word})
+
+
+def _parallelism(run: Run) -> str | None:
+    groups = dimensions(run.traffic(), run.header.n_job_ranks)
+    is_known = all(group.size is not None for group in groups)
+    return ", ".join(map(str, groups)) if is_known else None
+
+
+def _link_words(run: Run) -> dict[str, str]:
+    slowest = run.link.slowest if run.link else None
+    kind = None if slowest is None or slowest.kind == "unknown" else slowest.kind
+    transports = sorted(filter(None, run.links()["transport"].unique().to_pylist()))
+    nvls = run.nccl.nvls if run.nccl else None
+    words = {
+        "slowest link": kind,
+        "transport": ", ".join(transports),
+        "NVLink SHARP": {None: None, True: "on", False: "off"}[nvls],
+    }
+    return {name: word for name, word in words.items() if word}
+
+
+def _nccl_settings(run: Run) -> Matter:
+    settings = run.nccl.settings if run.nccl else {}
+    # Logs of a level that names no setting have no word of NVLink SHARP either.
+    is_recorded = bool(settings) or (run.nccl is not None and run.nccl.nvls is not None)
+    return Matter("link", NCCL_SETTINGS, BY_LOG, settings, is_setting=True, is_recorded=is_recorded)
+
+
+def _nsys_words(run: Run) -> dict[str, str]:
+    words = {
+        "nsys": ", ".join(run.header.nsys_versions),
+        "export schema": ", ".join(run.header.export_schema_versions),
+    }
+    return {name: word for name, word in words.items() if word}
+
+
+def _versions(run: Run, capture: RunCapture) -> list[Matter]:
+    nccl = (run.nccl.version if run.nccl else None) or capture.nccl_version
+    dirty = " with changes" if capture.git_is_dirty else ""
+    commit = f"{capture.git_commit}{dirty}" if capture.git_commit else None
+    by_launcher = {
+        "torch": capture.torch_version,
+        "CUDA": capture.cuda_version,
+        "driver": capture.driver_version,
+        "Python": capture.python_version,
+    }
+    versions = [_matter("versions", name, BY_LAUNCHER, **{name: word}) for name, word in by_launcher.items()]
+    nccl_version = _matter("versions", "NCCL version", BY_LOG, NCCL=nccl)
+    return [nccl_version, *versions, _matter("versions", "commit", BY_LAUNCHER, commit=commit)]
+
+
+def _trace_words(capture: RunCapture) -> dict[str, str]:
+    words = {"trace": ", ".join(capture.trace or []), "capture range": capture.capture_range}
+    return {name: word for name, word in words.items() if word}
+
+
+def environment_of(run: Run) -> Matter:
+    """Return the training variables that the reports, or a launcher, recorded."""
+    variables = run.header.training_variables
+    is_recorded = variables is not None
+    words = variables or {}
+    return Matter("capture", ENVIRONMENT, BY_REPORT, words, is_setting=True, is_recorded=is_recorded)
+
+
+def longest_delay(table: StepTable) -> float | None:
+    """Return the longest that all others waited for a rank in a step, whichever it was: the mean over steps, ns.
+
+    None where that is not known.
+    """
+    rows = table.run.stragglers()
+    if not rows.num_rows or rows["lateness_ns"].null_count:
+        return None
+    return float(sum(rows["lateness_ns"].to_pylist()) / table.n_steps)
+
+
+def _straggler(table: StepTable) -> str | None:
+    unjudged = [row["message"] for row in table.run.problem_rows if row["code"] == "not-judged"]
+    is_judged = not any(STRAGGLER in message.partition(" (")[0] for message in unjudged)
+    if not is_judged or longest_delay(table) is None:
+        return None
+    rows = table.run.judged_findings().to_pylist()
+    late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {})
+    if "node" in late:
+        return f"node {late['node']}"
+    named = [table.run.rank_names.name(int(rank)) for rank in late.get("held_up_ns_per_step_by_rank", ())]
+    return f"rank{'s'[: len(named) > 1]} {', '.join(named)}" if named else NONE

@@ -1,0 +1,46 @@
+"""Environment variables that explain a step: which value has an effect that a profile shows, and on what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nsyspipe.nsys.command_words import JOINT
+
+# What a setting acts on: whether streams run beside each other, when the host launches, which way data goes.
+STREAMS, HOST, LINK = "streams", "host", "link"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable, and the values of it that cost time."""
+
+    name: str
+    costly_values: frozenset[str]
+    acts_on: str  # `STREAMS`, `HOST` or `LINK`
+
+
+_TRUE = frozenset({"1", "true"})
+SETTINGS = {
+    one.name: one
+    for one in (
+        Setting("CUDA_DEVICE_MAX_CONNECTIONS", frozenset({"1"}), STREAMS),
+        Setting("TORCH_NCCL_ENABLE_TIMING", _TRUE, STREAMS),
+        Setting("CUDA_LAUNCH_BLOCKING", _TRUE, HOST),
+        Setting("TORCH_NCCL_BLOCKING_WAIT", _TRUE, HOST),
+        Setting("NCCL_P2P_DISABLE", _TRUE, LINK),
+    )
+}
+
+
+def is_costly(name: str, value: str | None) -> bool:
+    """Tell whether a value of one of `SETTINGS`, or one of the values of several processes, is one that costs time."""
+    values = (value or "").lower().split(JOINT)
+    return not SETTINGS[name].costly_values.isdisjoint(values)
+
+
+def costly_settings(environment: Mapping[str, str] | None, acts_on: str) -> dict[str, str]:
+    """Return the variables of an environment that cost time by acting on something, with their values."""
+    known = environment or {}
+    wanted = [name for name, one in SETTINGS.items() if one.acts_on == acts_on]
+    return {name: known[name] for name in wanted if is_costly(name, known.get(name))}

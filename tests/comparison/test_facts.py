@@ -1,0 +1,178 @@
+"""Which facts around two runs both sides recorded, so that they may be called the same; the environment of reports is one."""
+
+from dataclasses import replace
+
+import pytest
+
+import nsyspipe
+from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.surroundings import cause_of
+from nsyspipe.model.side_files import NcclFacts
+from nsyspipe.store.write import save
+from tests.build.plain_steps import plain_rank
+from tests.build.tools import Changed
+from tests.comparison.conftest import STEPS, captured, changes
+
+ENVIRONMENT = "environment variables"
+SLOW, FAST = [(1000, 600, 0, 100)] * 8, [(1000, 100, 0, 100)] * 8
+LINK = NcclFacts("2.28.3", {"NCCL_P2P_DISABLE": "1"}, nvls=False)
+
+
+def run_of(folder, steps=STEPS, **variables):
+    """Return two ranks of steps whose programs were started with some variables."""
+    folder.mkdir()
+    for rank in range(2):
+        plain_rank(rank, steps, world_size=2).env(**variables).write(folder / f"r_{rank}.sqlite")
+    return nsyspipe.load(folder, jobs=1)
+
+
+def difference(before, after):
+    return nsyspipe.diff(Side("a", (before,)), Side("b", (after,)))
+
+
+def facts(before, after):
+    return {row["what"]: row for row in difference(before, after).facts.to_pylist()}
+
+
+def state(before, after, what):
+    row = facts(before, after)[what]
+    return row["recorded_on"], row["is_same"]
+
+
+def test_what_neither_side_recorded_is_not_the_same(run):
+    found = facts(run, run)
+    lacking = {what for what, row in found.items() if row["recorded_on"] == "neither"}
+    assert {"link", "NCCL settings", "torch", "CUDA", "driver", "command", ENVIRONMENT} <= lacking
+    assert not [what for what in lacking if found[what]["is_same"] is not None]
+    assert not [what for what in lacking if not found[what]["recorded_by"]]
+
+
+def test_what_both_sides_recorded_alike_is_the_same(run):
+    found = facts(run, run)
+    assert [found[what]["is_same"] for what in ("collectives per step", "hosts", "CUDA graphs")] == [True] * 3
+    assert found["hosts"]["recorded_by"] is None
+
+
+@pytest.mark.parametrize("what", ["torch", "driver"])
+def test_a_fact_of_one_side_is_not_compared(run, what):
+    told = captured(run, torch_version="2.7", driver_version="570")
+    assert state(told, run, what) == ("baseline", None)
+    assert state(run, told, what) == ("candidate", None)
+
+
+def test_settings_of_one_log_are_not_compared(run):
+    logged = Changed(run, nccl=LINK)
+    assert state(run, logged, "NCCL settings") == ("candidate", None)
+    assert not [what for _, what in changes(run, logged) if what.startswith("NCCL_")]
+
+
+def test_settings_of_two_logs_are_compared_even_where_one_names_none(run):
+    before, after = Changed(run, nccl=LINK), Changed(run, nccl=replace(LINK, settings={}))
+    assert changes(before, after)["link", "NCCL_P2P_DISABLE"] == ("1", None)
+    assert state(before, after, "NCCL settings") == ("both", False)
+
+
+def test_a_log_of_a_level_without_settings_says_nothing_of_them(run):
+    before, after = Changed(run, nccl=LINK), Changed(run, nccl=NcclFacts("2.28.3", {}, None))
+    assert state(before, after, "NCCL settings") == ("baseline", None)
+
+
+def test_environments_of_two_reports_that_differ(tmp_path):
+    before = run_of(tmp_path / "a", CUDA_DEVICE_MAX_CONNECTIONS=1, TORCH_NCCL_ENABLE_TIMING=1)
+    after = run_of(tmp_path / "b", CUDA_DEVICE_MAX_CONNECTIONS=8)
+    found = changes(before, after)
+    assert found["capture", "CUDA_DEVICE_MAX_CONNECTIONS"] == ("1", "8")
+    assert found["capture", "TORCH_NCCL_ENABLE_TIMING"] == ("1", None)
+    assert state(before, after, ENVIRONMENT) == ("both", False)
+
+
+def test_an_environment_without_training_variables_is_compared(tmp_path):
+    before, after = run_of(tmp_path / "a", NCCL_P2P_DISABLE=1), run_of(tmp_path / "b", PATH="/usr/bin")
+    assert changes(before, after)["capture", "NCCL_P2P_DISABLE"] == ("1", None)
+
+
+def test_an_environment_that_only_one_report_has_is_not_compared(run, tmp_path):
+    told = run_of(tmp_path / "a", NCCL_P2P_DISABLE=1)
+    assert state(told, run, ENVIRONMENT) == ("baseline", None)
+    assert ("capture", "NCCL_P2P_DISABLE") not in changes(told, run)
+
+
+def test_a_setting_is_compared_once_where_logs_and_environments_have_it(tmp_path):
+    before, after = run_of(tmp_path / "a", NCCL_P2P_DISABLE=1), run_of(tmp_path / "b", PATH="/usr/bin")
+    logged = Changed(before, nccl=LINK), Changed(after, nccl=replace(LINK, settings={"NCCL_DEBUG": "INFO"}))
+    named = [topic for topic, what in changes(*logged) if what == "NCCL_P2P_DISABLE"]
+    assert named == ["link"]
+
+
+def test_hidden_values_may_have_changed_and_are_not_the_same(tmp_path):
+    before, after = (run_of(tmp_path / name, NCCL_IB_HCA=f"secret-{name}") for name in "ab")
+    assert ("capture", "NCCL_IB_HCA, which may have changed") in changes(before, after)
+    assert state(before, after, ENVIRONMENT) == ("both", None)
+    assert "secret" not in repr(changes(before, after))
+
+
+def test_a_saved_run_has_the_environment_of_its_reports(tmp_path):
+    before = run_of(tmp_path / "a", CUDA_DEVICE_MAX_CONNECTIONS=1)
+    after = run_of(tmp_path / "b", CUDA_DEVICE_MAX_CONNECTIONS=8)
+    save(before, tmp_path / "store")
+    saved = nsyspipe.load(tmp_path / "store")
+    assert saved.header.environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert saved.files.table("runs")["environment"].to_pylist() == ['{"CUDA_DEVICE_MAX_CONNECTIONS": "1"}']
+    assert changes(saved, after)["capture", "CUDA_DEVICE_MAX_CONNECTIONS"] == ("1", "8")
+
+
+def test_values_of_several_ranks_survive_saving(tmp_path):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    for rank in range(2):
+        plain_rank(rank, STEPS, world_size=2).env(CUDA_DEVICE_MAX_CONNECTIONS=1 + rank).write(
+            folder / f"r_{rank}.sqlite"
+        )
+    save(nsyspipe.load(folder, jobs=1), tmp_path / "store")
+    assert nsyspipe.load(tmp_path / "store").header.environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1 | 2"}
+
+
+def causes(before, after):
+    """Return the facts of the probable cause, by name, of two runs."""
+    cause = cause_of(difference(before, after))
+    return {fact[0]: fact[2:] for fact in cause.facts}
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast"), [({"CUDA_DEVICE_MAX_CONNECTIONS": 1}, {"CUDA_DEVICE_MAX_CONNECTIONS": 8}),
+    ({"TORCH_NCCL_ENABLE_TIMING": 1}, {"TORCH_NCCL_ENABLE_TIMING": 0}), ({"NCCL_P2P_DISABLE": 1}, {"PATH": "/bin"}),
+    ({"CUDA_LAUNCH_BLOCKING": 1}, {"PATH": "/bin"}), ({"TORCH_NCCL_BLOCKING_WAIT": 1}, {"PATH": "/bin"})],
+)  # fmt: skip
+def test_a_costly_setting_of_the_slower_side_is_its_probable_cause(tmp_path, slow, fast):
+    before, after = run_of(tmp_path / "a", SLOW, **slow), run_of(tmp_path / "b", FAST, **fast)
+    (name,) = slow
+    assert causes(before, after)[name][0] == "1"
+    assert causes(after, before)[name][1] == "1"
+
+
+def test_a_costly_setting_of_the_faster_side_is_no_cause(tmp_path):
+    before = run_of(tmp_path / "a", FAST, CUDA_DEVICE_MAX_CONNECTIONS=1)
+    after = run_of(tmp_path / "b", SLOW, CUDA_DEVICE_MAX_CONNECTIONS=8)
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in causes(before, after)
+
+
+def test_what_follows_from_a_setting_of_the_link_is_not_named_beside_it(tmp_path):
+    slow, fast = run_of(tmp_path / "a", SLOW), run_of(tmp_path / "b", FAST)
+    before = Changed(slow, nccl=LINK)
+    after = Changed(fast, nccl=NcclFacts("2.28.3", {"NCCL_DEBUG": "INFO"}, nvls=True))
+    assert [*causes(before, after)] == ["NCCL_P2P_DISABLE"]
+    assert ("link", "NVLink SHARP") in changes(before, after)
+
+
+def test_a_scoreboard_has_variables_that_differ(tmp_path):
+    runs = {
+        name: run_of(tmp_path / name, CUDA_DEVICE_MAX_CONNECTIONS=n, NCCL_DEBUG="INFO")
+        for name, n in (("a", 1), ("b", 8))
+    }
+    runs["c"] = run_of(tmp_path / "c", NCCL_DEBUG="INFO")
+    runs["d"] = run_of(tmp_path / "d")
+    board = nsyspipe.compare(runs)
+    rows = [tuple(row.values()) for row in board.environments.to_pylist()]
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    assert rows == [(name, "a", "1"), (name, "b", "8"), (name, "c", "not set")]
+    assert board.without_environment == ["d"]
