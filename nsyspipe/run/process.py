@@ -10,12 +10,28 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process
-from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
+from nsyspipe.analysis.breakdown import (
+    IdleCauses,
+    blocking_copies,
+    breakdown,
+    device_time,
+    grad_copies,
+    idle_causes,
+    idle_gaps,
+    phase_idle,
+)
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
 from nsyspipe.analysis.intervals import NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
-from nsyspipe.analysis.phases import PhaseRanges, launched_in, phase_costs, phase_ranges, phases_of_launches
+from nsyspipe.analysis.phases import (
+    PhaseRanges,
+    launched_in,
+    launches_in_phase,
+    phase_costs,
+    phase_ranges,
+    phases_of_launches,
+)
 from nsyspipe.analysis.steps import Candidate, Members, Windows, capture_window, step_windows
 from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, step_number
@@ -41,6 +57,7 @@ class ProcessEvents:
     blocking_calls: pa.Table | None  # `canonical.BLOCKING_CALLS` of the process; None when not recorded
     payloads: pa.Table  # `canonical.PAYLOADS` of the process
     clocks: Mapping[int | None, DeviceClock]  # as `clock.device_clocks` gives them
+    blocking_copies: pa.Table | None = None  # `canonical.BLOCKING_COPIES` of the process; None when not recorded
 
     @property
     def clock(self) -> DeviceClock:
@@ -63,12 +80,13 @@ class ProcessEvents:
 def process_events(capture: Capture, operations: Mapping[int, ProcessOperations]) -> Iterator[ProcessEvents]:
     """Yield the events of each process whose operations `attribution.operations_by_process` has found, in that order."""
     calls = capture.calls
-    tables = capture.ranges.table, capture.payloads.table, calls.blocking, calls.waits, calls.all
+    copies = calls.blocking_copies if capture.recorded.memcpy and capture.recorded.kinds else None
+    tables = capture.ranges.table, capture.payloads.table, calls.blocking, copies, calls.waits, calls.all
     shares = zip(operations.items(), *(by_process(table, [*operations]) for table in tables), strict=True)
-    for (process_id, own), ranges, payloads, blocking, waits, own_calls in shares:
+    for (process_id, own), ranges, payloads, blocking, own_copies, waits, own_calls in shares:
         has_launches = own.n_without_launch < max(own.n_launchable, 1)
         clocks = device_clocks(own, waits, own_calls)
-        yield ProcessEvents(process_id, own, ranges, has_launches, blocking, payloads, clocks)
+        yield ProcessEvents(process_id, own, ranges, has_launches, blocking, payloads, clocks, own_copies)
 
 
 @dataclass(frozen=True)
@@ -113,6 +131,7 @@ class ProcessDigest(_Process):
     kernels: pa.Table  # one row per (phase, name): ``phase`` (null for none), ``name`` and the costs
     kernels_by_window: WindowSums  # number and time of each of those rows' kernels by the window that they start in
     blocked_ns_by_call: dict[str, Int64]  # idle time by the API call that blocked the host, one value per window
+    of_copies_ns_by_call: dict[str, Int64]  # the part of it that is of blocking copies from the host
     hidden: NarrowIntervals  # when communication ran beside compute, report time
 
 
@@ -227,8 +246,9 @@ def _measured(
     data = union_of(union(phases["data"].starts, phases["data"].ends), between.data)
     inputs = Inputs(data.shifted(offset), between.quiet.shifted(offset))
     all_phases = np.append(kernel_phase, copy_phase)
-    causes, blocked_ns_by_call, idle = _idle(events, windows, parts["idle_ns"], inputs, all_phases)
-    parts |= causes | grad_copies(device, _in_backward(phases, copy_phase), recorded)
+    causes, idle = _idle(events, windows, parts["idle_ns"], inputs, all_phases)
+    parts |= causes.columns | grad_copies(device, _in_backward(phases, copy_phase), recorded)
+    parts |= blocking_copies(device, events.blocking_copies, recorded)
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
     graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
     is_known = recorded.kernels and recorded.names
@@ -240,6 +260,7 @@ def _measured(
     costs = {}
     for code, (name, own) in enumerate(phases.items()):
         costs[name] = phase_costs(own, members, device, (kernel_phase == code, copy_phase == code), idle[code])
+        costs[name]["n_blocking_copies"] = launches_in_phase(own, members, events.blocking_copies)
     kernels, by_window = kernels_table(operations, names, kernel_phase, device.comm, windows)
     columns: dict[str, Int64 | Flags | None] = {"member": windows.member, "start_ns": windows.starts}
     columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}
@@ -250,14 +271,15 @@ def _measured(
         "phases": _phases_table(costs, recorded),
         "kernels": kernels,
         "kernels_by_window": by_window,
-        "blocked_ns_by_call": blocked_ns_by_call,
+        "blocked_ns_by_call": causes.by_call,
+        "of_copies_ns_by_call": causes.of_copies_by_call,
         "hidden": NarrowIntervals.of(device.hidden),
     }
 
 
 def _idle(
     events: ProcessEvents, windows: Windows, idle_ns: Int64 | None, inputs: Inputs, phase: NDArray[np.int8]
-) -> tuple[dict[str, Int64 | None], dict[str, Int64], list[Int64]]:
+) -> tuple[IdleCauses, list[Int64]]:
     """Return what `idle_causes` (nothing where clocks are not known) and `phase_idle` say, by the phase of each operation; the many gaps go."""
     offset, blocking = events.clock.offset_ns, events.blocking_calls
     gaps = idle_gaps(events.operations, offset, events.offsets_of_kernels_ns)
@@ -266,7 +288,7 @@ def _idle(
             blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
     by_phase = phase_idle(gaps, windows, phase[gaps.operation], len(PHASES))
     told = idle_ns if all(_is_known(clock, windows) for clock in events.clocks.values()) else None
-    return *idle_causes(gaps, windows, told, inputs, blocking), by_phase
+    return idle_causes(gaps, windows, told, inputs, blocking), by_phase
 
 
 def _in_backward(phases: _Phases, phase: NDArray[np.int8]) -> Flags | None:
