@@ -121,7 +121,7 @@ IDLE_CALLS = table("""idle_calls by blocked_ns_per_step, call: One row per API c
     call                 text      name of the call, less the API version; of calls under way together the one that returns last, behind them the one that explains idle time
         longest <- RUNTIME.nameId
     blocked_ns_per_step  float:ns  mean over (rank, step) of the part of idle_blocked_ns that this call explains <- RUNTIME.nameId, start, end
-    of_copies_ns_per_step  float:ns  the part of it that is of blocking copies from the host <- RUNTIME, MEMCPY
+    of_copies_ns_per_step  float:ns?  the part of it that is of blocking copies from the host <- RUNTIME, MEMCPY
 """)
 
 _UNMATCHED = "null where the operation is not matched or a rank of its communicator is missing, in a run of one rank, or without a common clock"
