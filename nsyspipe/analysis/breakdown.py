@@ -7,12 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations
-from nsyspipe.analysis.intervals import EMPTY, IntervalSet, nonempty, run_starts, union, union_of
+from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations, filled
+from nsyspipe.analysis.blocked import ExplainedTime, blocked_time, made_by
+from nsyspipe.analysis.intervals import IntervalSet, nonempty, run_starts, union, union_of
 from nsyspipe.analysis.steps import Windows
 from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.problems import Recorded
-from nsyspipe.model.schema import IDLE_CAUSES
+from nsyspipe.model.schema import IDLE_CAUSES, IDLE_DETAILS
 from nsyspipe.model.table import Flags, Int64
 
 Phases = NDArray[np.int8] | NDArray[np.int32]
@@ -152,6 +153,23 @@ def grad_copies(device: DeviceTime, in_backward: Flags | None, recorded: Recorde
     return columns if recorded.kernels and recorded.memcpy and recorded.kinds else dict.fromkeys(columns)
 
 
+def blocking_copies(device: DeviceTime, copies: pa.Table | None, recorded: Recorded) -> dict[str, Int64 | None]:
+    """Measure the copies from the host that block it in each window: `canonical.BLOCKING_COPIES`; None where not recorded."""
+    names = "n_blocking_copies", "n_pageable_copies", "blocking_copy_bytes", "exposed_blocking_copy_ns"
+    if copies is None:
+        return dict.fromkeys(names)
+    starts, windows = copies["start_ns"].to_numpy(), device.windows
+    times = union(starts, copies["end_ns"].to_numpy())
+    n_copies, n_bytes = started_in(starts, filled(copies["bytes"], 0), windows)
+    _, n_pageable = started_in(starts, filled(pc.cast(copies["is_pageable"], pa.int64()), 0), windows)
+    return {
+        "n_blocking_copies": n_copies,
+        "n_pageable_copies": None if copies["is_pageable"].null_count else n_pageable,
+        "blocking_copy_bytes": None if copies["bytes"].null_count else n_bytes,
+        "exposed_blocking_copy_ns": windows.covered(device.exposed(times)) if recorded.kernels else None,
+    }
+
+
 def _in_runs(operations: ProcessOperations) -> Flags:
     """Tell which copies are DtoD and in a long run of such; copies without a launch never are."""
     launch, is_dtod = operations.copy_launch, operations.copy_kind == DTOD_KIND
@@ -204,40 +222,64 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
     return Gaps(began, ended, launch, ending, min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0)
 
 
+@dataclass(frozen=True)
+class IdleCauses:
+    """Why one rank idles, ns per window."""
+
+    # `schema.IDLE_CAUSES`, `schema.IDLE_DETAILS`; None where not known
+    columns: dict[str, Int64 | None]
+    # ``idle_blocked_ns`` by the call that explains it, without those that explain nothing; and the part of blocking copies
+    by_call: dict[str, Int64]
+    of_copies_by_call: dict[str, Int64]
+
+
 def idle_causes(
     gaps: Gaps, windows: Windows, idle_ns: Int64 | None, inputs: Inputs, calls: pa.Table | None
-) -> tuple[dict[str, Int64 | None], dict[str, Int64]]:
+) -> IdleCauses:
     """Split the idle time of each window by what held up the operation that ends each gap, by the formulas of `schema.STEPS`.
 
-    All times are on the clock of the gaps. All causes are None where `idle_ns` is; blocked and launch without `calls`,
+    All times are on the clock of the gaps. All causes are None where `idle_ns` is; those that rest on calls without `calls`,
     `canonical.BLOCKING_CALLS` of the process, sorted by start.
-
-    Returns `schema.IDLE_CAUSES`, ``idle_between_steps_ns`` and ``idle_pause_ns``, one int64 per window, ns; and
-    ``idle_blocked_ns`` by the call that the host was blocked in, without those that have none.
     """
-    columns: dict[str, Int64 | None] = dict.fromkeys((*IDLE_CAUSES, "idle_between_steps_ns", "idle_pause_ns"))
+    columns: dict[str, Int64 | None] = dict.fromkeys((*IDLE_CAUSES, *IDLE_DETAILS))
     if idle_ns is None:
-        return columns, {}
+        return IdleCauses(columns, {}, {})
     known = gaps.launch != NEVER
     starts, ends, launch = (own if known.all() else own[known] for own in (gaps.starts, gaps.ends, gaps.launch))
     ready = launch + gaps.latency_ns
     np.clip(ready, starts, ends, out=ready)
     late = nonempty(starts, ready)
-    waiting = late.without(union_of(inputs.data, inputs.quiet))
+    input_times = union_of(inputs.data, inputs.quiet)
+    waiting = late.without(input_times)
     late_ns, waiting_ns = windows.covered(late), windows.covered(waiting)
     dependency_ns = windows.covered(IntervalSet(starts, ends)) - late_ns
+    # Whole gaps that a late launch ends: with an earlier launch the rest of such a gap may go too.
+    late_gaps = IntervalSet(starts, ends)[ready > starts]
     columns |= {
         "idle_input_ns": late_ns - waiting_ns, "idle_dependency_ns": dependency_ns,
         "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
         "idle_between_steps_ns": windows.covered(late.intersect(inputs.quiet)),
+        "idle_made_by_input_ns": windows.covered(made_by(late_gaps, input_times.starts, input_times.ends)),
     }  # fmt: skip
     if calls is None:
-        return columns, {}
-    blocked, call = _blocked(late, waiting, calls)
-    blocked_ns, launching = windows.covered(blocked), waiting.without(blocked)
+        return IdleCauses(columns, {}, {})
+    blocked = blocked_time(late, waiting, calls)
+    blocked_ns, launching = windows.covered(blocked.times), waiting.without(blocked.times)
     pauses = launching[launching.ends - launching.starts >= PAUSE_NS]
-    columns |= {"idle_launch_ns": waiting_ns - blocked_ns, "idle_blocked_ns": blocked_ns}
-    return columns | {"idle_pause_ns": windows.covered(pauses)}, _by_call(blocked, call, calls, windows)
+    is_of_copy = calls["is_of_copy"].to_numpy()
+    of_copies = blocked.of_calls(is_of_copy)
+    call_starts, call_ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    made_by_calls, made_by_copies = (
+        made_by(late_gaps, call_starts[own], call_ends[own]) for own in (~is_of_copy, is_of_copy)
+    )
+    columns |= {
+        "idle_launch_ns": waiting_ns - blocked_ns, "idle_blocked_ns": blocked_ns,
+        "idle_pause_ns": windows.covered(pauses),
+        "idle_blocked_by_copies_ns": windows.covered(of_copies.times),
+        "idle_made_by_calls_ns": windows.covered(made_by_calls),
+        "idle_made_by_copies_ns": windows.covered(made_by_copies),
+    }  # fmt: skip
+    return IdleCauses(columns, _by_call(blocked, calls, windows), _by_call(of_copies, calls, windows))
 
 
 def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int) -> list[Int64]:
@@ -245,32 +287,9 @@ def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phas
     return [windows.covered(IntervalSet(gaps.starts, gaps.ends)[phase == code]) for code in range(n_phases)]
 
 
-def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[IntervalSet, Int64]:
-    """Return the parts of the waiting time that calls explain, and the row of the call that explains each."""
-    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    until = np.maximum.accumulate(ends)
-    blocking = nonempty(np.maximum(starts, np.append(starts[:1], until[:-1])), ends)
-    if not len(blocking) or not len(waiting):
-        return EMPTY, EMPTY.starts
-    is_last = ends > np.append(ends[:1] - 1, until[:-1])
-    last_to_return = np.maximum.accumulate(np.where(is_last, np.arange(ends.size), 0))
-    # Each part of the waiting time lies in one late stretch. Without a call under way when that began, all that the host
-    # launched behind the call had come earlier by as long as it lasted.
-    began = late.starts[np.searchsorted(late.starts, waiting.starts, side="right") - 1]
-    call = last_to_return[np.searchsorted(starts, began, side="right") - 1]
-    earlier = np.where(blocking.contains(began), began + (ends - starts)[call], waiting.starts)
-    gained = np.minimum(waiting.ends, np.maximum(waiting.starts, earlier))
-    is_gained = gained > waiting.starts
-    rest = nonempty(gained, waiting.ends).intersect(blocking)
-    parts = np.append(waiting.starts[is_gained], rest.starts), np.append(gained[is_gained], rest.ends)
-    explains = np.append(call[is_gained], last_to_return[np.searchsorted(starts, rest.starts, side="right") - 1])
-    order = np.argsort(parts[0], kind="stable")
-    return IntervalSet(parts[0][order], parts[1][order]), explains[order]
-
-
-def _by_call(blocked: IntervalSet, call: Int64, calls: pa.Table, windows: Windows) -> dict[str, Int64]:
-    if not len(blocked) or not len(windows):
+def _by_call(blocked: ExplainedTime, calls: pa.Table, windows: Windows) -> dict[str, Int64]:
+    if not len(blocked.times) or not len(windows):
         return {}
-    names = calls["call"].take(pa.array(call)).combine_chunks().dictionary_encode()
-    lengths = phase_idle(blocked, windows, names.indices.to_numpy(), len(names.dictionary))
+    names = calls["call"].take(pa.array(blocked.call)).combine_chunks().dictionary_encode()
+    lengths = phase_idle(blocked.times, windows, names.indices.to_numpy(), len(names.dictionary))
     return {name: own for name, own in zip(names.dictionary.to_pylist(), lengths, strict=True) if own.any()}

@@ -42,6 +42,15 @@ class IntervalSet:
             covered[rows] = np.maximum(self._covered_before[n_begun] - overshoot, 0)
         return covered
 
+    def when_covered(self, amounts: Int64) -> Int64:
+        """Return the time until which each amount of ns is covered, none of them negative; `FOREVER` where there is less."""
+        place = np.searchsorted(self._covered_before[1:], amounts, side="left")
+        is_reached = place < len(self)
+        place = place[is_reached]
+        times = np.full(np.shape(amounts), FOREVER)
+        times[is_reached] = self.starts[place] + (amounts[is_reached] - self._covered_before[place])
+        return times
+
     def lengths(self, starts: Int64, ends: Int64) -> Int64:
         """Return the covered length inside each window ``[starts, ends)``, ns."""
         covered = self.covered_until(ends)
@@ -58,7 +67,7 @@ class IntervalSet:
 
     def without(self, other: IntervalSet) -> IntervalSet:
         """Return the times that lie in this set and not in the other, all between ``-2**62`` and ``2**62``."""
-        return self.intersect(IntervalSet(np.append(-_FOREVER, other.ends), np.append(other.starts, _FOREVER)))
+        return self.intersect(IntervalSet(np.append(-FOREVER, other.ends), np.append(other.starts, FOREVER)))
 
     def intersect(self, other: IntervalSet) -> IntervalSet:
         """Return the times that lie in both sets: O(k log n) plus the size of the answer, k being the smaller set."""
@@ -94,7 +103,7 @@ class NarrowIntervals:
         return IntervalSet(edges[::2], edges[1::2])
 
 
-_FOREVER, _SHORT = 2**62, 2**32
+FOREVER, _SHORT = 2**62, 2**32
 _FEW = 1_000  # looked up at once
 BLOCK = 131_072  # so many rows at a time keep what is made on the way small
 EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))

@@ -86,6 +86,16 @@ def phase_costs(
     return costs
 
 
+def launches_in_phase(phase: PhaseRanges, members: Members, copies: pa.Table | None) -> Int64 | None:
+    """Return how many of some copies each step launched in a phase, for every step that has it; None of None."""
+    if copies is None:
+        return None
+    pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))
+    owner = np.searchsorted(members.starts, pieces.starts, side="right") - 1
+    counts = Slices.within(np.sort(copies["launch_ns"].to_numpy()), pieces.starts, pieces.ends).counts
+    return sums_of(owner, counts, members.starts.size)[np.unique(phase.member)]
+
+
 @dataclass(frozen=True)
 class PhaseRanges:
     """The ranges of one phase of one rank: in order of start, none inside another."""

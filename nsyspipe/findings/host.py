@@ -32,9 +32,11 @@ _FEED = "feed the GPU: num_workers, pin_memory, non_blocking"
 _LOADER = "DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...), and .to(device, non_blocking=True)"
 _TO_BE_SURE = "; wrap it in an NVTX range named 'data' to be sure"
 _NO_SYNCHRONISING = (
-    "avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; copy with pin_memory=True and "
-    "non_blocking=True; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against cudaMalloc"
+    "avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against cudaMalloc"
 )
+_PIN = "DataLoader(pin_memory=True) or tensor.pin_memory(), and .to(device, non_blocking=True)"
+_LEAST_COPY_SHARE = 0.001
 _TRACE_LESS = (
     "trace less (--trace=cuda,nvtx, no --sample, no --cudabacktrace), start the capture some steps before the ones that "
     "count, and keep it short"
@@ -59,8 +61,16 @@ class Idle:
     limit_rank: int | None = None  # that rank, if it is the same in all steps
 
 
-def idle_of(evidence: Evidence, column: str) -> Idle | None:
-    """Return a cause of idle time as rules judge it; None where a rank's is null.
+@dataclass(frozen=True)
+class Removed:
+    """What goes of a step with a cause of idle time, where that is more than the cause: columns of the steps."""
+
+    idle: tuple[str, ...]  # the idle time that it can have made, which may overlap
+    copies: str | None = None  # copies that go too, or take less
+
+
+def idle_of(evidence: Evidence, column: str, *, less: str | None = None, removed: Removed | None = None) -> Idle | None:
+    """Return a cause of idle time as rules judge it, `less` a part of it; None where a rank's is null.
 
     Judged is in each step the rank that waits least for others (of equal ones the one with the longest window, then the
     lowest), where waiting is known; else the one in the middle (the lower of two). Saving, per step::
@@ -69,28 +79,31 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
 
     since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
     another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.slowed_ns` at most). Where
-    waiting is not known it is the largest of the ranks' means; where process groups are not known see `_idle_by_itself`. Of a pipeline, whose stages wait by design, there is no
-    saving: how much of the idle time stands in the bubble is not known. Late launches have one, if
-    half of that is `launching_ns`, which is in no bubble.
+    waiting is not known it is the largest of the ranks' means. Where process groups are not known, see
+    `_idle_by_itself`. Of a pipeline, whose stages wait by design, there is no saving: how much of the idle time stands in the bubble is not known. Late launches have one, if
+    half of that is `launching_ns`, which is in no bubble. With `removed` the saving counts that in place of the cause.
     """
-    steps = evidence.steps
+    steps = evidence.steps if less is None else _without_part(evidence.steps, column, less)
     if not steps.num_rows or steps[column].null_count:
         return None
     means = steps.group_by("rank", use_threads=False).aggregate([(column, "mean")])
     by_rank = sorted(means[f"{column}_mean"].to_pylist())
     middle: float = by_rank[(len(by_rank) - 1) // 2]
     bubble = ", perhaps in the pipeline's bubble" if evidence.is_pipeline else ""
-    if evidence.n_ranks > 1 and not evidence.are_groups_known:
-        return _idle_by_itself(evidence, column, bubble)
-    if evidence.n_ranks > 1 and not evidence.is_wait_known:
-        saving = None if bubble else by_rank[-1]
-        return Idle(middle, saving, on_rank=bubble, parts={} if saving is None else {"idle": saving})
     cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
+    gone = _Gone(cause, np.zeros(cause.size)) if removed is None else _gone(evidence, cause, removed)
+    if evidence.n_ranks > 1 and not evidence.are_groups_known:
+        return _idle_by_itself(evidence, steps, column, gone, bubble)
+    if evidence.n_ranks > 1 and not evidence.is_wait_known:
+        if bubble:
+            return Idle(middle, None, on_rank=bubble)
+        parts = _most_on_a_rank(steps["rank"].to_numpy(), idle=gone.idle, copies=gone.copies)
+        return Idle(middle, sum(parts.values()), parts=parts)
     wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
     rank, (_, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
     order = np.lexsort((rank, -wall, wait, step))
     waited_for = order[run_starts(step[order])]
-    away = cause
+    away = gone.idle + gone.copies
     if bubble and column == "idle_launch_ns" and 2 * launching_ns(evidence).sum() >= cause.sum():
         away, bubble = launching_ns(evidence), ""
     made = np.minimum(wait, _largest_elsewhere(evidence, away))
@@ -101,7 +114,9 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     saving, parts, setting = None, {}, np.empty(0, np.int64)
     if not bubble:
         saving, limit = evidence.saving_down_to(shortened), evidence.rows_of_most(shortened)
-        parts = evidence.parts_of(limit, idle=away, waiting=made, slowed_by_waiting=slowed)
+        parts = evidence.parts_of(
+            limit, idle=away - gone.copies, copies=gone.copies, waiting=made, slowed_by_waiting=slowed
+        )
         setting = np.unique(rank[limit])
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
     shares, judged = np.bincount(place, weights=cause[waited_for]), float(cause[waited_for].mean())
@@ -120,27 +135,35 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     return Idle(judged, saving, named, where + bubble, parts, int(setting[0]) if setting.size == 1 else None)
 
 
-def _idle_by_itself(evidence: Evidence, column: str, bubble: str) -> Idle:
+def _idle_by_itself(evidence: Evidence, steps: pa.Table, column: str, gone: _Gone, bubble: str) -> Idle:
     """Return a cause of idle time of the rank that has most of it, where it is not known which ranks wait for which.
 
     Any communication may be waiting then. So the saving is that of `idle_of` with all communication taken for waiting::
 
-        max over ranks(wall) - max over ranks(wall - cause - min(comm, largest cause on another rank) - slowed)
+        max over ranks(wall) - max over ranks(wall - gone - min(comm, largest of the gone on another rank) - slowed)
     """
-    steps = evidence.steps
     means = steps.group_by("rank", use_threads=False).aggregate([(column, "mean")]).sort_by("rank").to_pylist()
     most = max(means, key=lambda row: row[f"{column}_mean"])
-    wall, cause, comm, hidden = evidence.columns("wall_ns", column, "comm_ns", "overlap_compute_ns")
+    wall, comm, hidden = evidence.columns("wall_ns", "comm_ns", "overlap_compute_ns")
+    cause = steps[column].to_numpy()
     if bubble and column == "idle_launch_ns" and 2 * launching_ns(evidence).sum() >= cause.sum():
-        cause, bubble = launching_ns(evidence), ""
+        gone = _Gone(launching_ns(evidence), np.zeros(cause.size))
+        bubble = ""
     on_rank = f" on rank {most['rank']}{bubble}"
     if bubble:
         return Idle(most[f"{column}_mean"], None, most["rank"], on_rank)
-    waiting = np.minimum(comm, _largest_elsewhere(evidence, cause))
+    all_gone = gone.idle + gone.copies
+    waiting = np.minimum(comm, _largest_elsewhere(evidence, all_gone))
     slowed = np.where(waiting > 0, evidence.slowed_ns(hidden, is_most=True), 0.0)
-    left = wall - cause - waiting - slowed
+    left = wall - all_gone - waiting - slowed
     limit = evidence.rows_of_most(left)
-    parts = evidence.parts_of(limit, idle=cause, possible_waiting=waiting, slowed_by_possible_waiting=slowed)
+    parts = evidence.parts_of(
+        limit,
+        idle=gone.idle,
+        copies=gone.copies,
+        possible_waiting=waiting,
+        slowed_by_possible_waiting=slowed,
+    )
     return Idle(most[f"{column}_mean"], evidence.saving_down_to(left), most["rank"], on_rank, parts)
 
 
@@ -155,15 +178,51 @@ def _largest_elsewhere(evidence: Evidence, cause: Float64) -> Float64:
     return elsewhere
 
 
+@dataclass(frozen=True)
+class _Gone:
+    """What goes of each step with a cause of idle time."""
+
+    idle: Float64
+    copies: Float64
+
+
+def _gone(evidence: Evidence, cause: Float64, removed: Removed) -> _Gone:
+    """Return what goes with a cause: at least the cause, and no more idle time than there is."""
+    all_made = np.sum([*evidence.columns(*removed.idle)], axis=0)
+    (idle_ns,) = evidence.columns("idle_ns")
+    copies = np.zeros(cause.size)
+    if removed.copies is not None:
+        (copies,) = evidence.columns(removed.copies)
+    return _Gone(np.maximum(cause, np.minimum(all_made, idle_ns)), copies)
+
+
+def _without_part(steps: pa.Table, column: str, part: str) -> pa.Table:
+    """Return the steps with a column less a part of it, of which what is not known counts as 0."""
+    rest = pc.subtract(steps[column], pc.fill_null(steps[part], 0))
+    return steps.set_column(steps.column_names.index(column), column, rest)
+
+
+def _most_on_a_rank(rank: Int64, **gone: Float64) -> dict[str, float]:
+    """Return what goes of a step in the mean on the rank of which most goes; parts of 0 are left out."""
+    _, place = np.unique(rank, return_inverse=True)
+    n_steps = np.bincount(place)
+    means = {name: np.bincount(place, weights=column) / n_steps for name, column in gone.items()}
+    most = int(np.sum([*means.values()], axis=0).argmax())
+    parts = {name: float(own[most]) for name, own in means.items() if own[most]}
+    return parts or {next(iter(gone)): 0.0}
+
+
 def launching_ns(evidence: Evidence) -> Float64:
     """Return idle time in each step for late launches of a host that launches without a pause: no bubble of a pipeline."""
     launch, pause = evidence.columns("idle_launch_ns", "idle_pause_ns")
     return launch - pause
 
 
-def idle_above(evidence: Evidence, column: str) -> Idle | None:
-    """Return a cause of idle time that takes as much of the step as rules speak of; None of any other."""
-    idle = idle_of(evidence, column)
+def idle_above(
+    evidence: Evidence, column: str, *, less: str | None = None, removed: Removed | None = None
+) -> Idle | None:
+    """Return a cause of idle time, as `idle_of` has it, that takes as much of the step as rules speak of; None of any other."""
+    idle = idle_of(evidence, column, less=less, removed=removed)
     return None if idle is None or evidence.share(idle.judged_ns) < LEAST_IDLE_SHARE else idle
 
 
@@ -184,8 +243,8 @@ def launch_bound(evidence: Evidence) -> Answer:
     judged leaves the silence of `input_bound` and `sync_bound` open too: it is named with those that did not fire.
     """
     if evidence.steps.num_rows and (missing := _missing(evidence)):
-        columns = {"input-bound": "idle_input_ns", "sync-bound": "idle_blocked_ns"}
-        silent = [name for name, column in columns.items() if idle_above(evidence, column) is None]
+        found = {"input-bound": _idle_input(evidence), "sync-bound": _idle_blocked(evidence)}
+        silent = [name for name, idle in found.items() if idle is None]
         nor = f", so {' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} not either" if silent else ""
         fix = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
         fix = "see the problems about clocks" if missing == _CLOCK else fix
@@ -238,9 +297,11 @@ def input_bound(evidence: Evidence) -> Answer:
     """Fire when the rank that the others wait for idles for 2 % of step time while its host gets the next batch.
 
     That is in the data phase, and between two steps, where the loop is in no range and in no CUDA call: probably its
-    data loader. Saving: as `idle_of` has it. Without launches `launch_bound` says that this cannot be judged.
+    data loader. Saving: as `idle_of` has it, of all that input can have made: loading drains the queue, so that launches
+    behind it come later too, and copies that block the host are a part of the advice. Without launches `launch_bound` says
+    that this cannot be judged.
     """
-    idle = idle_above(evidence, "idle_input_ns")
+    idle = _idle_input(evidence)
     if idle is None:
         return None
     between = evidence.mean("idle_between_steps_ns")
@@ -253,11 +314,12 @@ def input_bound(evidence: Evidence) -> Answer:
 
 
 def sync_bound(evidence: Evidence) -> Answer:
-    """Fire when the rank that the others wait for idles for 2 % of step time after or during synchronising and memory calls.
+    """Fire when the rank that the others wait for idles for 2 % of step time during or after synchronising and memory calls.
 
-    Saving: as `idle_of` has it. Without launches `launch_bound` says that this cannot be judged.
+    Those of blocking copies from the host are left to `pageable_copy`. Saving: as `idle_of` has it, of all that these calls can
+    have made: without them input would come earlier too. Without launches `launch_bound` says that this cannot be judged.
     """
-    idle = idle_above(evidence, "idle_blocked_ns")
+    idle = _idle_blocked(evidence)
     if idle is None:
         return None
     calls = dict(list(evidence.blocked_ns_by_call.items())[:_SHOWN_CALLS])
@@ -265,6 +327,52 @@ def sync_bound(evidence: Evidence) -> Answer:
     title = f"the GPU idles because the host was blocked in {name}{idle.on_rank}"
     figures = _figures(evidence, "idle_blocked_ns", idle) | {"idle_ns_per_step_by_call": calls}
     return Finding(title, f"keep {name} out of the step", _NO_SYNCHRONISING, idle.saving_ns, figures)
+
+
+def _idle_input(evidence: Evidence) -> Idle | None:
+    removed = Removed(("idle_made_by_input_ns", "idle_made_by_copies_ns"), copies="exposed_blocking_copy_ns")
+    return idle_above(evidence, "idle_input_ns", removed=removed)
+
+
+def _idle_blocked(evidence: Evidence) -> Idle | None:
+    removed = Removed(("idle_made_by_calls_ns",))
+    return idle_above(evidence, "idle_blocked_ns", less="idle_blocked_by_copies_ns", removed=removed)
+
+
+def pageable_copy(evidence: Evidence) -> Answer:
+    """Fire when blocking copies from the host can cost a thousandth of step time on the rank that the others wait for.
+
+    They cost idle time while the host is in their calls and after those had drained the queue, and the time of the copies
+    beside neither compute nor communication. Saving: all of that, as `idle_of` has it.
+    """
+    if not (evidence.mean("n_blocking_copies") or 0.0):
+        return None
+    removed = Removed(("idle_made_by_copies_ns",), copies="exposed_blocking_copy_ns")
+    idle = idle_of(evidence, "idle_made_by_copies_ns", removed=removed)
+    if idle is None:
+        return NotJudged("why the GPU idles beside its copies is not known", "see the problems about clocks and calls")
+    exposed = evidence.mean("exposed_blocking_copy_ns") or 0.0
+    if evidence.share(exposed + idle.judged_ns) < _LEAST_COPY_SHARE:
+        return None
+    is_pageable = bool(evidence.mean("n_pageable_copies"))
+    title = "the host waits for its copies to the GPU"
+    if is_pageable:
+        title = "copies to the GPU from pageable memory hold up the host"
+    action = "copy from pinned memory, without waiting" if is_pageable else "copy without waiting: non_blocking=True"
+    figures = evidence.means(
+        "n_blocking_copies", "n_pageable_copies", "blocking_copy_bytes", "exposed_blocking_copy_ns",
+        "idle_made_by_copies_ns",
+    )  # fmt: skip
+    parts = {"saving_ns_per_step_by_part": {**idle.parts}} if idle.parts else {}
+    phases = {"n_blocking_copies_per_step_by_phase": _copies_by_phase(evidence)}
+    return Finding(title + idle.on_rank, action, _PIN, idle.saving_ns, figures | parts | phases)
+
+
+def _copies_by_phase(evidence: Evidence) -> dict[str, float]:
+    """Return how many blocking copies each phase launches per step and rank, those that launch none left out."""
+    sums = evidence.phases.group_by("phase", use_threads=False).aggregate([("n_blocking_copies", "sum")])
+    pairs = zip(sums["phase"].to_pylist(), sums["n_blocking_copies_sum"].to_pylist(), strict=True)
+    return {phase: number / evidence.steps.num_rows for phase, number in sorted(pairs) if number}
 
 
 def profiler_overhead(evidence: Evidence) -> Answer:
@@ -308,4 +416,10 @@ def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:
     return walls[first] / median, walls[first] > max(others), is_explained
 
 
-RULES: Rules = {launch_bound: ("idle_ns",), input_bound: (), sync_bound: (), profiler_overhead: ("overhead_ns",)}
+RULES: Rules = {
+    launch_bound: ("idle_ns",),
+    input_bound: (),
+    sync_bound: (),
+    pageable_copy: ("exposed_blocking_copy_ns",),
+    profiler_overhead: ("overhead_ns",),
+}

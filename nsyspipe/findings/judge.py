@@ -22,7 +22,7 @@ _FOUND: Rules = {rule: needs for module in _MODULES for rule, needs in module.ge
 RULES: Rules = {rule: _FOUND[rule] for rule in sorted(_FOUND, key=lambda rule: rule.__name__)}
 _WORDS = {
     "comm_ns": "communication", "compute_ns": "compute", "grad_copy_ns": "copies", "idle_ns": "idle time",
-    "overhead_ns": "the profiler's own work",
+    "overhead_ns": "the profiler's own work", "exposed_blocking_copy_ns": "blocking copies from the host",
 }  # fmt: skip
 
 _HIGH, _MEDIUM = 0.1, 0.03
@@ -35,7 +35,7 @@ CAUSES = {
     ),
     "communication that slows compute": ("comm-slows-compute",),
     "idle devices": ("input-bound", "launch-bound", "sync-bound", "blocking-launches"),
-    "copies": ("grad-copy", "ddp-single-gpu"),
+    "copies": ("grad-copy", "ddp-single-gpu", "pageable-copy"),
     "the capture itself": ("profiler-overhead",),
 }  # fmt: skip
 EXPOSURE, STRAGGLER = "comm-bound", "straggler"

@@ -82,11 +82,24 @@ HOST_WAITS = table("""host_waits_of_report: One row per CUDA API call that retur
     copy_end_ns  ns?   device end of the copy that the call made, and waited for; null for others <- MEMCPY.end
 """)
 
-BLOCKING_CALLS = table("""blocking_calls_of_report: One row per CUDA API call that synchronises, or allocates, frees or copies memory synchronously.
+BLOCKING_CALLS = table("""blocking_calls_of_report: One row per CUDA API call that synchronises, or allocates, frees or copies memory synchronously. A copy
+        from or to pageable memory counts too, whatever the name of its call.
     process_id  id    process of the calling thread <- RUNTIME.globalTid
     start_ns    ns    host start of the call <- RUNTIME.start
     end_ns      ns    host end of the call <- RUNTIME.end
     call        text  name of the API, without its version <- RUNTIME.nameId
+    is_of_copy  flag  made a copy of `BLOCKING_COPIES`, or waited for one as the next call of its thread <- RUNTIME, MEMCPY
+""")
+
+BLOCKING_COPIES = table("""blocking_copies_of_report: One row per copy from the host that may block it: out of pageable memory, by a call without Async in its
+        name, or with a call that synchronises as the next call of the same thread.
+    process_id   id      process that launched it <- MEMCPY.globalPid
+    start_ns     ns      device start, report time <- MEMCPY.start
+    end_ns       ns      device end, report time <- MEMCPY.end
+    launch_ns    ns      host start of its call <- RUNTIME.start
+    device_id    id?     CUDA device <- MEMCPY.deviceId
+    bytes        bytes?  bytes copied <- MEMCPY.bytes
+    is_pageable  flag?   out of pageable memory; null where that is not known <- MEMCPY.srcKind
 """)
 
 COMM_OPERATIONS = table("""comm_operations by start_ns: One row per communication operation of one process that belongs to a step or to none, in order of start.

@@ -34,6 +34,10 @@ _KINDS = """
     no-nvtx (warning): NVTX ranges were not recorded: no phases, and no steps but by repetition -> capture with nsys profile --trace=cuda,nvtx
     no-nvtx-ranges (info): NVTX was traced, but the captured part of the program has no range: no phases, and no steps but by repetition
         -> wrap each step, and forward, backward and optimizer in it, in torch.cuda.nvtx.range_push / range_pop
+    cuda-backtraces (warning): CUDA API calls were recorded with backtraces, which makes each of them slower: launches come later than in other captures, and
+        times of the host, idle time for launches and its bounds are too high -> capture without --cudabacktrace
+    python-backtraces (info): backtraces of Python were recorded, which takes time of the host: launches may come later than in other captures, and times of the
+        host and idle time for launches may be too high -> capture without --python-sampling and --python-backtrace to compare steps
     no-launches (warning): no launch of any of the {n} operations was recorded: they are placed by their device times, backward figures are null -> <CUDA>
     launch-missing (warning): {n} of {total} operations have no launch: they are placed by their device times -> <CUDA>
     stray-device (info): the process of this rank also ran {n} operations on device {device}, less than 1 % of its kernels and of their time: that is no

@@ -42,8 +42,9 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
         between)| of gaps [g0, g1) ended by an operation launched at L, with R = min(max(L + latency, g0), g1), late = [g0, R); latency is the rank's shortest
         time from a kernel's launch to its start (copies are not looked at), clamped to 20 us. The five causes sum to idle_ns exactly, and are null where it is, or where the clocks of device and host may be apart by a step <- RUNTIME, NVTX_EVENTS
     idle_launch_ns          ns?     idle because the launch came late for any other reason: |late \ (data u between)| - idle_blocked; {_CALLS_NULL} <- RUNTIME
-    idle_blocked_ns         ns?     idle because the host was blocked in a synchronisation or memory call: |late \ data| during such calls, and
-        from the start of a gap at which one was under way for as long as that lasted: without it the launch had come so much earlier; {_CALLS_NULL} <- RUNTIME.nameId, start, end
+    idle_blocked_ns         ns?     idle because the host was blocked in a synchronisation or memory call: |late \ (data u between)| from the start of
+        each such call, which drained the queue, until as much late time as it lasted has gone by, and at most as long after its end as it lasted: without it all
+        launches behind it had come so much earlier; {_CALLS_NULL} <- RUNTIME.nameId, start, end, MEMCPY
     idle_dependency_ns      ns?     g1 - R: launched by then, it waited for an event of another stream, or for the device to start it (with more latency than
         the 20 us that R is clamped to, too) <- RUNTIME
     idle_unknown_ns         ns?     idle - all of these: no launch recorded
@@ -51,7 +52,18 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
         next, the longest stretch in which the thread of the steps was in no range (those around several steps apart) and in no CUDA call: probably the data
         loader; where less than 2 ms are between (steps of the optimizer), such a stretch of 2 ms and more between the launches of kernels around the start of the next <- RUNTIME, NVTX_EVENTS
     idle_pause_ns           ns?     of idle_launch the part in pauses: stretches of 2 ms and more in which the host launched nothing that the device could have
-        started, while it was in no data phase and in no synchronisation or memory call <- RUNTIME, NVTX_EVENTS
+        started, while it was in no data phase and in no synchronisation or memory call, nor behind one as idle_blocked has it <- RUNTIME, NVTX_EVENTS
+    idle_blocked_by_copies_ns  ns?  of idle_blocked the part that blocking copies from the host explain (see n_blocking_copies) <- RUNTIME, MEMCPY
+    idle_made_by_input_ns   ns?     at most what input makes of idle time: gaps that a late launch ends, from the start of each time in which the host got
+        input until as much of them as it lasted has gone by, as idle_blocked has it of calls <- RUNTIME, NVTX_EVENTS
+    idle_made_by_calls_ns   ns?     at most what synchronisation and memory calls make of idle time, those of blocking copies from the host apart: gaps that a late
+        launch ends, from the start of each call until as much of them as it lasted has gone by, as idle_blocked has it; {_CALLS_NULL} <- RUNTIME
+    idle_made_by_copies_ns  ns?     the same for the calls of blocking copies from the host <- RUNTIME, MEMCPY
+    n_blocking_copies       count?  copies from the host that start in the window and may block it: out of pageable memory, by a call without Async in its name, or
+        with a call that synchronises as the next call of the same thread; null without API calls, copies or their kinds <- MEMCPY, RUNTIME
+    n_pageable_copies       count?  of these the ones out of pageable memory; null where the kind of memory is not known <- MEMCPY.srcKind
+    blocking_copy_bytes     bytes?  bytes of the blocking copies; null where n_blocking_copies is <- MEMCPY.bytes
+    exposed_blocking_copy_ns  ns?   union of the blocking copies beside neither compute nor comm; null where n_blocking_copies is <- MEMCPY, KERNEL
     grad_copy_ns            ns?     union of DtoD copies launched in runs of at least 8 with nothing between, inside backward ranges where there are any:
         gradients copied out of their buckets <- MEMCPY, RUNTIME
     exposed_grad_copy_ns    ns?     of that the part beside neither compute nor comm <- MEMCPY, RUNTIME
@@ -79,6 +91,11 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
 
 # Why devices idle, and what a phase costs: columns of the steps and of the phases.
 IDLE_CAUSES = tuple(f"idle_{cause}_ns" for cause in ("input", "launch", "blocked", "dependency", "unknown"))
+# Parts of these, and what each source makes of idle time at most.
+IDLE_DETAILS = (
+    "idle_between_steps_ns", "idle_pause_ns", "idle_blocked_by_copies_ns",
+    *(f"idle_made_by_{source}_ns" for source in ("input", "calls", "copies")),
+)  # fmt: skip
 
 _NO_DEVICE = "null on a rank without launches of kernels, where the step has no window"
 
@@ -95,6 +112,7 @@ PHASES = table(f"""phases by rank, step, phase: One row per (rank, step, phase) 
     exposed_comm_ns  ns?     of that the part beside no compute of any phase; null where compute is <- KERNEL, RUNTIME
     device_ns        ns?     union of all operations that belong to this phase, copies too, clipped to the window; {_NO_DEVICE}, or where copies or memsets were
         not recorded <- KERNEL, MEMCPY, MEMSET, RUNTIME
+    n_blocking_copies  count?  blocking copies from the host that were launched in those ranges; null where they are in the steps <- MEMCPY, RUNTIME
     idle_ns          ns?     idle time of the step's window in gaps that an operation of this phase ends; null where device is <- KERNEL, MEMCPY, MEMSET,
         RUNTIME
 """)
@@ -102,8 +120,10 @@ PHASE_TIMES = tuple(column.name for column in PHASES.columns if column.unit == "
 
 IDLE_CALLS = table("""idle_calls by blocked_ns_per_step, call: One row per API call that hosts were blocked in while their devices idled in summary steps,
         largest first, then by name. The rows sum to idle_blocked_ns_per_step of the summary; there are none where that is null.
-    call                 text      name of the call, less the API version; of calls under way together the one that lasts longest <- RUNTIME.nameId
+    call                 text      name of the call, less the API version; of calls under way together the one that returns last, behind them the one that explains idle time
+        longest <- RUNTIME.nameId
     blocked_ns_per_step  float:ns  mean over (rank, step) of the part of idle_blocked_ns that this call explains <- RUNTIME.nameId, start, end
+    of_copies_ns_per_step  float:ns?  the part of it that is of blocking copies from the host <- RUNTIME, MEMCPY
 """)
 
 _UNMATCHED = "null where the operation is not matched or a rank of its communicator is missing, in a run of one rank, or without a common clock"

@@ -18,6 +18,7 @@ from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
+from nsyspipe.reader.host_copies import DTOH_KIND, PAGEABLE, BlockingCopies, find_blocking_copies, read_host_copies
 from nsyspipe.reader.report import Report, Zones, process_of, processes_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ _ASYNC = "Async"
 # Every export looked at has the table when there is something in it; this is the oldest of them that says its version.
 _OLDEST_WITH_OVERHEAD = (2, 9)
 _NO_STREAM = 0xFFFFFFFF
-_DTOH_KIND, _PAGEABLE = 2, 0  # copies to the host, and memory of the host that is not pinned
 _API_VERSION = re.compile(r"(?:_v[0-9]+|_ptsz|_ptds)+$")  # the runtime's end in _ptsz_v7000, the driver's in _v2_ptsz
 
 
@@ -68,6 +68,9 @@ class Calls:
     # `canonical.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
     # and copies to the host that block: into pageable memory, or by a call without Async in its name
     waits: pa.Table
+    blocking_copies: pa.Table | None = (
+        None  # `canonical.BLOCKING_COPIES`; None where copies or their calls are not told
+    )
     zones: Mapping[str, Zones] = field(default_factory=dict)  # of the correlation ids
 
 
@@ -87,8 +90,11 @@ def read_calls(report: Report, strings: Strings) -> Calls:
         calls = canonical.HOST_CALLS.table(columns | {"correlation_id": known["correlationId"]})
     if not report.has(versions.RUNTIME, "end", "nameId"):
         return replace(nothing, all=calls, zones=zones)
-    waits = [_stream_waits(report, strings, found), _copy_waits(report, strings, found)]
-    return Calls(calls, _blocking_calls(strings, found), pa.concat_tables(waits), zones)
+    host_copies = read_host_copies(report)
+    waits = [_stream_waits(report, strings, found), _copy_waits(strings, found, host_copies)]
+    blocking = _blocking_copies(strings, found, host_copies)
+    blocking_copies = None if blocking is None else blocking.table
+    return Calls(calls, _blocking_calls(strings, found, blocking), pa.concat_tables(waits), blocking_copies, zones)
 
 
 def _known(found: pa.Table, *columns: str) -> pa.Table:
@@ -120,19 +126,25 @@ def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table
     return _host_waits(calls, device, stream, whole, unknown)
 
 
-def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
-    names = ("correlationId", "globalPid", "end")
-    if not report.has(versions.MEMCPY, *names, "deviceId", "copyKind"):
+def _blocking_copies(strings: Strings, found: pa.Table, host_copies: pa.Table | None) -> BlockingCopies | None:
+    if host_copies is None:
+        return None
+    names = strings.pairs(strings.ids_beginning("cudaMemcpy", "cuMemcpy"))
+    async_names = [number for number, name in names if _ASYNC in (name or "")]
+    waiting_names = strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM)
+    return find_blocking_copies(host_copies, found, waiting_names, np.array(async_names, np.int64))
+
+
+def _copy_waits(strings: Strings, found: pa.Table, host_copies: pa.Table | None) -> pa.Table:
+    if host_copies is None:
         return canonical.HOST_WAITS.empty()
-    columns = dict.fromkeys((*names, "deviceId", "dstKind"), "int")
-    copies = _known(report.select(versions.MEMCPY, columns, where=f"copyKind = {_DTOH_KIND}"), *names)
-    copies = copies.sort_by("end")  # a call waited for the last of its copies
+    copies = host_copies.filter(pc.equal(host_copies["copyKind"], DTOH_KIND))
     calls = _timed(found, "correlationId", copies["correlationId"].to_numpy()).drop_null()
     rows = _rows_of(calls, copies)
     ids = strings.ids_beginning("cudaMemcpy", "cuMemcpy")
     waiting = [name for name, text in strings.pairs(ids) if _ASYNC not in (text or "")]
     is_sync = pc.is_in(calls["nameId"], value_set=pa.array(waiting, pa.int64()))
-    is_pageable = pc.fill_null(pc.equal(copies["dstKind"].take(rows), _PAGEABLE), fill_value=False)
+    is_pageable = pc.fill_null(pc.equal(copies["dstKind"].take(rows), PAGEABLE), fill_value=False)
     kept = pc.and_(pc.is_valid(rows), pc.or_(is_sync, is_pageable))
     calls, copies = calls.filter(kept), copies.take(rows.filter(kept.combine_chunks()))
     none, never = pa.nulls(calls.num_rows, pa.int64()), np.zeros(calls.num_rows, np.bool_)
@@ -154,15 +166,24 @@ def _rows_of(calls: pa.Table, of: pa.Table) -> pa.Array:
     return pa.array(rows, mask=(at < 0) | (told[rows] != wanted))
 
 
-def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
-    ids = strings.ids_beginning(*_SYNCHRONISING, *_MEMORY)
-    names = {number: _API_VERSION.sub("", name) for number, name in strings.pairs(ids) if name and _ASYNC not in name}
+def _blocking_calls(strings: Strings, found: pa.Table, blocking: BlockingCopies | None) -> pa.Table:
+    of_names = strings.pairs(strings.ids_beginning(*_SYNCHRONISING, *_MEMORY))
+    names = {number: name for number, name in of_names if name}
+    waiting_names = np.array([number for number, name in names.items() if _ASYNC not in name], np.int64)
+    rows = np.flatnonzero(np.isin(filled(found["nameId"]), waiting_names))
+    rows = rows if blocking is None else np.union1d(rows, blocking.pageable_calls)
+    is_of_copy = np.isin(rows, [] if blocking is None else blocking.calls)
+    calls = found.take(pa.array(rows)).append_column("is_of_copy", pa.array(is_of_copy))
     numbers = pa.array(names.keys(), pa.int64())
-    found = _known(_timed(found, "nameId", numbers.to_numpy()), "globalTid")
-    calls = pa.array(names.values(), pa.string()).take(pc.index_in(found["nameId"], value_set=numbers).combine_chunks())
-    times = {"start_ns": found["start"], "end_ns": found["end"]}
-    columns = {"process_id": process_of(found["globalTid"].to_numpy()), **times, "call": calls}
-    return canonical.BLOCKING_CALLS.table(columns).sort_by([(name, "ascending") for name in times])
+    calls = _known(_timed(calls, "nameId", numbers.to_numpy()), "globalTid")
+    texts = pa.array([_API_VERSION.sub("", name) for name in names.values()], pa.string())
+    columns = {
+        "process_id": process_of(calls["globalTid"].to_numpy()), "start_ns": calls["start"], "end_ns": calls["end"],
+        "call": texts.take(pc.index_in(calls["nameId"], value_set=numbers).combine_chunks()),
+        "is_of_copy": calls["is_of_copy"],
+    }  # fmt: skip
+    found_calls = canonical.BLOCKING_CALLS.table(columns)
+    return found_calls.take(np.lexsort((found_calls["end_ns"].to_numpy(), found_calls["start_ns"].to_numpy())))
 
 
 def _timed(found: pa.Table, column: str, values: Int64) -> pa.Table:

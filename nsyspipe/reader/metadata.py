@@ -40,6 +40,8 @@ _LAUNCHING = (
 )  # beginnings of the calls that launch kernels
 NVTX_TRACED = "CAPTURE_EVENT_TYPE", "NvtxEvents"  # nsys's own row of what it traced
 _OF_ENVIRONMENT = "name LIKE '%ENVIRONMENT_VARIABLE'"
+# Beginning of nsys's own rows of what it recorded of Python, as of PYTHON_BACKTRACE_SAMPLING_OPTIONS:COLLECT_SAMPLES.
+PYTHON_BACKTRACES = "PYTHON_BACKTRACE", "true"
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 _COUNTED = (
     versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH, versions.RUNTIME, versions.NVTX,
@@ -134,6 +136,12 @@ def traces_nvtx(report: Report) -> bool:
     return bool(report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, where))
 
 
+def records_python_backtraces(report: Report) -> bool:
+    """Tell whether nsys says that it recorded backtraces of Python."""
+    rows = report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, f"name LIKE '{PYTHON_BACKTRACES[0]}%'")
+    return any(row["value"].lower() == PYTHON_BACKTRACES[1] for row in rows)
+
+
 def variables_of(
     report: Report, names: Collection[str], table: str = versions.CAPTURE_META
 ) -> Iterator[tuple[str, str, str]]:
@@ -197,6 +205,10 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)
         lacks_nvtx = "no-nvtx-ranges" if traces_nvtx(report) and facts.leaves_out_empty(versions.NVTX) else "no-nvtx"
         without_kernels = _launches_without_kernels(report, strings, calls, ranges, operations)
+        has_backtraces = {
+            "cuda-backtraces": report.has_rows(versions.CUDA_CALL_CHAINS),
+            "python-backtraces": records_python_backtraces(report),
+        }
         n_memset_calls = _n_calls(report, strings, ("Memset",)) if no_memset else 0
         called = _called(facts, operations, calls, ranges, payloads)
         operations, called = with_communication(report, operations, called)
@@ -209,6 +221,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     problems = (
         *([problem("untested-version", version=facts.schema_version)] if is_untested else []),
         *([] if ranges.is_recorded else [problem(lacks_nvtx)]),
+        *(problem(code) for code, is_recorded in has_backtraces.items() if is_recorded),
         *(problem(code) for fact, code in NOT_RECORDED.items() if not getattr(recorded, fact)),
         *(problem(code, n=n) for code, n in numbers.items() if n),
     )

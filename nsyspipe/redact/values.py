@@ -17,7 +17,15 @@ from nsyspipe.model.names import bare_name
 from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import read_strings
-from nsyspipe.reader.metadata import NVTX_TRACED, RANK_VARIABLES, host_of, traces_nvtx, variables_of
+from nsyspipe.reader.metadata import (
+    NVTX_TRACED,
+    PYTHON_BACKTRACES,
+    RANK_VARIABLES,
+    host_of,
+    records_python_backtraces,
+    traces_nvtx,
+    variables_of,
+)
 from nsyspipe.reader.payload import HEADER, Layout, decode_fields, names_in, ownership, read_layouts
 from nsyspipe.reader.ranges import DOMAIN_ROW, THREAD_NAME_ROW, names_of_rows
 from nsyspipe.reader.report import Report
@@ -84,9 +92,11 @@ def _table_list(value: str) -> str:
 
 
 def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
-    """Yield whether NVTX was traced, and what names ranks and devices: a value of another form as a mark, so that two stay two."""
+    """Yield whether NVTX was traced and Python's backtraces were recorded, and what names ranks and devices: a value of another form as a mark, so that two stay two."""
     if traces_nvtx(report):
         yield NVTX_TRACED
+    if records_python_backtraces(report):
+        yield PYTHON_BACKTRACES
     marks: dict[tuple[str, str], str] = {}
     for row, name, value in variables_of(report, RANK_VARIABLES, table):
         if not (_INTEGERS if name == _DEVICES else _INTEGER).fullmatch(value):

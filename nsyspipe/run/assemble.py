@@ -304,11 +304,17 @@ def _idle_calls(ranks: Ranks, steps: pa.Table, selection: Selection) -> pa.Table
     if not chosen.num_rows or chosen["idle_blocked_ns"].null_count:
         return schema.IDLE_CALLS.empty()
     totals: Counter[str] = Counter()
+    of_copies: Counter[str] = Counter()
     for rank in ranks:
         counts = _in_summary(rank, selection)
         totals.update({call: int(ns[counts].sum()) for call, ns in rank.process.blocked_ns_by_call.items()})
+        of_copies.update({call: int(ns[counts].sum()) for call, ns in rank.process.of_copies_ns_by_call.items()})
     ordered = sorted((-total, call) for call, total in totals.items() if total)
-    rows = [{"call": call, "blocked_ns_per_step": -total / chosen.num_rows} for total, call in ordered]
+    n_rows = chosen.num_rows
+    rows = [
+        {"call": call, "blocked_ns_per_step": -total / n_rows, "of_copies_ns_per_step": of_copies[call] / n_rows}
+        for total, call in ordered
+    ]
     return schema.IDLE_CALLS.from_rows(rows)
 
 

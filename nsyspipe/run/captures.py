@@ -220,7 +220,8 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
         phases=_concatenated(_behind(one.phases, before) for one, _, before in shifted),
         kernels=kernels,
         kernels_by_window=by_window,
-        blocked_ns_by_call=_joined_calls(processes),
+        blocked_ns_by_call=_joined_calls(processes, "blocked_ns_by_call"),
+        of_copies_ns_by_call=_joined_calls(processes, "of_copies_ns_by_call"),
         hidden=_joined_hidden(shifted),
     )
 
@@ -310,11 +311,13 @@ def _joined_hidden(shifted: _Shifted) -> NarrowIntervals:
     return NarrowIntervals.of(union(starts, ends))
 
 
-def _joined_calls(processes: Sequence[ProcessDigest]) -> dict[str, Int64]:
-    calls = dict.fromkeys(call for one in processes for call in one.blocked_ns_by_call)
-    nothing = [np.zeros(one.windows.num_rows, np.int64) for one in processes]
-    pairs = list(zip(processes, nothing, strict=True))
-    return {call: np.concatenate([one.blocked_ns_by_call.get(call, zero) for one, zero in pairs]) for call in calls}
+def _joined_calls(processes: Sequence[ProcessDigest], field: str) -> dict[str, Int64]:
+    """Put the times by API call of each capture's windows behind those of the captures before it."""
+    by_process: list[dict[str, Int64]] = [getattr(process, field) for process in processes]
+    nothing = [np.zeros(process.windows.num_rows, np.int64) for process in processes]
+    pairs = list(zip(by_process, nothing, strict=True))
+    calls = dict.fromkeys(call for times in by_process for call in times)
+    return {call: np.concatenate([times.get(call, zero) for times, zero in pairs]) for call in calls}
 
 
 def _joined_kernels(processes: Sequence[ProcessDigest], windows_before: Sequence[int]) -> tuple[pa.Table, WindowSums]:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process
 from nsyspipe.analysis.breakdown import (
+    IdleCauses,
+    blocking_copies,
     breakdown,
     comm_on_stream,
     compute_stream,
@@ -30,6 +32,7 @@ from nsyspipe.analysis.phases import (
     LaunchingThreads,
     PhaseRanges,
     launched_in,
+    launches_in_phase,
     phase_costs,
     phases_of_launches,
 )
@@ -64,14 +67,16 @@ class ProcessEvents:
     process_devices: tuple[int, ...] = ()
     messages: pa.Table | None = None
     strays: tuple[StrayDevice, ...] = ()  # devices that are no rank; told by the first rank of the process
+    blocking_copies: pa.Table | None = None  # `canonical.BLOCKING_COPIES` of the rank; None when not recorded
 
 
 def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iterator[ProcessEvents]:
     """Yield the events of each rank: of the processes that `devices.operations_by_process` has found, in that order."""
     calls = capture.calls
-    tables = capture.ranges.table, capture.payloads.table, calls.blocking, calls.waits, calls.all
+    copies = calls.blocking_copies if capture.recorded.memcpy and capture.recorded.kinds else None
+    tables = capture.ranges.table, capture.payloads.table, calls.blocking, copies, calls.waits, calls.all
     of_processes = zip(shares.items(), *(by_process(table, [*shares]) for table in tables), strict=True)
-    for (process_id, share), ranges, payloads, blocking, waits, own_calls in of_processes:
+    for (process_id, share), ranges, payloads, blocking, own_copies, waits, own_calls in of_processes:
         is_shared = len(share.ranks) > 1
         messages = messages_of(share.whole, capture.operations.names, payloads) if is_shared else None
         for at, rank in enumerate(share.ranks):
@@ -83,6 +88,7 @@ def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iter
                 ranges=ranges,
                 has_launches=own.n_without_launch < max(own.n_launchable, 1),
                 blocking_calls=blocking,
+                blocking_copies=_copies_of_rank(own_copies, rank.device),
                 payloads=payloads,
                 clock=clock_of_device(own, waits, own_calls, rank.device and rank.device.device_id),
                 device=rank.device,
@@ -90,6 +96,13 @@ def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iter
                 messages=messages.filter(of_rank) if messages is not None else None,
                 strays=share.strays if at == 0 else (),
             )
+
+
+def _copies_of_rank(copies: pa.Table | None, device: RankDevice | None) -> pa.Table | None:
+    """Return the copies of a process that are of its rank on one device; all of them where it used one device."""
+    if copies is None or device is None:
+        return copies
+    return copies.filter(pc.equal(copies["device_id"], device.device_id))
 
 
 @dataclass(frozen=True)
@@ -139,6 +152,7 @@ class ProcessDigest(_Process):
     kernels: pa.Table  # one row per (phase, name): ``phase`` (null for none), ``name`` and the costs
     kernels_by_window: WindowSums  # number and time of each of those rows' kernels by the window that they start in
     blocked_ns_by_call: dict[str, Int64]  # idle time by the API call that blocked the host, one value per window
+    of_copies_ns_by_call: dict[str, Int64]  # the part of it that is of blocking copies from the host
     hidden: NarrowIntervals  # when communication ran beside compute, report time
     others: LaunchingThreads = NO_OTHER_THREADS  # the threads besides that of the steps whose ranges are phases too
 
@@ -264,8 +278,9 @@ def _measured(
     data = union_of(union(phases["data"].starts, phases["data"].ends), between.data)
     inputs = Inputs(data.shifted(offset), between.quiet.shifted(offset))
     all_phases = np.append(kernel_phase, copy_phase)
-    causes, blocked_ns_by_call, idle = _idle(events, windows, parts["idle_ns"], inputs, all_phases)
-    parts |= causes | grad_copies(device, _in_backward(phases, copy_phase), recorded)
+    causes, idle = _idle(events, windows, parts["idle_ns"], inputs, all_phases)
+    parts |= causes.columns | grad_copies(device, _in_backward(phases, copy_phase), recorded)
+    parts |= blocking_copies(device, events.blocking_copies, recorded)
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
     graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
     is_known = recorded.kernels and recorded.names
@@ -279,6 +294,7 @@ def _measured(
     costs = {}
     for code, (name, own) in enumerate(phases.items()):
         costs[name] = phase_costs(own, steps.members, device, (kernel_phase == code, copy_phase == code), idle[code])
+        costs[name]["n_blocking_copies"] = launches_in_phase(own, steps.members, events.blocking_copies)
     kernels, by_window = kernels_table(operations, names, kernel_phase, device.comm, windows)
     columns: dict[str, Int64 | Flags | None] = {"member": windows.member, "start_ns": windows.starts}
     columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}
@@ -290,14 +306,15 @@ def _measured(
         "phases": _phases_table(costs, recorded),
         "kernels": kernels,
         "kernels_by_window": by_window,
-        "blocked_ns_by_call": blocked_ns_by_call,
+        "blocked_ns_by_call": causes.by_call,
+        "of_copies_ns_by_call": causes.of_copies_by_call,
         "hidden": NarrowIntervals.of(device.hidden),
     }
 
 
 def _idle(
     events: ProcessEvents, windows: Windows, idle_ns: Int64 | None, inputs: Inputs, phase: NDArray[np.int8]
-) -> tuple[dict[str, Int64 | None], dict[str, Int64], list[Int64]]:
+) -> tuple[IdleCauses, list[Int64]]:
     """Return what `idle_causes` (nothing where clocks are not known) and `phase_idle` say, by the phase of each operation; the many gaps go."""
     offset, blocking = events.clock.offset_ns, events.blocking_calls
     gaps = idle_gaps(events.operations, offset)
@@ -306,7 +323,7 @@ def _idle(
             blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
     by_phase = phase_idle(gaps, windows, phase[gaps.operation], len(PHASES))
     told = idle_ns if _is_known(events.clock, windows) else None
-    return *idle_causes(gaps, windows, told, inputs, blocking), by_phase
+    return idle_causes(gaps, windows, told, inputs, blocking), by_phase
 
 
 def _in_backward(phases: _Phases, phase: NDArray[np.int8]) -> Flags | None:

@@ -171,7 +171,7 @@ class ReportRun(Run):
             stragglers=merged.stragglers,
             kernels=merged.kernels,
             traffic=self.traffic(),
-            blocked_ns_by_call=dict(zip(*(calls[name].to_pylist() for name in schema.IDLE_CALLS.names), strict=True)),
+            blocked_ns_by_call=_without_copies(calls),
             skipped_steps=tuple(self.skipped_steps),
             n_hosts=max(pc.count_distinct(merged.ranks["host"]).as_py(), 1),
             hosts={row["rank"]: row["host"] for row in merged.ranks.to_pylist() if row["host"] is not None},
@@ -290,6 +290,12 @@ class ReportRun(Run):
         if "_tables" not in self.__dict__:
             return f"<Run of {len(self.paths)} report{'s'[: len(self.paths) != 1]}, not read yet>"
         return super().__repr__()
+
+
+def _without_copies(calls: pa.Table) -> dict[str, float]:
+    """Return the idle time per step of each call, less that of blocking copies from the host, largest first."""
+    own = {row["call"]: row["blocked_ns_per_step"] - row["of_copies_ns_per_step"] for row in calls.to_pylist()}
+    return dict(sorted(((call, ns) for call, ns in own.items() if ns > 0), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _is_as_read(path: str, state: FileState | None) -> bool:

@@ -5,10 +5,10 @@ import pytest
 
 from nsyspipe.analysis import breakdown as module
 from nsyspipe.analysis.attribution import NEVER, Inputs
-from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps
+from nsyspipe.analysis.breakdown import IdleCauses, breakdown, device_time, grad_copies, idle_causes, idle_gaps
 from nsyspipe.analysis.intervals import EMPTY, union
 from nsyspipe.model.problems import Recorded
-from nsyspipe.model.schema import IDLE_CAUSES as CAUSES
+from nsyspipe.model.schema import IDLE_CAUSES as CAUSES, IDLE_DETAILS
 from tests.build.make import calls, comm, compute, dtod, htod, ints, listed, memset, operations, unified, windows
 
 ALL = Recorded()
@@ -189,26 +189,33 @@ FIRST, LAST = compute(0, 10, -5), compute(100, 110, 80)
 def parts(*ops, data=(), blocking=(), spans=((0, 110),)):
     """Return the causes as (input, launch, blocked, dependency, unknown), one number per window."""
     found, _ = causes(*ops, data=data, blocking=blocking, spans=spans)
-    assert tuple(found) == (*CAUSES, "idle_between_steps_ns", "idle_pause_ns")
+    assert tuple(found) == (*CAUSES, *IDLE_DETAILS)
     columns = [None if found[name] is None else found[name].tolist() for name in CAUSES]
     return columns if len(spans) > 1 else [None if one is None else one[0] for one in columns]
 
 
-def causes(*ops, data=(), blocking=(), spans=((0, 110),), between=()):
+def causes(*ops, **host):
+    """Return the columns that explain the idle time of some windows, and the blocked time by call."""
+    found = explained(*ops, **host)
+    return found.columns, found.by_call
+
+
+def explained(*ops, data=(), blocking=(), spans=((0, 110),), between=(), of_copies=()):
     """Explain the idle time of some windows; it must come out whole."""
     busy = {t for op in ops for t in range(op.start, op.end)}
     idle = ints(*(len({*range(*span)} - busy) for span in spans))
     of_data, of_between = (union(*(ints(*(span[at] for span in times)) for at in (0, 1))) for times in (data, between))
-    table = None if blocking is None else calls(*blocking)
+    table = None if blocking is None else calls(*blocking, of_copies=of_copies)
     gaps = idle_gaps(operations(*ops))
-    columns, by_call = idle_causes(gaps, windows(*spans), idle, Inputs(of_data, of_between), table)
+    found = idle_causes(gaps, windows(*spans), idle, Inputs(of_data, of_between), table)
+    columns, by_call = found.columns, found.by_call
     if blocking is not None:
         assert sum(columns[name] for name in CAUSES).tolist() == idle.tolist()
         assert all((one >= 0).all() for one in columns.values())
         blocked = columns["idle_blocked_ns"]
         assert sum(by_call.values(), np.zeros_like(blocked)).tolist() == blocked.tolist()
         assert all(one.any() for one in by_call.values())
-    return columns, by_call
+    return found
 
 
 @pytest.mark.parametrize(("ops", "host", "expected"), [
@@ -224,18 +231,81 @@ def causes(*ops, data=(), blocking=(), spans=((0, 110),), between=()):
     ((FIRST, LAST), {"data": [(0, 30), (80, 95)]}, [25, 50, 0, 15, 0]),
     ((FIRST, LAST), {"blocking": [(30, 40, SYNC), (84, 95, ALLOC)]}, [0, 64, 11, 15, 0]),
     ((FIRST, LAST), {"data": [(20, 40)], "blocking": [(30, 50, SYNC)]}, [20, 45, 10, 15, 0]),
-    # One under way when the gap begins explains as much as it lasted: without it the host had launched so much earlier.
+    # A call explains as much late time as it lasted, from its start on: without it the host had launched so much earlier.
     ((FIRST, LAST), {"blocking": [(5, 12, SYNC)]}, [0, 68, 7, 15, 0]),
     ((FIRST, LAST), {"blocking": [(-90, 12, SYNC)]}, [0, 0, 75, 15, 0]),
     ((FIRST, LAST), {"blocking": [(-20, 12, SYNC), (30, 50, ALLOC)]}, [0, 35, 40, 15, 0]),  # [10, 42) and [42, 50)
     ((FIRST, LAST), {"data": [(12, 15), (20, 30)], "blocking": [(5, 13, SYNC)]}, [13, 57, 5, 15, 0]),  # [10, 12), [15, 18)
     ((FIRST, LAST), {"blocking": [(10, 11, SYNC)]}, [0, 74, 1, 15, 0]),
-    ((FIRST, LAST), {"blocking": [(5, 10, SYNC)]}, [0, 75, 0, 15, 0]),  # it was over
+    ((FIRST, LAST), {"blocking": [(5, 10, SYNC)]}, [0, 70, 5, 15, 0]),  # it was over, and had drained the queue
+    ((FIRST, LAST), {"blocking": [(3, 7, SYNC)]}, [0, 74, 1, 15, 0]),  # [10, 11): not later than 7 + 4
+    ((FIRST, LAST), {"blocking": [(2, 6, SYNC)]}, [0, 75, 0, 15, 0]),
     # Without the ends of calls blocked and launch cannot be told apart.
     ((FIRST, LAST), {"data": [(20, 50)], "blocking": None}, [30, None, None, 15, 0]),
 ])  # fmt: skip
 def test_what_explains_a_gap(ops, host, expected):
     assert parts(*ops, **host) == expected
+
+
+# Gaps [10, 20), [30, 40) and [50, 60), each late as a whole.
+SHORT = compute(0, 10, -5), compute(20, 30, 15), compute(40, 50, 35), compute(60, 70, 55)
+
+
+@pytest.mark.parametrize(("call", "blocked"), [
+    ((-20, 5), 10),  # until 5 + 25 = 30
+    ((-21, 6), 13),  # until 6 + 27 = 33
+    ((-15, 15), 20),  # until 15 + 30 = 45
+    ((-35, 15), 30),  # longer than all gaps
+    ((10, 20), 10),  # as much as it lasted goes by meanwhile
+    ((2, 20), 18),  # until 38, when 18 have gone by
+    ((42, 49), 6),  # until 49 + 7 = 56
+])  # fmt: skip
+def test_a_call_that_drained_the_queue_explains_later_gaps_too(call, blocked):
+    assert parts(*SHORT, blocking=[(*call, SYNC)], spans=[(0, 70)]) == [0, 30 - blocked, blocked, 0, 0]
+
+
+def test_a_drained_queue_explains_the_next_windows_gaps():
+    found = causes(*SHORT, blocking=[(-35, 15, SYNC)], spans=[(0, 25), (25, 45), (45, 70)])
+    assert found[0]["idle_blocked_ns"].tolist() == [10, 10, 10]
+    assert listed(found[1]) == {SYNC: [10, 10, 10]}
+
+
+def test_input_behind_a_call_is_input_and_spends_the_drained_queue():
+    # 30 of late time: [10, 20) blocked, [30, 40) input, of which the call had saved 10 too, and nothing is left.
+    row = [10, 10, 10, 0, 0]
+    assert parts(*SHORT, blocking=[(-8, 12, SYNC)], data=[(30, 40)], spans=[(0, 70)]) == row
+
+
+MADE = [f"idle_made_by_{source}_ns" for source in ("input", "calls", "copies")]
+
+
+@pytest.mark.parametrize(("host", "made"), [
+    # Of [10, 85) late, whose gap ends at 100: at most as long as the host was held up, and behind that as long again.
+    ({"data": [(20, 40)]}, [20, 0, 0]),
+    ({"data": [(0, 40)]}, [40, 0, 0]),  # [10, 50)
+    ({"data": [(-30, 8)]}, [36, 0, 0]),  # [10, 46): 8 + 38
+    ({"data": [(-90, 8)]}, [90, 0, 0]),
+    ({"data": [(90, 95)]}, [5, 0, 0]),
+    ({"blocking": [(20, 40, SYNC)], "data": [(20, 40)]}, [20, 20, 0]),  # both could bring it back
+    ({"blocking": [(5, 12, SYNC), (30, 50, ALLOC)], "of_copies": [1]}, [0, 7, 20]),
+    ({"blocking": [(5, 12, SYNC)], "of_copies": [0]}, [0, 0, 7]),
+    ({"blocking": None, "data": [(20, 40)]}, [20, None, None]),
+])  # fmt: skip
+def test_what_input_calls_and_copies_make_of_idle_time_at_most(host, made):
+    columns = explained(FIRST, LAST, **host).columns
+    assert [None if columns[name] is None else columns[name].tolist()[0] for name in MADE] == made
+
+
+def test_a_gap_that_ends_with_an_early_launch_is_made_by_nothing():
+    columns = explained(FIRST, compute(100, 110, 3), data=[(0, 90)], blocking=[(0, 90, SYNC)]).columns
+    assert [columns[name].tolist() for name in MADE] == [[0], [0], [0]]
+
+
+def test_the_part_of_blocking_copies_is_told_by_call():
+    found = explained(FIRST, LAST, blocking=[(20, 25, SYNC), (30, 50, ALLOC), (60, 64, SYNC)], of_copies=[1, 2])
+    assert found.columns["idle_blocked_by_copies_ns"].tolist() == [24]
+    assert listed(found.by_call) == {SYNC: [9], ALLOC: [20]}
+    assert listed(found.of_copies_by_call) == {SYNC: [4], ALLOC: [20]}
 
 
 @pytest.mark.parametrize(("late", "blocking", "pause"), [
@@ -260,9 +330,12 @@ def test_the_time_between_two_steps_is_waited_for_input():
 def test_without_idle_time_or_windows_there_are_no_causes():
     gaps = idle_gaps(operations(FIRST, LAST))
     found = idle_causes(gaps, windows((0, 110)), None, NO_INPUT, calls((0, 90, SYNC)))
-    assert found == (dict.fromkeys((*CAUSES, "idle_between_steps_ns", "idle_pause_ns")), {})
-    found, by_name = idle_causes(gaps, windows(), ints(), NO_INPUT, calls((5, 12, SYNC)))
-    assert ([one.tolist() for one in found.values()], by_name) == ([[]] * 7, {})
+    assert found == IdleCauses(dict.fromkeys((*CAUSES, *IDLE_DETAILS)), {}, {})
+    found = idle_causes(gaps, windows(), ints(), NO_INPUT, calls((5, 12, SYNC)))
+    assert {name: one.tolist() for name, one in found.columns.items()} == {
+        name: [] for name in (*CAUSES, *IDLE_DETAILS)
+    }
+    assert (found.by_call, found.of_copies_by_call) == ({}, {})
 
 
 WHOLE = ((0, 110),)
@@ -274,13 +347,13 @@ THRICE = [(20, 25, SYNC), (30, 50, ALLOC), (60, 64, SYNC)]
     (THRICE, WHOLE, {ALLOC: [20], SYNC: [9]}),
     # By window, whose edges cut.
     (THRICE, [(0, 22), (22, 40), (40, 63), (63, 110)], {SYNC: [2, 3, 3, 1], ALLOC: [0, 10, 10, 0]}),
-    # Of the calls under way at the start the last to return gets as much as it lasted, and another its own time behind that.
-    ([(-40, 12, SYNC), (30, 70, ALLOC)], WHOLE, {SYNC: [52], ALLOC: [8]}),
+    # [10, 62) is behind the first, less what goes by while another is under way: [30, 70).
+    ([(-40, 12, SYNC), (30, 70, ALLOC)], WHOLE, {SYNC: [20], ALLOC: [40]}),
     ([(2, 11, ALLOC), (6, 30, SYNC)], WHOLE, {SYNC: [24]}),
     ([(2, 30, ALLOC), (6, 11, SYNC)], WHOLE, {ALLOC: [28]}),
-    # Two threads: one call ends when the other begins, or after it began.
+    # Two threads: one call ends when the other begins, or after it began: then the last to return counts.
     ([(20, 30, ALLOC), (30, 50, SYNC)], WHOLE, {SYNC: [20], ALLOC: [10]}),
-    ([(20, 30, ALLOC), (25, 50, SYNC)], WHOLE, {SYNC: [20], ALLOC: [10]}),
+    ([(20, 30, ALLOC), (25, 50, SYNC)], WHOLE, {SYNC: [25], ALLOC: [5]}),
     # Outside of all windows it is of no call.
     ([(-15, 12, SYNC)], [(20, 30), (30, 40)], {SYNC: [10, 7]}),
     ([(70, 80, SYNC)], [(20, 30)], {}),

@@ -1,7 +1,7 @@
 """Rules about idle devices, copies of gradients and the profiler: what each says of a few plain rows. Times are ns."""
 
 from nsyspipe.findings.gradients import ddp_single_gpu, grad_copy
-from nsyspipe.findings.host import input_bound, launch_bound, profiler_overhead, sync_bound
+from nsyspipe.findings.host import input_bound, launch_bound, pageable_copy, profiler_overhead, sync_bound
 from nsyspipe.model.schema import IDLE_CAUSES
 from tests.findings.make import FIRES, case, collective, evidence, of, phase, step, steps, threshold
 
@@ -21,6 +21,10 @@ def per_step(**causes):
     return {"idle_ns_per_step": sum(figures.values())} | figures
 
 
+# With 30 of input and 50 of launches.
+MADE_BY_INPUT = {
+    "idle_launch_ns": 50, "idle_made_by_input_ns": 60, "idle_made_by_copies_ns": 10, "exposed_blocking_copy_ns": 5,
+}  # fmt: skip
 INPUT, LAUNCH, BLOCKED = "idle_input_ns", "idle_launch_ns", "idle_blocked_ns"
 WAITS = "the GPU idles between steps while the host probably waits..."
 PROBABLY = {"title": WAITS, "action": "probably the data loader..."}
@@ -61,6 +65,11 @@ INPUT_BOUND = of(
     *(case(f"{between} between steps", idle(INPUT, 300, idle_between_steps_ns=between), **words)
         for between, words in ((200, PROBABLY), (150, SURELY), (0, SURELY))),
     case("launches are late", evidence(steps(1, idle_launch_ns=500))),
+    case("what loading and its copies make", idle(INPUT, 30, **MADE_BY_INPUT), saving=75),
+    case("no more idle time than there is", idle(INPUT, 30, **MADE_BY_INPUT | {"idle_launch_ns": 20}), saving=55),
+    case("what they make where waiting is not known, on the rank with most",
+        evidence([step(0, idle_input_ns=60, wait_ns=None), step(1, idle_input_ns=30, wait_ns=None, **MADE_BY_INPUT)]),
+        saving=75, saving_ns_per_step_by_part={"idle": 70.0, "copies": 5.0}),
 )  # fmt: skip
 
 PAUSING = {"action": "find what the host does when it launches nothing", "advice": "find what the host does there..."}
@@ -138,8 +147,36 @@ SYNC_BOUND = of(
     case("of three ranks", idle(BLOCKED, 20, 500, 600), saving=600),
     case("five calls", idle(BLOCKED, 300, calls=NINE), idle_ns_per_step_by_call=dict([*NINE.items()][:5])),
     case("no names", idle(BLOCKED, 300), action="keep a synchronising call out of the step"),
+    *threshold("2 % less what copies from the host explain",
+        *(idle(BLOCKED, 100, idle_blocked_by_copies_ns=of_copies) for of_copies in (80, 81))),
+    case("input that comes later too", idle(BLOCKED, 30, idle_input_ns=100, idle_made_by_calls_ns=90), saving=90),
     case("a long name", idle(BLOCKED, 300, calls={"cudaMalloc" + "x" * 500: 300}),
         action=f"keep cudaMalloc{'x' * 25} out of the step"),
+)  # fmt: skip
+
+COPIED = {
+    "n_blocking_copies": 2, "n_pageable_copies": 2, "blocking_copy_bytes": 4096, "exposed_blocking_copy_ns": 30,
+    "idle_made_by_copies_ns": 50, "idle_blocked_ns": 60,
+}  # fmt: skip
+NO_IDLE_BY_COPIES = {"idle_made_by_copies_ns": 0}
+OF_PHASES = [phase("data", n_blocking_copies=3), phase("forward", n_blocking_copies=0)]
+PAGEABLE_COPY = of(
+    pageable_copy,
+    case("idle time and the copies", evidence([step(**COPIED)]), saving=80, n_blocking_copies_per_step=2.0,
+        saving_ns_per_step_by_part={"idle": 50.0, "copies": 30.0}, action="copy from pinned memory, without waiting"),
+    case("pinned memory", evidence([step(**COPIED | {"n_pageable_copies": 0})]), saving=80,
+        action="copy without waiting: non_blocking=True"),
+    case("the kind of memory is not known", evidence([step(**COPIED | {"n_pageable_copies": None})]), saving=80,
+        n_pageable_copies_per_step=None, action="copy without waiting: non_blocking=True"),
+    *threshold("a thousandth of step time",
+        *(evidence([step(**COPIED | NO_IDLE_BY_COPIES | {"exposed_blocking_copy_ns": ns}, wall=2000)]) for ns in (2, 1))),
+    case("by phase", evidence([step(**COPIED)], phases=OF_PHASES), n_blocking_copies_per_step_by_phase={"data": 3.0}),
+    case("another rank waits for it",
+        evidence([step(0, **COPIED), step(1, exposed=80, wait=80)]), saving=80, title="...on rank 0..."),
+    case("no copies", evidence([step(idle_made_by_copies_ns=50, idle_blocked_ns=60)])),
+    case("copies not recorded", evidence([step(**COPIED | {"n_blocking_copies": None})])),
+    case("idle time not known", evidence([step(**COPIED | {"idle_made_by_copies_ns": None})]),
+        "why the GPU idles beside its copies is not known"),
 )  # fmt: skip
 
 LONG, ONE = 100_000, collective(1, (500, 500), 800)
@@ -229,4 +266,4 @@ PROFILER_OVERHEAD = of(
     case("one step, two ranks", evidence(steps(2))),
 )  # fmt: skip
 
-CASES = INPUT_BOUND + LAUNCH_BOUND + SYNC_BOUND + GRAD_COPY + DDP_SINGLE_GPU + PROFILER_OVERHEAD
+CASES = INPUT_BOUND + LAUNCH_BOUND + SYNC_BOUND + PAGEABLE_COPY + GRAD_COPY + DDP_SINGLE_GPU + PROFILER_OVERHEAD

@@ -21,14 +21,17 @@ IDS = (
     *("comm-bound", "single-bucket", "too-many-buckets", "grad-copy", "ddp-single-gpu", "compress-gradients"),
     *("slow-link", "straggler", "input-bound", "launch-bound", "comm-slows-compute", "profiler-overhead", "sync-bound"),
     *("tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "pipeline-bubble", "expert-comm", "no-sync"),
-    *("flat-all-reduce", "serialized-streams", "blocking-launches"),
+    *("flat-all-reduce", "serialized-streams", "blocking-launches", "pageable-copy"),
 )
 LONGEST_ACTION = 56
 _UNIT = re.compile(
     r"(_ns|_bytes|_bytes_per_s|_ratio|_share)(_per_step)?(_by_[a-z]+)?$|s_per_step$|^n_|(^|_)rank$|^world_size$"
 )
 _TIMES = [column.name for column in schema.STEPS.columns if column.unit == "ns"]
-_COUNTS = ["dtod_bytes", "n_dtod", "n_collectives", "grad_copy_bytes", "n_grad_copies"]
+_COUNTS = [
+    *("dtod_bytes", "n_dtod", "n_collectives", "grad_copy_bytes", "n_grad_copies"),
+    *("n_blocking_copies", "n_pageable_copies", "blocking_copy_bytes"),
+]
 
 
 def step(rank=0, number=1, *, wall=WALL, exposed=0, hidden=0, wait=0, **figures):

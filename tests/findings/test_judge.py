@@ -165,6 +165,7 @@ def test_nothing_recorded_is_nothing_found_and_no_error(lacking):
         f"not judged: {OF_COMM} (communication and compute not known on every rank)",
         "not judged: ddp-single-gpu, grad-copy (copies not known on every rank)",
         f"not judged: launch-bound ({OF_IDLE})",
+        "not judged: pageable-copy (blocking copies from the host not known on every rank)",
         "not judged: profiler-overhead (the profiler's own work not known on every rank)",
     ]
 

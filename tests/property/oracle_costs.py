@@ -52,7 +52,81 @@ def latency(process: oracle.Process) -> int:
     return max(min((op.start - op.launch for op in oracle.kernels(process) if op.launch is not None), default=0), 0)
 
 
-def cause(process: oracle.Process, tick: int, data: list[tuple[int, int]]) -> str:
+def late_ticks(process: oracle.Process) -> list[int]:
+    """Return the idle nanoseconds that go by before the operation that ends their gap could have started, in order."""
+    if not process.ops:
+        return []
+    found = []
+    for tick in sorted(idle_ticks(process, min(op.start for op in process.ops), max(op.end for op in process.ops))):
+        gap = gap_at(process, tick)
+        is_launched = gap is not None and gap.ending.launch is not None
+        if is_launched and tick < min(max(gap.ending.launch + latency(process), gap.start), gap.end):
+            found.append(tick)
+    return found
+
+
+Call = tuple[int, int]
+
+
+def explained_until(call: Call, idle: list[int]) -> int:
+    """Return when a call has explained as many idle nanoseconds as it lasted, at most as long behind its end as it lasted."""
+    start, end = call
+    behind = [tick for tick in idle if tick >= start][: end - start]
+    is_spent = len(behind) == end - start
+    return min(max(behind[-1] + 1, end), 2 * end - start) if is_spent else 2 * end - start
+
+
+def made_by(held_up: list[Call], idle: list[int]) -> set[int]:
+    """Return which idle nanoseconds times explain in which the host was held up."""
+    return {tick for call in held_up for tick in idle if call[0] <= tick < explained_until(call, idle)}
+
+
+def owner(tick: int, calls: list[Call], idle: list[int]) -> int | None:
+    """Return which call explains a nanosecond: of those under way the last to return, else the one that explains longest."""
+    under_way = [at for at, (start, end) in enumerate(calls) if start <= tick < end]
+    if under_way:
+        return min(under_way, key=lambda at: (-calls[at][1], calls[at][0], at))
+    until = {at: explained_until(call, idle) for at, call in enumerate(calls)}
+    explains = [at for at, (start, _) in enumerate(calls) if start <= tick < until[at]]
+    return min(explains, key=lambda at: (-until[at], *calls[at], at), default=None)
+
+
+def blocking_copies(process: oracle.Process) -> dict[int, int]:
+    """Return the copies from the host of which the next call synchronises, and the place of that call.
+
+    No copy is built out of pageable memory, and every second call synchronises.
+    """
+    starts = [op.launch for op in process.ops if op.launch is not None] + [call.start for call in process.calls]
+    syncs = range(0, len(process.calls), 2)
+    found = {}
+    for number, op in enumerate(process.ops):
+        if op.category != "copy" or op.launch is None:
+            continue
+        later = [at for at in syncs if process.calls[at].start >= op.launch]
+        following = min(later, key=lambda at: process.calls[at].start, default=None)
+        if following is not None and not any(op.launch < at < process.calls[following].start for at in starts):
+            found[number] = following
+    return found
+
+
+def copies_from_host(process: oracle.Process, family: str | None) -> list[dict[str, int | None]]:
+    """Return the blocking copies of each window."""
+    copies = [process.ops[at] for at in blocking_copies(process)]
+    covered = oracle.ticks((op.start, op.end) for op in copies)
+    busy = oracle.ticks((op.start, op.end) for op in oracle.kernels(process))
+    rows = []
+    for _, start, end, _ in oracle.windows(process, family):
+        begun = [op for op in copies if start <= op.start < end]
+        row: dict[str, int | None] = {
+            "n_blocking_copies": len(begun), "n_pageable_copies": None if copies else 0,
+            "blocking_copy_bytes": sum(op.n_bytes for op in begun),
+            "exposed_blocking_copy_ns": len((covered - busy) & set(range(start, end))),
+        }  # fmt: skip
+        rows.append(row if _can_block(process) else dict.fromkeys(row))
+    return rows
+
+
+def cause(process: oracle.Process, tick: int, data: list[tuple[int, int]], blocked: set[int]) -> str:
     gap = gap_at(process, tick)
     if gap is None or gap.ending.launch is None:
         return "unknown"
@@ -61,11 +135,7 @@ def cause(process: oracle.Process, tick: int, data: list[tuple[int, int]]) -> st
         return "dependency"
     if holds(data, tick):
         return "input"
-    under_way = [call for call in process.calls if call.start <= gap.start < call.end]
-    last = min(under_way, key=lambda call: (-call.end, call.start), default=None)
-    is_made_up_for = last is not None and tick < gap.start + last.end - last.start
-    calls = [(call.start, call.end) for call in process.calls]
-    return "blocked" if is_made_up_for or holds(calls, tick) else "launch"
+    return "blocked" if tick in blocked else "launch"
 
 
 def between_steps(process: oracle.Process, family: str | None) -> tuple[list, list]:
@@ -93,6 +163,13 @@ def between_steps(process: oracle.Process, family: str | None) -> tuple[list, li
     return data, [span for span, least in found if _can_block(process) and span[1] - span[0] >= least]
 
 
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the longest stretches of nanoseconds in any of some spans."""
+    covered = sorted(oracle.ticks(spans))
+    runs = [[tick for _, tick in run] for _, run in itertools.groupby(enumerate(covered), lambda one: one[1] - one[0])]
+    return [(run[0], run[-1] + 1) for run in runs]
+
+
 def _longest_free(gap: range, spans: list[tuple[int, int]]) -> tuple[int, int] | None:
     free = [tick for tick in gap if not holds(spans, tick)]
     runs = [[tick for _, tick in run] for _, run in itertools.groupby(enumerate(free), lambda one: one[1] - one[0])]
@@ -104,14 +181,14 @@ def _can_block(process: oracle.Process) -> bool:
     return bool(process.calls) or any(op.launch is not None for op in process.ops)
 
 
-def _pauses(process: oracle.Process, data: list[tuple[int, int]]) -> list[int]:
+def _pauses(process: oracle.Process, data: list[tuple[int, int]], blocked: set[int]) -> list[int]:
     """Return the ticks of long stretches in which a launch is late and nothing else is to blame, each of one gap."""
     if not process.ops:
         return []
     idle = sorted(idle_ticks(process, min(op.start for op in process.ops), max(op.end for op in process.ops)))
     stretches: list[list[int]] = [[]]
     for tick in idle:
-        if cause(process, tick, data) != "launch":
+        if cause(process, tick, data, blocked) != "launch":
             continue
         last = stretches[-1]
         is_next = last and last[-1] == tick - 1 and gap_at(process, tick) == gap_at(process, tick - 1)
@@ -125,22 +202,40 @@ def idle_ticks(process: oracle.Process, start: int, end: int) -> set[int]:
 
 
 def idle_causes(process: oracle.Process, family: str | None) -> list[dict[str, int | None]]:
-    """Return the five causes of each window, and what of them lies between two steps."""
+    """Return the five causes of each window, what of them lies between two steps, and what their sources make at most."""
     more, quiet = between_steps(process, family)
     data = roles(process, family)["data"] + more + quiet
     can_block = _can_block(process)
-    pauses = _pauses(process, data)
+    of_copies = set(blocking_copies(process).values())
+    timed = [(call.start, call.end, at in of_copies) for at, call in enumerate(process.calls) if call.end > call.start]
+    calls = [(start, end) for start, end, _ in timed]
+    late = late_ticks(process)
+    blocked = made_by(calls, late)
+    by_copies = {tick for tick in blocked if (at := owner(tick, calls, late)) is not None and timed[at][2]}
+    pauses = _pauses(process, data, blocked)
+    late_gaps = {(gap.start, gap.end) for tick in late if (gap := gap_at(process, tick)) is not None}
+    in_late_gaps = sorted(tick for start, end in late_gaps for tick in range(start, end))
+    held_up = {
+        "input": _merged(data),
+        "calls": [(start, end) for start, end, is_of_copy in timed if not is_of_copy],
+        "copies": [(start, end) for start, end, is_of_copy in timed if is_of_copy],
+    }
+    made = {source: made_by(times, in_late_gaps) for source, times in held_up.items()}
     rows = []
     for _, start, end, _ in oracle.windows(process, family):
         idle = idle_ticks(process, start, end)
-        causes = [cause(process, tick, data) for tick in idle]
+        causes = [cause(process, tick, data, blocked) for tick in idle]
         names = ("input", "launch", "blocked", "dependency", "unknown")
         row: dict[str, int | None] = {f"idle_{name}_ns": causes.count(name) for name in names}
-        input_ticks = [tick for tick in idle if cause(process, tick, data) == "input"]
+        input_ticks = [tick for tick in idle if cause(process, tick, data, blocked) == "input"]
         row["idle_between_steps_ns"] = sum(holds(quiet, tick) for tick in input_ticks)
         row["idle_pause_ns"] = sum(pauses.count(tick) for tick in idle)
+        in_blocked = [tick for tick in idle if cause(process, tick, data, blocked) == "blocked"]
+        row["idle_blocked_by_copies_ns"] = sum(tick in by_copies for tick in in_blocked)
+        row |= {f"idle_made_by_{source}_ns": len(ticks & idle) for source, ticks in made.items()}
         if not can_block:  # no call of the API was recorded
-            row |= {"idle_launch_ns": None, "idle_blocked_ns": None, "idle_pause_ns": None}
+            of_calls = ("launch", "blocked", "pause", "blocked_by_copies", "made_by_calls", "made_by_copies")
+            row |= {f"idle_{name}_ns": None for name in of_calls}
         rows.append(row)
     return rows
 
@@ -190,8 +285,12 @@ def phases(process: oracle.Process, family: str | None) -> dict[tuple[int, str],
             host = [(a, b) for i, a, b in oracle.phase_ranges(process, family, role) if i == index]
             row: dict[str, int | None] = {
                 "host_ns": len(oracle.ticks(host) & set(range(member.start, member.end))),
-                **dict.fromkeys(("n_kernels", *MEASURED)),
+                **dict.fromkeys(("n_kernels", *MEASURED, "n_blocking_copies")),
             }
+            if _can_block(process):
+                copies = [process.ops[at] for at in blocking_copies(process)]
+                inside = [(max(a, member.start), min(b, member.end)) for a, b in host]
+                row["n_blocking_copies"] = sum(holds(inside, op.launch) for op in copies)
             if has_launch:
                 row["n_kernels"] = sum(holds(host, op.launch) for op in oracle.kernels(process))
             if has_launch and index in of_member:

@@ -237,7 +237,9 @@ def check_all(found):
     unknown = dict.fromkeys(oracle.PARTS) if oracle.is_part_known(found, family) else {}
     for rank, process in enumerate(found):
         expected = []
-        measures = oracle.breakdown, oracle_costs.idle_causes, oracle_costs.grad_copies
+        measures = (
+            oracle.breakdown, oracle_costs.idle_causes, oracle_costs.grad_copies, oracle_costs.copies_from_host,
+        )  # fmt: skip
         for parts in zip(*(measure(process, family) for measure in measures), strict=True):
             row = {name: value for part in parts for name, value in part.items()} | unseen | unknown
             row["step"] = numbers[rank][row.pop("member")]

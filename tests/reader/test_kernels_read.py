@@ -44,7 +44,7 @@ def blocking(path):
         return None
     assert found.schema == canonical.BLOCKING_CALLS.arrow
     assert set(found["process_id"].to_pylist()) <= {TraceBuilder().global_pid()}
-    return [tuple(row.values())[1:] for row in found.to_pylist()]
+    return [tuple(row[name] for name in ("start_ns", "end_ns", "call")) for row in found.to_pylist()]
 
 
 def with_calls(*calls):

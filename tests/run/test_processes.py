@@ -212,7 +212,9 @@ def rank(number, *blocked, world_size=2):
 
 
 def calls(run):
-    return [tuple(row.values()) for row in run.idle_calls().to_pylist()]
+    rows = run.idle_calls().to_pylist()
+    assert {row["of_copies_ns_per_step"] for row in rows} <= {0}
+    return [(row["call"], row["blocked_ns_per_step"]) for row in rows]
 
 
 def test_only_steps_of_the_figures_count_as_a_mean_over_ranks_and_steps(tmp_path):
@@ -226,7 +228,7 @@ def test_only_steps_of_the_figures_count_as_a_mean_over_ranks_and_steps(tmp_path
     assert SYNC in found["title"]
     assert json.loads(found["evidence"])["idle_ns_per_step_by_call"] == dict(calls(run))
     assert found["saving_ns_per_step"] == (110 + 210) / 2  # of the rank with most
-    assert document(run)["idle_calls"][0] == {"call": SYNC, "blocked_ns_per_step": 95}
+    assert document(run)["idle_calls"][0] == {"call": SYNC, "blocked_ns_per_step": 95, "of_copies_ns_per_step": 0}
 
 
 def test_calls_with_equal_time_stand_in_order_of_the_alphabet_and_the_steps_that_are_chosen_decide(tmp_path):
@@ -247,4 +249,4 @@ def test_without_the_ends_of_calls_on_one_rank_there_are_no_rows(tmp_path, unkno
 def test_a_run_without_ranks_has_no_rows(tmp_path):
     run = run_of(tmp_path, TraceBuilder().range(0, 1, "x"))
     assert run.idle_calls().num_rows == 0
-    assert run.to_pandas("idle_calls").shape == (0, 2)
+    assert run.to_pandas("idle_calls").shape == (0, 3)

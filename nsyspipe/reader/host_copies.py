@@ -1,0 +1,142 @@
+"""Copies between host and device that block the host, and the CUDA API calls that made them or waited for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.attribution import UNKNOWN, filled
+from nsyspipe.analysis.intervals import Slices, is_sorted
+from nsyspipe.model import canonical
+from nsyspipe.model.table import Flags, Int64
+from nsyspipe.reader import report as versions
+from nsyspipe.reader.report import TIME_LIMIT, Report, processes_of
+
+HTOD_KIND, DTOH_KIND = 1, 2
+PAGEABLE = 0  # memory of the host that is not pinned
+_JOINED = ("correlationId", "globalPid")
+_COLUMNS = (*_JOINED, "start", "end", "deviceId", "copyKind", "bytes", "srcKind", "dstKind")
+# A call that synchronises follows its copy at once: among more calls of the process than this the thread surely has one.
+_MOST_BETWEEN = 256
+
+
+@dataclass(frozen=True)
+class BlockingCopies:
+    """Which copies block the host, and their calls as rows of RUNTIME."""
+
+    table: pa.Table  # `canonical.BLOCKING_COPIES`
+    pageable_calls: Int64  # calls that copy from or to pageable memory, whatever their names
+    calls: Int64  # calls of the copies of the table, and those that waited for one
+
+
+def read_host_copies(report: Report) -> pa.Table | None:
+    """Read the copies between host and device, in order of end; None where there are copies whose kinds or calls are not told."""
+    if not report.has_rows(versions.MEMCPY):
+        return pa.table({name: pa.array([], pa.int64()) for name in _COLUMNS})
+    if not report.has(versions.MEMCPY, *_JOINED, "start", "end", "deviceId", "copyKind"):
+        return None
+    where = f"copyKind IN ({HTOD_KIND}, {DTOH_KIND})"
+    copies = report.select(versions.MEMCPY, dict.fromkeys(_COLUMNS, "int"), where=where)
+    for name in (*_JOINED, "start", "end"):
+        copies = copies.filter(pc.is_valid(copies[name])) if copies[name].null_count else copies
+    return copies.sort_by("end")
+
+
+def find_blocking_copies(copies: pa.Table, calls: pa.Table, waiting_names: Int64, async_names: Int64) -> BlockingCopies:
+    """Find the copies of `read_host_copies` that block the host.
+
+    `calls` are all rows of RUNTIME. `waiting_names` are the ids of the calls that synchronise a device or a stream,
+    `async_names` those of the calls whose name says that they do not wait.
+    """
+    call = _calls_of(copies, calls)
+    is_made = call >= 0
+    copies, call = copies.filter(pa.array(is_made)), call[is_made]
+    is_from_host = filled(copies["copyKind"]) == HTOD_KIND
+    host_memory = np.where(is_from_host, filled(copies["srcKind"]), filled(copies["dstKind"]))
+    is_pageable = host_memory == PAGEABLE
+    is_async = np.isin(filled(calls["nameId"].take(pa.array(call))), async_names)
+    follower = _synchronising_next(np.unique(call[is_from_host]), calls, waiting_names)
+    waited_for = np.isin(call, follower.copy_calls)
+    is_blocking = is_from_host & (is_pageable | ~is_async | waited_for)
+    own_calls = np.unique(call[is_blocking])
+    followers = follower.waiting_calls[np.isin(follower.copy_calls, own_calls)]
+    return BlockingCopies(
+        _table(copies, calls, call, host_memory, is_blocking),
+        pageable_calls=np.unique(call[is_pageable]),
+        calls=np.union1d(own_calls, followers),
+    )
+
+
+def _table(copies: pa.Table, calls: pa.Table, call: Int64, host_memory: Int64, is_blocking: Flags) -> pa.Table:
+    start, end = filled(copies["start"]), filled(copies["end"])
+    is_valid = is_blocking & (start <= end) & (start > -TIME_LIMIT) & (end < TIME_LIMIT)
+    rows, memory = copies.filter(pa.array(is_valid)), host_memory[is_valid]
+    columns = {
+        "process_id": rows["globalPid"], "start_ns": rows["start"], "end_ns": rows["end"], "bytes": rows["bytes"],
+        "launch_ns": calls["start"].take(pa.array(call[is_valid])),
+        "device_id": rows["deviceId"],
+        "is_pageable": pa.array(memory == PAGEABLE, mask=memory == UNKNOWN),
+    }  # fmt: skip
+    return canonical.BLOCKING_COPIES.table(columns)
+
+
+def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
+    """Return the row of the call that made each copy, the first of several with its process and id; -1 for none."""
+    wanted = filled(copies["correlationId"])
+    rows = np.flatnonzero(np.isin(filled(calls["correlationId"]), wanted))
+    chosen = calls.select(["correlationId", "globalTid"]).take(pa.array(rows))
+    ids = filled(chosen["correlationId"]), wanted
+    processes = processes_of(pc.fill_null(chosen["globalTid"], 0)).to_numpy(), filled(copies["globalPid"])
+    keys = [np.unique(np.concatenate(one), return_inverse=True)[1] for one in (ids, processes)]
+    key = keys[0] * (keys[1].max(initial=0) + 1) + keys[1]
+    of_calls, of_copies = key[: rows.size], key[rows.size :]
+    known, first = np.unique(of_calls, return_index=True)
+    place = np.searchsorted(known, of_copies)
+    is_found = np.append(known, -1)[place] == of_copies
+    return np.where(is_found, rows[np.append(first, 0)[place]] if rows.size else -1, -1)
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """Calls that copy, and for each the call that synchronises as the next of its thread: rows of RUNTIME."""
+
+    copy_calls: Int64
+    waiting_calls: Int64
+
+
+def _synchronising_next(copy_calls: Int64, calls: pa.Table, waiting_names: Int64) -> _Followed:
+    """Return those of the calls that copy of which the same thread's next call synchronises."""
+    waiting_calls = np.flatnonzero(np.isin(filled(calls["nameId"]), waiting_names))
+    rows = np.append(copy_calls, waiting_calls)
+    is_waiting = np.arange(rows.size) >= copy_calls.size
+    start, thread = (filled(calls[name].take(pa.array(rows))) for name in ("start", "globalTid"))
+    order = np.lexsort((is_waiting, start, thread))
+    rows, is_waiting, start, thread = rows[order], is_waiting[order], start[order], thread[order]
+    # Place of the next call that waits, one behind the last where there is none.
+    places = np.where(is_waiting, np.arange(rows.size), rows.size)
+    following = np.minimum.accumulate(places[::-1])[::-1]
+    copies = np.flatnonzero(~is_waiting & (following < rows.size) & (thread != UNKNOWN))
+    copies = copies[thread[copies] == thread[following[copies]]]
+    waits = following[copies]
+    is_next = ~_has_call_between(calls, thread[copies], start[copies], start[waits])
+    return _Followed(rows[copies[is_next]], rows[waits[is_next]])
+
+
+def _has_call_between(calls: pa.Table, thread: Int64, after: Int64, before: Int64) -> Flags:
+    """Tell of some threads whether a call of theirs starts between two times."""
+    if not thread.size:
+        return np.zeros(0, np.bool_)
+    starts, threads = filled(calls["start"]), filled(calls["globalTid"])
+    if not is_sorted(starts):
+        order = np.argsort(starts, kind="stable")
+        starts, threads = starts[order], threads[order]
+    between = Slices(np.searchsorted(starts, after, side="right"), np.searchsorted(starts, before, side="left"))
+    is_far = between.counts > _MOST_BETWEEN
+    near = Slices(between.first, np.where(is_far, between.first, np.maximum(between.last, between.first)))
+    place, pair = near.rows()
+    has_own = np.zeros(thread.size, np.bool_)
+    has_own[pair[threads[place] == thread[pair]]] = True
+    return has_own | is_far
