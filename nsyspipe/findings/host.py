@@ -69,6 +69,14 @@ class Removed:
     copies: str | None = None  # copies that go too, or take less
 
 
+@dataclass(frozen=True)
+class _Gone:
+    """What goes of each step with a cause of idle time."""
+
+    idle: Float64
+    copies: Float64
+
+
 def idle_of(evidence: Evidence, column: str, *, less: str | None = None, removed: Removed | None = None) -> Idle | None:
     """Return a cause of idle time as rules judge it, `less` a part of it; None where a rank's is null.
 
@@ -176,14 +184,6 @@ def _largest_elsewhere(evidence: Evidence, cause: Float64) -> Float64:
     elsewhere = cause[first][step]
     elsewhere[first] = evidence.most(others)
     return elsewhere
-
-
-@dataclass(frozen=True)
-class _Gone:
-    """What goes of each step with a cause of idle time."""
-
-    idle: Float64
-    copies: Float64
 
 
 def _gone(evidence: Evidence, cause: Float64, removed: Removed) -> _Gone:
