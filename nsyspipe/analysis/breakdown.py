@@ -90,18 +90,20 @@ def breakdown(device: DeviceTime, backward: Flags | None, recorded: Recorded) ->
     return columns | dict.fromkeys(lacking)
 
 
-def compute_stream(operations: ProcessOperations) -> int | None:
-    """Return the stream that most compute kernels run on, of several the lowest; None without any, or where none is known."""
+def compute_stream(operations: ProcessOperations, of_comm: Int64) -> int | None:
+    """Return the stream that most compute kernels run on, of several the lowest; None without any, or where none is known.
+
+    `of_comm` are the streams of the communication operations.
+    """
     streams = pc.value_counts(operations.kernel_rows["stream_id"].drop_null())
     counts = dict(zip(streams.field("values").to_pylist(), streams.field("counts").to_pylist(), strict=True))
-    of_comm = operations.kernel_column("stream_id")[operations.is_comm]
     for stream, number in zip(*(column.tolist() for column in np.unique(of_comm, return_counts=True)), strict=True):
         counts[stream] = counts.get(stream, 0) - number
     most = max(counts.values(), default=0)
     return min(stream for stream, number in counts.items() if number == most) if most > 0 else None
 
 
-def comm_on_stream(operations: ProcessOperations, stream: int | None, windows: Windows) -> Int64 | None:
+def comm_on_stream(operations: ProcessOperations, of_comm: Int64, stream: int | None, windows: Windows) -> Int64 | None:
     """Return by window how long communication is under way on a stream, ns; None where nothing says what launched it.
 
     Kernels of a CUDA graph share a launch. The stream that nsys gives them is the graph's, and they may run beside each
@@ -110,8 +112,9 @@ def comm_on_stream(operations: ProcessOperations, stream: int | None, windows: W
     n = operations.n_launched
     if not n and operations.kernel_start.size:
         return None
-    rows = np.flatnonzero(operations.is_comm[:n])
-    rows = rows[operations.kernel_column("stream_id")[rows] == stream] if stream is not None else rows[:0]
+    rows = np.flatnonzero(operations.is_comm)
+    rows = rows[of_comm == stream] if stream is not None else rows[:0]
+    rows = rows[rows < n]
     launch = np.concatenate(([NEVER], operations.kernel_launch[:n], [NEVER]))
     rows = rows[(launch[rows] != launch[rows + 1]) & (launch[rows + 2] != launch[rows + 1])]
     return windows.covered(union(operations.kernel_start[rows], operations.kernel_end[rows]))

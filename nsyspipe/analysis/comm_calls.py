@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.attribution import UNKNOWN, filled
-from nsyspipe.analysis.intervals import holders, outermost, run_starts
+from nsyspipe.analysis.intervals import Slices, is_sorted, outermost, run_starts
 from nsyspipe.model import canonical
 from nsyspipe.model.comm_kernels import (
     MIXED_GROUP,
@@ -30,7 +30,6 @@ from nsyspipe.model.table import Flags, Int64
 
 COPY_KINDS = (canonical.DTOD_KIND, canonical.PEER_KIND)  # that may be a collective's
 UNKNOWN_SIZE = 0  # number of ranks of a communicator that was not recorded
-_NO_CALL = -1
 
 
 @dataclass(frozen=True)
@@ -58,15 +57,11 @@ class CallRanges:
     n_ranks: Int64  # of its communicator, of a group the largest; `UNKNOWN_SIZE` where that was not recorded
     calls: tuple[CommCall, ...]
 
-    def holding(self, threads: Int64, times: Int64) -> Int64:
-        """Return which range holds each launch, on its own thread; -1 for none."""
-        held = np.full(times.size, _NO_CALL)
-        for thread in np.unique(threads).tolist():
-            first, last = np.searchsorted(self.thread_id, (thread, thread + 1))
-            rows = np.flatnonzero(threads == thread)
-            at = holders(self.start_ns[first:last], self.end_ns[first:last], times[rows])
-            held[rows] = np.where(at < 0, _NO_CALL, at + first)
-        return held
+    def holding(self, thread: int, times: Int64) -> tuple[Int64, Int64]:
+        """Return the places of those sorted times that lie in a range of a thread, and which range holds each."""
+        first, last = np.searchsorted(self.thread_id, (thread, thread + 1))
+        place, owner = Slices.within(times, self.start_ns[first:last], self.end_ns[first:last]).rows()
+        return place, owner + first
 
 
 def call_ranges(comm_calls: pa.Table, n_ranks: Int64) -> CallRanges:
@@ -141,6 +136,8 @@ def find_called(
     of_copies = copies.select(["process_id", "correlation_id", "copy_kind"]).filter(pa.array(is_copied))
     ids = [filled(rows["correlation_id"]) for rows in (of_kernels, of_copies)]
     ranges = call_ranges(comm_calls, n_ranks)
+    if not ranges.call.size:
+        return Called()
     launched = _launched_in(host_calls, ranges, np.unique(np.concatenate(ids)))
     if not launched.num_rows:
         return Called()
@@ -167,14 +164,22 @@ def _nameless(kernels: pa.Table, names: Mapping[int, str]) -> Flags:
 
 def _launched_in(host_calls: pa.Table, ranges: CallRanges, correlation_ids: Int64) -> pa.Table:
     """Return process, correlation id, start and ``call`` of the API calls with such an id that lie in a range, the first of equal ids."""
-    wanted = np.isin(host_calls["correlation_id"].to_numpy(), correlation_ids)
-    wanted &= np.isin(host_calls["thread_id"].to_numpy(), ranges.thread_id)
-    rows = host_calls.filter(pa.array(wanted)).sort_by("start_ns")
-    pairs = _pairs(rows)
-    rows = rows.take(pa.array(np.sort(np.unique(pairs, return_index=True)[1])))
-    call = ranges.holding(rows["thread_id"].to_numpy(), rows["start_ns"].to_numpy())
-    rows = rows.select(["process_id", "correlation_id", "start_ns"]).append_column("call", pa.array(call))
-    return rows.filter(pa.array(call != _NO_CALL))
+    thread, start = (host_calls[name].to_numpy() for name in ("thread_id", "start_ns"))
+    found = []
+    for number in np.unique(ranges.thread_id).tolist():
+        of_thread = np.flatnonzero(thread == number)
+        if not is_sorted(start[of_thread]):
+            of_thread = of_thread[np.argsort(start[of_thread], kind="stable")]
+        place, call = ranges.holding(number, start[of_thread])
+        found.append((of_thread[place], call))
+    # Few API calls lie in a range, so that all else looks at these only.
+    inside, calls = (np.concatenate(one) for one in zip(*found, strict=True))
+    order = np.argsort(start[inside], kind="stable")
+    inside, calls = inside[order], calls[order]
+    rows = host_calls.select(["process_id", "correlation_id", "start_ns"]).take(pa.array(inside))
+    rows = rows.append_column("call", pa.array(calls))
+    rows = rows.filter(pa.array(np.isin(rows["correlation_id"].to_numpy(), correlation_ids)))
+    return rows.take(pa.array(np.sort(np.unique(_pairs(rows), return_index=True)[1])))
 
 
 def _pairs(*tables: pa.Table) -> Int64:

@@ -284,9 +284,10 @@ def _measured(
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
     graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
     is_known = recorded.kernels and recorded.names
-    stream = compute_stream(operations) if is_known else None
+    of_comm = operations.kernel_column("stream_id")[operations.is_comm]
+    stream = compute_stream(operations, of_comm) if is_known else None
     parts |= {
-        "comm_on_compute_stream_ns": comm_on_stream(operations, stream, windows) if is_known else None,
+        "comm_on_compute_stream_ns": comm_on_stream(operations, of_comm, stream, windows) if is_known else None,
         "comm_delay_ns": comm_delays(operations, device.comm, windows) if is_known else None,
         "graph_ns": windows.covered(graphs),
         "overhead_ns": None if capture.overhead is None else windows.covered(union(*capture.overhead)),
