@@ -25,10 +25,10 @@ from nsyspipe.analysis.steps import Candidate
 from nsyspipe.model.table import Int64
 from nsyspipe.nsys import find_reports as files
 from nsyspipe.reader.metadata import LAUNCHER_SIZES
-from nsyspipe.run.process import ProcessDigest
+from nsyspipe.run.process import HostDigest, ProcessDigest
 
 if TYPE_CHECKING:
-    from nsyspipe.run.gather import Rank, ReportDigest
+    from nsyspipe.run.gather import P, Rank, ReportDigest
 
 _ONE_RUN_NS = 60 * 10**9  # captures farther apart need more than their names to be of one process
 _TIMES_OF_MEMBERS = ("start_ns", "end_ns", "device_start_ns", "device_end_ns")
@@ -107,7 +107,7 @@ def _communicators(process: ProcessDigest) -> set[int]:
     return {*table["comm_id"].drop_null().to_pylist()} if "comm_id" in table.column_names else set()
 
 
-def capture_numbers(groups: Sequence[_Ranks]) -> dict[int, int]:
+def capture_numbers(groups: Sequence[Sequence[Rank[P]]]) -> dict[int, int]:
     """Return of each report, by argument, which capture of the run it is, from 0: reports that overlap in time are one.
 
     Where those of different captures overlap, the k-th reports of all processes are the k-th capture.
@@ -147,7 +147,7 @@ def joined_ranks(parts: _Ranks, *, is_one_job: bool) -> list[Rank[ProcessDigest]
     return [group[0] if len(group) == 1 else joined(group) for group in groups]
 
 
-def step_ordinals(groups: Sequence[_Ranks]) -> list[Int64]:
+def step_ordinals(groups: Sequence[Sequence[Rank[P]]]) -> list[Int64]:
     """Return an ordinal for each step range of each rank, of its captures in order: the k-th of one capture is one on all ranks."""
     captures = capture_numbers(groups) if any(len(group) > 1 for group in groups) else {}
     most: dict[int, int] = {}
@@ -156,13 +156,13 @@ def step_ordinals(groups: Sequence[_Ranks]) -> list[Int64]:
         most[number] = max(most.get(number, 0), part.process.members.num_rows)
     first = dict(zip(sorted(most), _sums_before([most[number] for number in sorted(most)]), strict=True))
 
-    def ordinals(part: Rank[ProcessDigest]) -> Int64:
+    def ordinals(part: Rank[P]) -> Int64:
         return first[captures.get(part.argument, 0)] + np.arange(part.process.members.num_rows)
 
     return [np.concatenate([ordinals(part) for part in group]) for group in groups]
 
 
-def with_steps(rank: Rank[ProcessDigest], number: int, process_number: int, steps: Int64) -> Rank[ProcessDigest]:
+def with_steps(rank: Rank[P], number: int, process_number: int, steps: Int64) -> Rank[P]:
     """Return a rank with its number, that of its process and those of its steps. Its captures get them too."""
     edges = np.cumsum([_n_places(part.process) for part in rank.captures])[:-1]
     own = zip(rank.captures, np.split(steps, edges), strict=True) if rank.captures else ()
@@ -246,9 +246,12 @@ def candidates_of(processes: Sequence[ProcessDigest]) -> tuple[Candidate, ...]:
     )
 
 
-def _n_places(process: ProcessDigest) -> int:
+def _n_places(process: ProcessDigest | HostDigest) -> int:
     """Return how many members there are for windows and operations to count: a capture without steps has one of no range."""
-    return process.members.num_rows or process.windows.num_rows
+    n_members: int = process.members.num_rows
+    if n_members or not isinstance(process, ProcessDigest):
+        return n_members
+    return int(process.windows.num_rows)
 
 
 def _sums_before(counts: Sequence[int]) -> list[int]:

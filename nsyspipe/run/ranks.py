@@ -454,9 +454,10 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
     named = [next((key for keys in parts for key in keys if key in rank_map), None) for parts in of_parts]
     told = {key for parts in of_parts for key in _first_names(parts, rank_map)}
     for parts in of_parts:
-        given = sorted({rank_map[key] for key in _first_names(parts, rank_map)})
-        if len(given) > 1:
-            problem = f"gives ranks {given[0]} and {given[1]} to one process, which was captured several times"
+        of_process = sorted({rank_map[key] for key in _first_names(parts, rank_map)})
+        if len(of_process) > 1:
+            both = " and ".join(map(str, of_process[:2]))
+            problem = f"gives ranks {both} to one process, which was captured several times"
             raise OptionError("--rank-map", problem, found=parts[0][0], fix="one rank per process")
     if unused := rank_map.keys() - told:  # or another name of one that is named already
         problem = f"names {min(unused)}, which is not among the reports with GPU activity or steps"
@@ -552,8 +553,9 @@ def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list
     if numbers is None and all(path.suffix == files.EXPORT_SUFFIX for path in paths):
         facts = [_facts_of(path) for path in paths]
         captured = ([one.number(variable) for one in facts] for variable in ("RANK", *LAUNCHER_SIZES))
-        # Those of one rank are its captures.
-        numbers = next(([*map(int, own)] for own in map(list, captured) if None not in own), None)
+        # Reports of one rank are its captures.
+        of_variables = ([number for number in own if number is not None] for own in map(list, captured))
+        numbers = next((own for own in of_variables if len(own) == len(paths)), None)
     return None if numbers is None else [{rank} for rank in numbers]
 
 
