@@ -50,6 +50,12 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
         loader; where less than 2 ms are between (steps of the optimizer), such a stretch of 2 ms and more between the launches of kernels around the start of the next <- RUNTIME, NVTX_EVENTS
     idle_pause_ns           ns?     of idle_launch the part in pauses: stretches of 2 ms and more in which the host launched nothing that the device could have
         started, while it was in no data phase and in no synchronisation or memory call <- RUNTIME, NVTX_EVENTS
+    host_launch_ns          ns?     how long the host took to launch the step: from the launch of its first kernel to the launch of the next step's first
+        kernel (of the last step: to its last launch), without calls that waited for the device. Such a call synchronises, or allocates, frees or copies
+        memory, or is a launch of 100 us and more with 256 operations and more still in the queue; {_CALLS_NULL}, or without launches <- RUNTIME
+    host_input_ns           ns?     of host_launch the part in which the host got the next batch, in the data phase or between two steps (see
+        idle_between_steps); null where host_launch is <- RUNTIME, NVTX_EVENTS
+    host_lead_ns            ns?     how long before the window's start its first kernel was launched; null where host_launch is <- RUNTIME, KERNEL.start
     grad_copy_ns            ns?     union of DtoD copies launched in runs of at least 8 with nothing between, inside backward ranges where there are any:
         gradients copied out of their buckets <- MEMCPY, RUNTIME
     exposed_grad_copy_ns    ns?     of that the part beside neither compute nor comm <- MEMCPY, RUNTIME

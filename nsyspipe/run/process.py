@@ -1,7 +1,7 @@
 """What one process of a report comes down to: windows of its steps, phases, kernels, communication; without device activity its host steps."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,8 +13,9 @@ from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
-from nsyspipe.analysis.intervals import NarrowIntervals, union, union_of
+from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
+from nsyspipe.analysis.launching import device_waits, host_times
 from nsyspipe.analysis.phases import PhaseRanges, launched_in, phase_costs, phase_ranges, phases_of_launches
 from nsyspipe.analysis.steps import Candidate, Members, Windows, capture_window, step_windows
 from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
@@ -41,6 +42,8 @@ class ProcessEvents:
     blocking_calls: pa.Table | None  # `canonical.BLOCKING_CALLS` of the process; None when not recorded
     payloads: pa.Table  # `canonical.PAYLOADS` of the process
     clocks: Mapping[int | None, DeviceClock]  # as `clock.device_clocks` gives them
+    # As `launching.device_waits` finds them; None where calls were not recorded.
+    device_waits: IntervalSet | None = None
 
     @property
     def clock(self) -> DeviceClock:
@@ -68,7 +71,11 @@ def process_events(capture: Capture, operations: Mapping[int, ProcessOperations]
     for (process_id, own), ranges, payloads, blocking, waits, own_calls in shares:
         has_launches = own.n_without_launch < max(own.n_launchable, 1)
         clocks = device_clocks(own, waits, own_calls)
-        yield ProcessEvents(process_id, own, ranges, has_launches, blocking, payloads, clocks)
+        events = ProcessEvents(process_id, own, ranges, has_launches, blocking, payloads, clocks)
+        if blocking is not None and own_calls is not None:
+            awaited = device_waits(own, own_calls, blocking, waits, events.clock.offset_ns)
+            events = replace(events, device_waits=awaited)
+        yield events
 
 
 @dataclass(frozen=True)
@@ -229,6 +236,7 @@ def _measured(
     all_phases = np.append(kernel_phase, copy_phase)
     causes, blocked_ns_by_call, idle = _idle(events, windows, parts["idle_ns"], inputs, all_phases)
     parts |= causes | grad_copies(device, _in_backward(phases, copy_phase), recorded)
+    parts |= _host_times(events, members, windows, union_of(data, between.quiet))
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
     graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
     is_known = recorded.kernels and recorded.names
@@ -253,6 +261,17 @@ def _measured(
         "blocked_ns_by_call": blocked_ns_by_call,
         "hidden": NarrowIntervals.of(device.hidden),
     }
+
+
+def _host_times(
+    events: ProcessEvents, members: Members, windows: Windows, inputs: IntervalSet
+) -> dict[str, Int64 | None]:
+    """Return the host's times as columns of `schema.STEPS`; None without launches, or without the calls' names and ends."""
+    if events.device_waits is None or not events.operations.n_launched:
+        return dict.fromkeys(("host_launch_ns", "host_input_ns", "host_lead_ns"))
+    waits, offset_ns = events.device_waits, events.clock.offset_ns
+    times = host_times(events.operations, members, windows, waits=waits, inputs=inputs, offset_ns=offset_ns)
+    return {"host_launch_ns": times.launch_ns, "host_input_ns": times.input_ns, "host_lead_ns": times.lead_ns}
 
 
 def _idle(
