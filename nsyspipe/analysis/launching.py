@@ -96,17 +96,19 @@ def host_times(
     return HostTimes(ends - begins - awaited, getting_input, lead)
 
 
-def fastest_launch_times(steps: pa.Table) -> Float64:
+def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Float64:
     """Return for each step of some rows of `schema.STEPS`, in ascending order, the launch time of the fastest host, ns.
 
     No step of a run is shorter for long, however evenly its ranks work. One or two steps can be: a host that is ahead of
     its device when they begin has launched a part of them before, so of so few steps that lead is no launch time.
-    0 where a rank's launch time is not known.
+    0 where a rank's launch time is not known. Where input is free, getting it is no launch time either.
     """
     numbers, step = np.unique(steps["step"].to_numpy(), return_inverse=True)
     if steps["host_launch_ns"].null_count:
         return np.zeros(numbers.size)
     launch = steps["host_launch_ns"].to_numpy()
+    if is_input_free:
+        launch = launch - steps["host_input_ns"].to_numpy()
     if numbers.size < FEW_STEPS:
         launch = np.maximum(launch - steps["host_lead_ns"].to_numpy(), 0)
     return least_of(step, launch, numbers.size).astype(np.float64)

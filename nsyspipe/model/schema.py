@@ -56,6 +56,8 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
     host_input_ns           ns?     of host_launch the part in which the host got the next batch, in the data phase or between two steps (see
         idle_between_steps); null where host_launch is <- RUNTIME, NVTX_EVENTS
     host_lead_ns            ns?     how long before the window's start its first kernel was launched; null where host_launch is <- RUNTIME, KERNEL.start
+    idle_late_start_ns      ns?     of idle_dependency the part in gaps in which a launch came late: the device took longer than the shortest latency to start
+        it; null where idle_dependency is <- RUNTIME
     grad_copy_ns            ns?     union of DtoD copies launched in runs of at least 8 with nothing between, inside backward ranges where there are any:
         gradients copied out of their buckets <- MEMCPY, RUNTIME
     exposed_grad_copy_ns    ns?     of that the part beside neither compute nor comm <- MEMCPY, RUNTIME

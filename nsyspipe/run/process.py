@@ -10,7 +10,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process
-from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
+from nsyspipe.analysis.breakdown import (
+    breakdown,
+    device_time,
+    grad_copies,
+    idle_causes,
+    idle_gaps,
+    late_starts,
+    phase_idle,
+)
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
 from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, union, union_of
@@ -285,7 +293,9 @@ def _idle(
             blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
     by_phase = phase_idle(gaps, windows, phase[gaps.operation], len(PHASES))
     told = idle_ns if all(_is_known(clock, windows) for clock in events.clocks.values()) else None
-    return *idle_causes(gaps, windows, told, inputs, blocking), by_phase
+    causes, by_call = idle_causes(gaps, windows, told, inputs, blocking)
+    causes["idle_late_start_ns"] = None if told is None else late_starts(gaps, windows)
+    return causes, by_call, by_phase
 
 
 def _in_backward(phases: _Phases, phase: NDArray[np.int8]) -> Flags | None:

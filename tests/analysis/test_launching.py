@@ -157,6 +157,13 @@ def test_the_fastest_host_counts():
     assert fastest_launch_times(steps_table(900, 700, 800, n_steps=3)).tolist() == [700] * 3
 
 
+def test_without_input_its_time_is_no_launch_time():
+    rows = steps_table(900, 700, n_steps=3)
+    input_ns = pa.array([500, 0] * 3, pa.int64())
+    rows = rows.set_column(rows.column_names.index("host_input_ns"), "host_input_ns", input_ns)
+    assert fastest_launch_times(rows, is_input_free=True).tolist() == [400] * 3
+
+
 def test_of_two_steps_the_lead_is_no_launch_time():
     assert fastest_launch_times(steps_table(900, 700, n_steps=2, lead_ns=300)).tolist() == [400] * 2
 
