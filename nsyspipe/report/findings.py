@@ -183,7 +183,7 @@ def parts_text(evidence: Mapping[str, Any]) -> str:
     if "delays" in parts and longest and abs(parts["delays"] / longest - 1) >= words.SEEN:
         return f"all delays of a step together, at most; its longest is rank {evidence['rank']}'s for {ms_text(longest)} in the mean"
     if parts.keys() == {"above_launching"}:
-        return f"what a step takes longer than the fastest host needs to launch it, {ms_text(parts['above_launching'])}"
+        return "what a step takes longer than the fastest host needs to launch it"
     whole = sum(parts.values())
     seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else words.SEEN) * whole}
     if "delays" in parts or not (longest or len(seen) > 1):
