@@ -148,7 +148,6 @@ BLAMED = of(
 )  # fmt: skip
 
 
-
 def parts(first, second):
     """Return a run in which rank 1 comes so late to the first collective of each step, and rank 0 to the second."""
     return each_step(2, 3, ((0, first), 300), ((500 + second, 500), 750), exposed=700)
@@ -167,7 +166,9 @@ def behind_hosts(*launch_ns, compute_ns=(400, 400), by=100):
 
 def idle_for_launches(idle_ns):
     """Return three steps in which rank 1 comes 100 late, and idles so long for launches."""
-    rows = [row for n in (1, 2, 3) for row in (step(0, n, exposed=300), step(1, n, exposed=200, idle_launch_ns=idle_ns))]
+    rows = [
+        row for n in (1, 2, 3) for row in (step(0, n, exposed=300), step(1, n, exposed=200, idle_launch_ns=idle_ns))
+    ]
     return evidence(rows, [row for number in (1, 2, 3) for row in collective(number, (0, 100), 500)])
 
 
