@@ -285,6 +285,19 @@ def idle_causes(
     return IdleCauses(columns, _by_call(blocked, calls, windows), _by_call(of_copies, calls, windows))
 
 
+def late_starts(gaps: Gaps, windows: Windows) -> Int64:
+    """Return how long the device takes to start what was launched late, beyond its shortest latency, ns in each window.
+
+    That is idle time for dependency in gaps in which a launch came late: the device starts what is launched in time while it
+    still works on what comes before.
+    """
+    known = gaps.launch != NEVER
+    ready = gaps.launch[known] + gaps.latency_ns
+    starts, ends = gaps.starts[known], gaps.ends[known]
+    is_late = (ready > starts) & (ready < ends)
+    return windows.covered(IntervalSet(ready[is_late], ends[is_late]))
+
+
 def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int) -> list[Int64]:
     """Return for each phase the idle time of each window whose gaps an operation of that phase (negative: of none) ends."""
     return [windows.covered(IntervalSet(gaps.starts, gaps.ends)[phase == code]) for code in range(n_phases)]

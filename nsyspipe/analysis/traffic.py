@@ -239,7 +239,11 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
     time, shared out in proportion. Returns ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and
     ``held_up_ns`` above 0, sorted.
     """
-    rows = own_lateness(collectives)
+    return sum_held_up(own_lateness(collectives), steps)
+
+
+def sum_held_up(rows: pa.Table, steps: pa.Table) -> pa.Table:
+    """Do what `held_up_by_step` does, of collectives with what their ranks are late by themselves."""
     rows = rows.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(pc.greater(rows["held_up_ns"], 0))
     rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
     keys = ["step", "rank", "is_alone"]

@@ -1,7 +1,7 @@
 """The host of a rank: the GPU idles while it launches, loads or waits; and what the profiler takes of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.analysis.launching import fastest_launch_times
+from nsyspipe.findings.launch_saving import saving_without_launching
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import LONGEST_CALL, listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
@@ -223,7 +225,22 @@ def idle_above(
 ) -> Idle | None:
     """Return a cause of idle time, as `idle_of` has it, that takes as much of the step as rules speak of; None of any other."""
     idle = idle_of(evidence, column, less=less, removed=removed)
-    return None if idle is None or evidence.share(idle.judged_ns) < LEAST_IDLE_SHARE else idle
+    if idle is None or evidence.share(idle.judged_ns) < LEAST_IDLE_SHARE:
+        return None
+    return idle if column == "idle_launch_ns" else _limited_by_launching(evidence, idle)
+
+
+def _limited_by_launching(evidence: Evidence, idle: Idle) -> Idle:
+    """Return idle time with a bound that leaves each step as long as the fastest host launches it, without its input."""
+    if idle.saving_ns is None:
+        return idle
+    (wall,) = evidence.columns("wall_ns")
+    launch_ns = fastest_launch_times(evidence.steps, is_input_free=True)
+    most_ns = float(np.maximum(evidence.most(wall) - launch_ns, 0.0).mean())
+    if idle.saving_ns <= most_ns:
+        return idle
+    parts = {**idle.parts, "left_for_launching": most_ns - idle.saving_ns}
+    return replace(idle, saving_ns=most_ns, parts=parts)
 
 
 def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
@@ -237,7 +254,8 @@ def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
 def launch_bound(evidence: Evidence) -> Answer:
     """Fire when the rank that the others wait for idles for 2 % of step time because launches come late.
 
-    Saving: as `idle_of` has it. Not judged where more idle time than that has no known cause. Where at least half of that
+    Saving: that of `launch_saving`, where it is known who waits for whom, else as `idle_of` has it. Not judged where more
+    idle time than that has no known cause. Where at least half of that
     idle time lies in pauses of 2 ms and more, the host was not launching but at something else, from a quarter on in part: if no
     range marks the data phase, perhaps waiting for data. What keeps it from being
     judged leaves the silence of `input_bound` and `sync_bound` open too: it is named with those that did not fire.
@@ -252,6 +270,9 @@ def launch_bound(evidence: Evidence) -> Answer:
     idle = idle_above(evidence, "idle_launch_ns")
     if idle is None:
         return None
+    if idle.saving_ns is not None and (evidence.n_ranks == 1 or evidence.is_wait_known):
+        bound = saving_without_launching(evidence)
+        idle = replace(idle, saving_ns=bound.saving_ns, parts=bound.parts, limit_rank=bound.limit_rank)
     title, action, advice = "the GPU idles because kernels are launched late", _LESS, _FASTER
     steps = evidence.steps
     steps = steps if idle.rank is None else steps.filter(pc.equal(steps["rank"], idle.rank))

@@ -11,7 +11,14 @@ import pyarrow as pa
 
 from nsyspipe import findings
 from nsyspipe.analysis.steps import FEW_STEPS
-from nsyspipe.findings.model import WAITING_UNKNOWN, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import (
+    IS_LAUNCH_BOUND,
+    WAITING_UNKNOWN,
+    Evidence,
+    Finding,
+    NotJudged,
+    Rules,
+)
 from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem, problem
 
@@ -132,6 +139,10 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def is_by_host(finding: Mapping[str, Any]) -> bool:
-    """Tell whether ranks come late for hosts that launch late, and no replay says what a balanced run gains."""
-    is_late = "launched_late_ns_per_step" in json.loads(finding["evidence"])
-    return is_late and finding.get("expected_ns_per_step") is None
+    """Tell whether ranks come late for hosts that launch late, and no replay says what a balanced run gains.
+
+    Where launching takes even the fastest host longer than devices work, that goes before whatever a replay says.
+    """
+    evidence = json.loads(finding["evidence"])
+    is_late = "launched_late_ns_per_step" in evidence and finding.get("expected_ns_per_step") is None
+    return is_late or bool(evidence.get(IS_LAUNCH_BOUND))

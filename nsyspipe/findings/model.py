@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.analysis.launching import fastest_launch_times
 from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, bubble_ns_per_step, parallelism
 from nsyspipe.model import schema
 from nsyspipe.model.table import Float64, Int64
@@ -38,7 +39,7 @@ class NotJudged:
 OF_COMM = ("comm_ns", "compute_ns")  # what rules about communication need of the steps
 _OF_COLLECTIVES = (
     "step", "rank", "collective", "datatype", "start_ns", "end_ns", "n_ranks", "transfer_ns", "late_by_ns", "held_up_ns",
-    "wait_ns", "arrival_skew_ns", "is_late_significant", "message_bytes", "bus_bytes", "comm_id", "micro_batch",
+    "exposed_ns", "wait_ns", "arrival_skew_ns", "is_late_significant", "message_bytes", "bus_bytes", "comm_id", "micro_batch",
 )  # fmt: skip
 _OF_TRAFFIC = tuple(f"{name}_per_step" for name in ("calls", "bytes", "comm_ns", "exposed_ns", "wait_ns"))
 _EXPOSED_PART = "exposed_part_ns_per_step"
@@ -53,6 +54,8 @@ _UNKNOWN_ROLE = (
     "mark them with NVTX ranges, or name yours: --backward REGEX",
 )
 _UNKNOWN_SENDS = "sends and receives of ranks that do alike may be an all-to-all of experts, a ring, or a pipeline's"
+# Of a straggler's evidence: launching decides how long steps take, and that is to change first.
+IS_LAUNCH_BOUND = "is_launch_bound"
 WITH_CALLS = "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx"
 WAITING_UNKNOWN = ("waiting is not known", "see the problem that says why waiting is null")
 
@@ -279,6 +282,18 @@ class Evidence:
         alone = "exposed_transfer" if self.is_wait_known and not waits else "exposed_comm"
         parts = {alone: float(exposed[most].mean()), "slowed_compute": float(slowed[most].mean())}
         return sum(parts.values()), {"saving_ns_per_step_by_part": parts, **self.slowdown_figures}
+
+    @cached_property
+    def fastest_launch_ns(self) -> Float64:
+        """The launch time of the fastest host in each step, ns; 0 where it is not known."""
+        return fastest_launch_times(self.steps)
+
+    @cached_property
+    def is_launch_bound(self) -> bool:
+        """Whether even the fastest host takes longer to launch the steps than any device works in them."""
+        wall, idle, exposed_wait = self.columns("wall_ns", "idle_ns", "exposed_wait_ns")
+        longest_work_ns = self.most(wall - idle - exposed_wait)
+        return bool(self.fastest_launch_ns.sum() > longest_work_ns.sum())
 
     def _sums(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
         width = (pc.max(self.steps["rank"]).as_py() or 0) + 1

@@ -64,6 +64,14 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
     n_pageable_copies       count?  of these the ones out of pageable memory; null where the kind of memory is not known <- MEMCPY.srcKind
     blocking_copy_bytes     bytes?  bytes of the blocking copies; null where n_blocking_copies is <- MEMCPY.bytes
     exposed_blocking_copy_ns  ns?   union of the blocking copies beside neither compute nor comm; null where n_blocking_copies is <- MEMCPY, KERNEL
+    host_launch_ns          ns?     how long the host took to launch the step: from the launch of its first kernel to the launch of the next step's first
+        kernel (of the last step: to its last launch), without calls that waited for the device. Such a call synchronises, or allocates, frees or copies
+        memory, or is a launch of 100 us and more with 256 operations and more still in the queue; {_CALLS_NULL}, or without launches <- RUNTIME
+    host_input_ns           ns?     of host_launch the part in which the host got the next batch, in the data phase or between two steps (see
+        idle_between_steps); null where host_launch is <- RUNTIME, NVTX_EVENTS
+    host_lead_ns            ns?     how long before the window's start its first kernel was launched; null where host_launch is <- RUNTIME, KERNEL.start
+    idle_late_start_ns      ns?     of idle_dependency the part in gaps in which a launch came late: the device took longer than the shortest latency to start
+        it; null where idle_dependency is <- RUNTIME
     grad_copy_ns            ns?     union of DtoD copies launched in runs of at least 8 with nothing between, inside backward ranges where there are any:
         gradients copied out of their buckets <- MEMCPY, RUNTIME
     exposed_grad_copy_ns    ns?     of that the part beside neither compute nor comm <- MEMCPY, RUNTIME

@@ -110,6 +110,7 @@ class Facts:
     datatypes: frozenset[str | None]
     element_bytes: int | None
     starved_shares: Float64  # of each rank's step: its GPU waits for launches
+    fastest_launch_ns: Float64  # of each summary step the launch time of the fastest host, 0 where it is not known
     recorded_bytes_per_s: Mapping[str, float | None]  # bus bandwidth by NCCL's payload, by role of the communicators
     compared: Compared
     operations_per_ns: float  # how dense the kernels are that communication may slow

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.kernels import MOST_USUAL, Slowing, compared_kernels, operations_per_ns
+from nsyspipe.analysis.launching import fastest_launch_times
 from nsyspipe.analysis.links import GB, nominal_speed
 from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
@@ -84,8 +85,11 @@ class Replay(Facts):
         """What a step gains then, the mean over steps, at least 0; None likewise."""
         return None if self.limits is None else max((self.captured.windows.step_times() - self.limits[1]).mean(), 0.0)
 
-    def predict(self, knobs: Knobs) -> Prediction:
-        """Replay with what the knobs change, which `why_not_knobs` does not refuse; the range is that of `answer.whatif`."""
+    def predict(self, knobs: Knobs, *, is_launch_free: bool = False) -> Prediction:
+        """Replay with what the knobs change, which `why_not_knobs` does not refuse; the range is that of `answer.whatif`.
+
+        Balanced ranks take as long as the fastest host launches, unless launching is taken to be free.
+        """
         base = self.captured
         if knobs.no_grad_copy or knobs.no_sync:
             base = without_copies(base, is_last_kept=not knobs.no_grad_copy)
@@ -98,7 +102,7 @@ class Replay(Facts):
         if knobs.prefetch:
             programs = [with_prefetch(one, self.is_prefetched) for one in programs]
         program, *skewed = programs
-        times, n_slowdowns = self._times(program, knobs)
+        times, n_slowdowns = self._times(program, knobs, is_launch_free=is_launch_free)
         medians = np.median(times, axis=-1).tolist()
         likely = medians[0]
         moved = [float(np.median(self._times(one, knobs, is_likely_only=True)[0])) for one in skewed]
@@ -120,7 +124,7 @@ class Replay(Facts):
         share = self.starved_shares[self.starved_shares <= limits.LARGEST_STARVED_SHARE].max(initial=0.0)
         if share <= limits.LARGEST_STARVED_SHARE / 4:
             return 0.0
-        return float(share * self.step_time_ns / self.predict(knobs).step_time_ns)
+        return float(share * self.step_time_ns / self.predict(knobs, is_launch_free=True).step_time_ns)
 
     @cached_property
     def is_answered_balanced(self) -> bool:
@@ -131,7 +135,9 @@ class Replay(Facts):
         trusted = self.starved_shares <= limits.LARGEST_STARVED_SHARE
         return balanced(program, trusted, self._before) if knobs.no_wait else program
 
-    def _times(self, program: Program, knobs: Knobs, *, is_likely_only: bool = False) -> tuple[Float64, int]:
+    def _times(
+        self, program: Program, knobs: Knobs, *, is_likely_only: bool = False, is_launch_free: bool = False
+    ) -> tuple[Float64, int]:
         """Return step times, a row per setting, the likeliest first, and how many are of slowdowns; others are of transfers."""
         program = self._waited(program, knobs)
         pairs = self.slowdowns(self.target(knobs)).pairs
@@ -143,8 +149,12 @@ class Replay(Facts):
             pairs, transfers = pairs[:1], transfers[:1]
         settings = [Setting(*one, transfers[0]) for one in pairs] + [Setting(*pairs[0], one) for one in transfers[1:]]
         if knobs.perfect_overlap:
-            return self._hidden(program, settings, unpack), len(pairs)
-        return self._step_times(simulate(program, settings, unpack)), len(pairs)
+            times = self._hidden(program, settings, unpack)
+        else:
+            times = self._step_times(simulate(program, settings, unpack))
+        if knobs.no_wait and not is_launch_free:
+            times = np.maximum(times, self.fastest_launch_ns)
+        return times, len(pairs)
 
     def _step_times(self, edges: Float64) -> Float64:
         """Return the step times; what the replay of nothing is off by, every replay is."""
@@ -213,6 +223,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         datatypes=sent,
         element_bytes=sizes.pop() if len(sizes) == 1 else None,
         starved_shares=limits.starved_shares(run),
+        fastest_launch_ns=fastest_launch_times(run.breakdown()),
         recorded_bytes_per_s=_bandwidths(run, role_of),
         compared=compared_kernels(kernels),
         operations_per_ns=operations_per_ns(kernels),
@@ -238,7 +249,7 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     sure = 1.0 if knobs.no_wait else limits.LAUNCHING_AT_MOST
     if share > limits.LARGEST_STARVED_SHARE:
         why = f"GPUs would stand idle for {100 * share:.1f} % of what is left of the step, as work is not launched yet"
-    elif host is not None and host > sure * (most := opened.predict(knobs).high_ns):
+    elif host is not None and host > sure * (most := opened.predict(knobs, is_launch_free=True).high_ns):
         why = f"hosts take {host / 1e6:.2f} ms to launch a step, and GPUs would need {most / 1e6:.2f} ms at most"
     else:
         return None

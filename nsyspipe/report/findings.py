@@ -25,6 +25,8 @@ _UNITS = (
 )  # fmt: skip
 # What figures of the evidence are called that are none of a run's, and their parts.
 _LABELS = {
+    "left_for_launching": "what hosts take to launch the step", "beside_compute": "beside compute, which stays", "above_launching": "step longer than the fastest host takes to launch it", "host_launch": "time to launch a step",
+    "is_launch_bound": "hosts take longer to launch a step than devices work",
     "all_reduce": "longest all-reduce", "arrived_last": "collectives reached last, in all steps", "backward_on_device": "backward on the device",
     "bubble": "pipeline bubble", "by_breakdown": "as measured", "comm_delay_at_most": "compute delayed by communication, at most", "comm_delay": "compute delayed by communication", "comm_on_compute_stream": "communication on the compute stream", "could_hide": "time that could hide more",
     "exposed": "exposed comm", "exposed_grad_copy": "exposed gradient copies", "exposed_wait": "exposed waiting",
@@ -190,6 +192,8 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
     if "delays" in parts and longest and abs(parts["delays"] / longest - 1) >= words.SEEN:
         late = f"rank {names.name(evidence['rank'])}'s"
         return f"all delays of a step together, at most; its longest is {late} for {ms_text(longest)} in the mean"
+    if parts.keys() == {"above_launching"}:
+        return "what a step takes longer than the fastest host needs to launch it"
     whole = sum(parts.values())
     seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else words.SEEN) * whole}
     if "delays" in parts or not (longest or len(seen) > 1):

@@ -427,11 +427,7 @@ def message_sizes(across: CrossRank, of: Int64) -> tuple[Int64, Float64, Flags]:
 def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
     """Return `schema.COLLECTIVES`, made of so many rows at a time that little is made on the way."""
     rows = across.rows
-    # The time of each beside no compute; not known on a rank whose graphs do not show what is in them.
-    exposed, is_graph = rows.end_ns - rows.start_ns, np.zeros(len(rows), np.bool_)
-    for rank, own in across.by_rank():
-        exposed[own] -= rank.process.hidden.shifted(rank.shift_ns).lengths(rows.start_ns[own], rows.end_ns[own])
-        is_graph[own] = bool(rank.process.windows["graph_ns"].to_numpy().any())
+    exposed, is_graph = _exposed_times(across)
     chosen, seq = np.flatnonzero(rows.in_step), places_in_steps(across)
     whole = chosen[np.lexsort((rows.rank[chosen], seq[chosen], rows.step[chosen]))]
     nulls, parts = _shared_nulls(whole.size), []
@@ -452,6 +448,16 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
     return pa.concat_tables([schema.COLLECTIVES.empty(), *parts])
 
 
+def _exposed_times(across: CrossRank) -> tuple[Int64, Flags]:
+    """Return the time of each operation beside no compute, and whether graphs of its rank hide what is beside it."""
+    rows = across.rows
+    exposed, is_graph = rows.end_ns - rows.start_ns, np.zeros(len(rows), np.bool_)
+    for rank, own in across.by_rank():
+        exposed[own] -= rank.process.hidden.shifted(rank.shift_ns).lengths(rows.start_ns[own], rows.end_ns[own])
+        is_graph[own] = bool(rank.process.windows["graph_ns"].to_numpy().any())
+    return exposed, is_graph
+
+
 def _shared_nulls(n_rows: int) -> dict[pa.DataType, pa.Array]:
     return {kind: pa.nulls(BLOCK, kind) for kind in (INT, FLOAT)} if n_rows > BLOCK else {}
 
@@ -465,9 +471,17 @@ def _sharing_nulls(table: pa.Table, nulls: Mapping[pa.DataType, pa.Array]) -> pa
 
 
 def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
-    """Return those columns of `collectives_table` that figures and rules need, of summary steps, sorted by (rank, start)."""
+    """Return those columns of `collectives_table` that figures and rules need, of summary steps, sorted by (rank, start).
+
+    Exposed times are null where all ranks meet in one communicator: they tell who passes on what he waited for in another.
+    """
     order = np.flatnonzero(across.rows.in_step & np.isin(across.rows.step, summary_steps))
-    return _sharing_nulls(pa.table(_columns(across, order, ranks, summary_steps)), _shared_nulls(order.size))
+    columns = _columns(across, order, ranks, summary_steps)
+    columns["exposed_ns"] = pa.nulls(order.size, pa.int64())
+    if len(across.rows.communicators) > 1:
+        exposed, is_graph = _exposed_times(across)
+        columns["exposed_ns"] = pa.array(exposed[order], mask=is_graph[order])
+    return _sharing_nulls(pa.table(columns), _shared_nulls(order.size))
 
 
 def _columns(across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64) -> dict[str, Any]:

@@ -20,13 +20,15 @@ from nsyspipe.analysis.breakdown import (
     grad_copies,
     idle_causes,
     idle_gaps,
+    late_starts,
     phase_idle,
 )
 from nsyspipe.analysis.clock import DeviceClock, clock_of_device
 from nsyspipe.analysis.collectives import CommOperations, comm_operations, messages_of
 from nsyspipe.analysis.devices import ProcessShare, RankDevice, StrayDevice
-from nsyspipe.analysis.intervals import NarrowIntervals, union, union_of
+from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
+from nsyspipe.analysis.launching import device_waits, host_times
 from nsyspipe.analysis.phases import (
     NO_OTHER_THREADS,
     LaunchingThreads,
@@ -68,6 +70,9 @@ class ProcessEvents:
     messages: pa.Table | None = None
     strays: tuple[StrayDevice, ...] = ()  # devices that are no rank; told by the first rank of the process
     blocking_copies: pa.Table | None = None  # `canonical.BLOCKING_COPIES` of the rank; None when not recorded
+    device_waits: IntervalSet | None = (
+        None  # as `launching.device_waits` finds them; None where calls were not recorded
+    )
 
 
 def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iterator[ProcessEvents]:
@@ -82,7 +87,7 @@ def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iter
         for at, rank in enumerate(share.ranks):
             own = rank.operations
             of_rank = pa.array(rank.is_of_rank[share.whole.is_comm])
-            yield ProcessEvents(
+            events = ProcessEvents(
                 process_id=process_id,
                 operations=own,
                 ranges=ranges,
@@ -96,6 +101,10 @@ def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iter
                 messages=messages.filter(of_rank) if messages is not None else None,
                 strays=share.strays if at == 0 else (),
             )
+            if blocking is not None and own_calls is not None:
+                awaited = device_waits(own, own_calls, blocking, waits, events.clock.offset_ns)
+                events = replace(events, device_waits=awaited)
+            yield events
 
 
 def _copies_of_rank(copies: pa.Table | None, device: RankDevice | None) -> pa.Table | None:
@@ -281,6 +290,7 @@ def _measured(
     causes, idle = _idle(events, windows, parts["idle_ns"], inputs, all_phases)
     parts |= causes.columns | grad_copies(device, _in_backward(phases, copy_phase), recorded)
     parts |= blocking_copies(device, events.blocking_copies, recorded)
+    parts |= _host_times(events, steps.members, windows, union_of(data, between.quiet))
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
     graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
     is_known = recorded.kernels and recorded.names
@@ -313,6 +323,17 @@ def _measured(
     }
 
 
+def _host_times(
+    events: ProcessEvents, members: Members, windows: Windows, inputs: IntervalSet
+) -> dict[str, Int64 | None]:
+    """Return the host's times as columns of `schema.STEPS`; None without launches, or without the calls' names and ends."""
+    if events.device_waits is None or not events.operations.n_launched:
+        return dict.fromkeys(("host_launch_ns", "host_input_ns", "host_lead_ns"))
+    waits, offset_ns = events.device_waits, events.clock.offset_ns
+    times = host_times(events.operations, members, windows, waits=waits, inputs=inputs, offset_ns=offset_ns)
+    return {"host_launch_ns": times.launch_ns, "host_input_ns": times.input_ns, "host_lead_ns": times.lead_ns}
+
+
 def _idle(
     events: ProcessEvents, windows: Windows, idle_ns: Int64 | None, inputs: Inputs, phase: NDArray[np.int8]
 ) -> tuple[IdleCauses, list[Int64]]:
@@ -324,7 +345,10 @@ def _idle(
             blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
     by_phase = phase_idle(gaps, windows, phase[gaps.operation], len(PHASES))
     told = idle_ns if _is_known(events.clock, windows) else None
-    return idle_causes(gaps, windows, told, inputs, blocking), by_phase
+    causes = idle_causes(gaps, windows, told, inputs, blocking)
+    late_start_ns = None if told is None else late_starts(gaps, windows)
+    causes = replace(causes, columns=causes.columns | {"idle_late_start_ns": late_start_ns})
+    return causes, by_phase
 
 
 def _in_backward(phases: _Phases, phase: NDArray[np.int8]) -> Flags | None:

@@ -1,8 +1,7 @@
-"""How many files an addition touches, proved by making it in a copy of the package; in how many a figure's name stands."""
+"""How many files an addition touches, proved by making it in a copy of the package."""
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -126,33 +125,9 @@ def test_each_addition_works(document, reports):
     assert "untested-version" in nsyspipe.load(reports, jobs=1).problems["code"].to_pylist()
 
 
-PACKAGE = Path(nsyspipe.__file__).parent
 # Columns that say where a row lies, or which rows count: no figures.
 PLACES = {"rank", "step", "start_ns", "end_ns", "is_complete", "in_summary", "n_steps", "n_summary_steps"}
 FIGURES = {*SUMMARY.names, *STEPS.names} - PLACES
-MOST = 4  # a new figure may stand in so many: declared, registered, computed, and one more that works with it
-# So many files work with some figures: a file more is one that lists figures again.
-MORE = {
-    21: "transfer_ns wall_ns", 20: "message_bytes", 19: "wait_ns", 17: "comm_ns", 16: "exposed_comm_ns",
-    15: "compute_ns idle_ns", 14: "step_time_ns", 10: "busbw_bytes_per_s exposed_comm_share throughput_steps_per_s",
-    9: "exposed_memory_ns overlap_compute_ns", 8: "comm_share idle_share", 7: "n_dtod wait_share",
-    6: "exposed_memory_share exposed_wait_ns grad_copy_ns message_bytes_per_step n_collectives overhead_ns overlap_backward_ns "
-    "collectives_per_step overlap_ratio idle_blocked_ns idle_input_ns idle_launch_ns",
-    5: "backward_overlap_ratio comm_delay_ns compute_share dtod_bytes grad_copy_bytes "
-    "idle_unknown_ns n_grad_copies",
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def files():
-    """Return in how many files each word stands."""
-    words = [set(re.findall(r"\w+", path.read_text(encoding="utf-8"))) for path in PACKAGE.rglob("*.py")]
-    return {figure: sum(figure in found for found in words) for figure in FIGURES}
-
-
-@pytest.mark.parametrize("figure", sorted(FIGURES))
-def test_a_figure_is_named_in_few_files(files, figure):
-    assert files[figure] <= next((n for n, names in MORE.items() if figure in names.split()), MOST)
 
 
 def test_the_registry_names_columns_and_each_metric_once_and_every_figure_of_the_run():

@@ -42,6 +42,18 @@ GRID = evidence(
         for row in collective(1, starts, end, comm_id=f"0x{ranks}")
     ],
 )  # fmt: skip
+IN_GRID = {"1": 250.0, "2": 60.0, "3": 50.0, "5": 50.0, "7": 50.0}
+# Rank 1 comes 100 late to its tensor group, so that rank 0 comes 100 late to its data group with rank 2.
+PASSED_ON = evidence(
+    steps(4, 1, 2, 3, exposed=500),
+    [
+        row | {"rank": ranks[row["rank"]]}
+        for number in (1, 2, 3)
+        for ranks, starts, end in [((0, 1), (0, 100), 110), ((2, 3), (0, 0), 10), ((0, 2), (120, 20), 130)]
+        for at in [1000 * number]
+        for row in collective(number, [at + start for start in starts], at + end, comm_id=f"0x{ranks}")
+    ],
+)
 RARELY = [row for number in (4, 8, 12) for row in collective(number, (0, 200), 500)]
 IN_TURN = [row for late in range(4) for row in collective(late + 1, [100 * (rank == late) for rank in range(5)], 500)]
 LAST = 1_048_575
@@ -57,7 +69,9 @@ LATE = of(
     case("nobody waits longer than its own", evidence(steps(2, exposed=400), LEAVES), saving=60),
     # It waits 700 in both at once.
     case("for two at once", evidence(steps(2, exposed=900), TWO_COMMUNICATORS), saving=700),
-    case("of a grid", GRID, saving=150, action="ranks 1, 0 and 2 make..."),
+    # Rank 0 only passes on what it waited for rank 1.
+    case("of a grid", GRID, saving=150, held_up_ns_per_step_by_rank=IN_GRID),
+    case("who passes a delay on is not named", PASSED_ON, title="the others wait for rank 1", saving=100),
     # Rank 1 computes 900 where rank 0 computes 300 and waits for 600.
     case("what it computes more",
         evidence([step(0, exposed=700, wait=600), step(1, exposed=100)], collective(1, (300, 900), 1000)), saving=600),
@@ -82,6 +96,7 @@ LATE = of(
     *threshold("3 % of three steps", run(30, 30, 30), run(30, 30, 29)),
     *threshold("10 % of two steps", run(100, 100), run(100, 99)),
     *threshold("10 % of one step", run(100), run(99)),
+    *threshold("1 % of most steps", run(10, 10, 10, 90), run(10, 9, 9, 92)),
     *threshold("most steps", run(60, 60, 60, 0), run(60, 60, 0, 0)),
     case("one step only", run(900, 0, 0, 0)),
     case("stages of a pipeline", run(500, 500, 500, 500, kind="send_recv")),
@@ -132,4 +147,53 @@ BLAMED = of(
     case("half of it loading data", on_device(90, forward=200, data=20), phase=None),
 )  # fmt: skip
 
-CASES = LATE + BLAMED
+
+def parts(first, second):
+    """Return a run in which rank 1 comes so late to the first collective of each step, and rank 0 to the second."""
+    return each_step(2, 3, ((0, first), 300), ((500 + second, 500), 750), exposed=700)
+
+
+def behind_hosts(*launch_ns, compute_ns=(400, 400), by=100):
+    """Return three steps of 1000 whose ranks launch for so long and compute less; rank 1 comes late, the other waits."""
+    rows = []
+    for number in (1, 2, 3):
+        waiting = step(0, number, exposed=600, wait=600)
+        late = step(1, number, idle_launch_ns=600)
+        for rank, row in enumerate((waiting, late)):
+            rows.append(row | {"host_launch_ns": launch_ns[rank], "compute_ns": compute_ns[rank]})
+    return evidence(rows, [row for number in (1, 2, 3) for row in collective(number, (0, by), 500)])
+
+
+def idle_for_launches(idle_ns):
+    """Return three steps in which rank 1 comes 100 late, and idles so long for launches."""
+    rows = [
+        row for n in (1, 2, 3) for row in (step(0, n, exposed=300), step(1, n, exposed=200, idle_launch_ns=idle_ns))
+    ]
+    return evidence(rows, [row for number in (1, 2, 3) for row in collective(number, (0, 100), 500)])
+
+
+BEGAN_APART = "the ranks differ only by where their capture began"
+HOSTS = of(
+    straggler,
+    # A tenth of all delays, 200 a step; both are noticeable.
+    case("10 % of all delays", parts(180, 20), action="ranks 1 and 0 make each other wait"),
+    case("10 % of all delays, not quite", parts(181, 19), action="rank 1 makes the others wait"),
+    # A step of 1000 is no shorter than the fastest host launches it.
+    case("above launching", evidence([step(rank, number, exposed=300, host_launch_ns=960 + rank) for number in (1, 2, 3)
+        for rank in range(2)], [row for number in (1, 2, 3) for row in collective(number, (0, 70), 500)]), saving=40),
+    case("3 % slower to launch", behind_hosts(900, 930), saving=100, rank=1, is_launch_bound=True,
+        host_launch_ns_per_step_by_rank={"0": 900.0, "1": 930.0}),
+    case("3 % slower to launch, not quite", behind_hosts(900, 929), BEGAN_APART),
+    case("3 % slower to compute", behind_hosts(900, 900, compute_ns=(370, 400)), rank=1),
+    case("3 % slower to compute, not quite", behind_hosts(900, 900, compute_ns=(371, 400)), BEGAN_APART),
+    # The devices work 400: launching in as much decides nothing.
+    case("launching takes as long as work", behind_hosts(400, 400), rank=1, is_launch_bound=None),
+    case("launching takes longer than work", behind_hosts(401, 401), BEGAN_APART),
+    case("60 % idle for launches", idle_for_launches(60), title="the others wait for rank 1, whose host launches late"),
+    case("60 % idle for launches, not quite", idle_for_launches(59), title="the others wait for rank 1"),
+    # 120 of 200 longer in forward, then 121 of 201.
+    case("60 % in forward", on_device(forward=130, backward=70), phase=None),
+    case("more than 60 % in forward", on_device(forward=131, backward=70), phase="forward"),
+)  # fmt: skip
+
+CASES = LATE + BLAMED + HOSTS

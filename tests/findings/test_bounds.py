@@ -4,11 +4,15 @@
 """
 
 import json
+import lzma
 import re
 
+import numpy as np
 import pytest
 
+import nsyspipe
 from nsyspipe import whatif
+from nsyspipe.analysis.launching import fastest_launch_times
 from tests.conftest import REAL
 from tests.findings.make import assert_well_said
 from tests.pairs import ONE_CHANGE, SAMPLES_BY_NAME
@@ -27,6 +31,7 @@ CAPTURES = sorted({re.sub(r"(?:_\d)?\.sqlite\.xz$", "", one.name) for one in REA
 def test_bounds_hold_on_every_capture_and_pair(captures):
     figures = {name: of(captures.run(name)) for name in CAPTURES}
     wrong = [one for name, told in figures.items() for one in of_capture(name, *told)]
+    wrong += [(name, *one) for name in CAPTURES if figures[name][0] for one in beyond_floors(captures.run(name))]
     loose = []
     print(f"\n{'pair':48} {'finding':20} {'bound':>8} {'expected':>8} {'measured':>8} ms")
     for pair in ADVISED:
@@ -50,6 +55,56 @@ def test_bounds_hold_on_every_capture_and_pair(captures):
     print(f"loose (over 3 x the gain + 1 % of the step): {len(loose)}")
     assert wrong == []
     assert len(loose) <= len(ADVISED) // 4
+
+
+FOLDERS = sorted({
+    (one.parent.name, re.sub(r"_\d\.sqlite\.xz$", "", one.name)) for one in REAL.glob("[24]gpu/*.xz")
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(("folder", "name"), FOLDERS, ids=lambda part: part)
+def test_bounds_hold_on_captures_of_other_programs(tmp_path, folder, name):
+    for packed in (REAL / folder).glob(f"{name}_?.sqlite.xz"):
+        (tmp_path / packed.stem).write_bytes(lzma.decompress(packed.read_bytes()))
+    run = nsyspipe.load(tmp_path / f"{name}_?.sqlite", jobs=1)
+    assert of_capture(f"{folder}/{name}", *of(run)) == []
+    assert beyond_floors(run) == []
+
+
+IDLE_OF = {"launch-bound": "idle_launch_ns", "input-bound": "idle_input_ns", "sync-bound": "idle_blocked_ns"}
+
+
+def beyond_floors(run):
+    """Return which bounds of a run are larger or smaller than launching, idle time and lateness leave them.
+
+    No straggler saves what the fastest host takes to launch a step. Without a cause of idle time each rank at least has its
+    own window without it, or that of its launching.
+    """
+    steps = run.breakdown()
+    columns = {
+        name: column.to_numpy(zero_copy_only=False) for name, column in zip(steps.column_names, steps, strict=True)
+    }
+    numbers, step = np.unique(columns["step"], return_inverse=True)
+
+    def longest(values):
+        return np.array([values[step == number].max() for number in range(numbers.size)])
+
+    step_times = longest(columns["wall_ns"])
+    above_launching = np.maximum(step_times - fastest_launch_times(steps), 0)
+    bounds = {row["id"]: row["saving_ns_per_step"] for row in run.judged_findings().to_pylist()}
+    wrong = []
+    if bounds.get("straggler", 0) > above_launching.mean() + 1:
+        wrong.append(("straggler", "saves launching", bounds["straggler"], above_launching.mean()))
+    without_input = step_times - fastest_launch_times(steps, is_input_free=True)
+    for finding, column in IDLE_OF.items():
+        if (bound := bounds.get(finding)) is None:
+            continue
+        floor = (step_times - longest(columns["wall_ns"] - columns[column])).mean()
+        if finding != "launch-bound":
+            floor = min(floor, np.maximum(without_input, 0).mean())
+        if bound < floor - 1:
+            wrong.append((finding, "saves less than its own idle time", bound, floor))
+    return wrong
 
 
 def of(run):

@@ -3,7 +3,7 @@
 import pytest
 
 import nsyspipe
-from nsyspipe.findings.straggler import late_node
+from nsyspipe.findings.lateness import late_node
 from nsyspipe.model import schema
 from nsyspipe.report.verdict import verdict
 from tests.build import nccl_layouts as nccl
@@ -45,7 +45,8 @@ def test_a_gpu_that_waits_for_its_batch_is_input_bound(tmp_path):
     for at in STARTS:
         builder.range(at - 440, at + 60, "data")
     run = run_of(tmp_path, builder)
-    assert savings(run) == {"input-bound": 600, "launch-bound": 200}
+    # Without the 200 of launching beside the input, that came as much earlier.
+    assert savings(run) == {"input-bound": 600, "launch-bound": 400}
     expected = {"": 800, "input_": 600, "between_steps_": 100, "launch_": 200}
     expected |= dict.fromkeys(("blocked_", "dependency_", "unknown_"), 0)
     figures = {f"idle_{name}ns_per_step": value for name, value in expected.items()}
@@ -65,7 +66,8 @@ def test_a_gpu_that_runs_short_kernels_is_launch_bound(tmp_path, has_data):
             builder.kernel(at + start, at + start + 50, launch=at + start - 20)
     found = findings(run_of(tmp_path, builder))
     assert list(found) == ["launch-bound", "input-bound"]
-    assert found["launch-bound"]["saving_ns_per_step"] == 6 * 50 + 100
+    # Input between the steps came earlier too: all idle time is gone.
+    assert found["launch-bound"]["saving_ns_per_step"] == 6 * 50 + 100 + 100
     assert found["input-bound"]["saving_ns_per_step"] == 100
     # So short are no pauses: nothing is said of data.
     assert "data" not in found["launch-bound"]["advice"]
@@ -81,7 +83,9 @@ def test_the_call_that_lets_the_gpu_run_dry_is_named(tmp_path):
         builder.kernel(at + 420, at + 520, launch=at + 400)
         blocking_call(builder, at + 700, at + 760, "cudaMalloc_v3020")
     run = run_of(tmp_path, builder)
-    assert savings(run) == {"launch-bound": 420, "sync-bound": 180, "input-bound": 100}
+    # Of 1000 the host waits 205 + 60, gets input for 100, and launches 420 while the device idles: it launches 215 beside
+    # the idle time for the calls and for input, which came as much earlier without.
+    assert savings(run) == {"launch-bound": 420 + 215, "sync-bound": 180, "input-bound": 100}
     found = findings(run)["sync-bound"]
     assert found["action"] == "keep cudaStreamSynchronize out of the step"
     assert found["evidence"]["idle_ns_per_step_by_call"] == {"cudaStreamSynchronize": 120, "cudaMalloc": 60}

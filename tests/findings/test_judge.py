@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.traffic import ROLES
 from nsyspipe.findings import judge as judge_module
-from nsyspipe.findings.judge import CAUSES, RULES, judge
+from nsyspipe.findings.judge import CAUSES, RULES, in_order, judge
 from nsyspipe.findings.model import Finding, NotJudged
 from nsyspipe.model import schema
 from tests.findings import comm_rules, device_rules, make, role_rules, settings_rules, straggler_rules, test_slow_link
@@ -76,6 +76,13 @@ def test_the_largest_saving_comes_first_and_those_without_a_bound_last(monkeypat
     table, problems = judge(evidence([step()]))
     assert table["id"].to_pylist() == ["e", "a", "b", "f", "c", "d"]
     assert problems == []
+
+
+def test_a_straggler_of_a_launch_bound_job_stands_behind_launch_bound_whatever_is_expected(monkeypatch):
+    rules(monkeypatch, straggler=finding(9.0, is_launch_bound=True), launch_bound=finding(2.0))
+    table = judge(evidence([step()]))[0]
+    rows = [row | {"expected_ns_per_step": 9.0 if row["id"] == "straggler" else None} for row in table.to_pylist()]
+    assert [row["id"] for row in in_order(rows)] == ["launch-bound", "straggler"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from nsyspipe.report.difference import verdict_text
 from tests.build import nccl_layouts as nccl
 from tests.build.nccl_layouts import BYTES, COMM, RANK, RANKS
 from tests.build.tools import codes, problem_of, run_of
-from tests.build.trace import TraceBuilder
+from tests.build.trace import RUNTIME, TraceBuilder
 
 MIB = 2**20
 NEW = "3.25.0 2026.2.1 mfu"
@@ -54,6 +54,10 @@ def grid_rank(
             reduce("tensor", at + launch + 5, at + begin + 20 + late, at + begin + 40, MIB)
         builder.kernel(at + 400, at + 440, launch=at + 80)
         reduce("data", at + 90, at + 400 + late_ns, at + 460, 4 * MIB)
+        # The host waits for the device until it begins the next step.
+        called = {"globalTid": builder.global_tid(), "correlationId": builder.launch(None)}
+        name = builder.string("cudaStreamSynchronize_v3020")
+        builder.add(RUNTIME, start=at + 95, end=at + 895, nameId=name, **called)
     return builder
 
 

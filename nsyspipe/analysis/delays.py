@@ -1,0 +1,95 @@
+"""Which ranks are late by themselves, and which only pass on the delay of another rank that they waited for."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.model.table import Int64
+
+LATE_COLUMNS = ("step", "rank", "comm_id", "start_ns", "end_ns", "exposed_ns", "wait_ns", "late_by_ns", "held_up_ns")
+
+
+def without_passed_on(rows: pa.Table) -> pa.Table:
+    """Return matched collectives with the delay of each rank less what it passes on from other communicators.
+
+    A rank that waited in one group of ranks comes late to the next collective of another group for that, and not by
+    itself. Passed on to a collective is what its rank waited in other groups since its last collective of the same group,
+    beyond the rank that waited least of those that meet there. Waiting beside compute delays nobody.
+
+    `rows` have `LATE_COLUMNS` and ``inherited_ns``, as `traffic.own_lateness` returns them; ``late_by_ns`` and
+    ``held_up_ns`` of the result are less what is passed on (0 at least), ``inherited_ns`` is more by it.
+    """
+    if not rows.num_rows:
+        return rows
+    comm = _communicators(rows)
+    group = _groups(comm, rows["rank"].to_numpy())
+    if np.unique(group).size <= 1:
+        return rows
+    waited = _waited_elsewhere(rows, group)
+    passed_on = waited - _least_of_collective(rows, comm, waited)
+    for name in ("late_by_ns", "held_up_ns"):
+        left = pc.max_element_wise(pc.subtract(rows[name], pa.array(passed_on)), 0, skip_nulls=False)
+        rows = rows.set_column(rows.column_names.index(name), name, left)
+    inherited = pc.add(rows["inherited_ns"], pa.array(passed_on))
+    return rows.set_column(rows.column_names.index("inherited_ns"), "inherited_ns", inherited)
+
+
+def _communicators(rows: pa.Table) -> Int64:
+    """Return a number for the communicator of each operation; those that are not known have one together."""
+    named = rows["comm_id"].cast(pa.string()).combine_chunks().dictionary_encode()
+    codes: Int64 = pc.fill_null(named.indices, len(named.dictionary)).to_numpy().astype(np.int64)
+    return codes
+
+
+def _groups(comm: Int64, rank: Int64) -> Int64:
+    """Return a number for the ranks of the communicator of each operation, the same for communicators of the same ranks."""
+    pairs = np.unique(np.stack((comm, rank)), axis=1)
+    firsts = run_starts(pairs[0])
+    of_comm = np.zeros(int(comm.max(initial=0)) + 1, np.int64)
+    numbers: dict[bytes, int] = {}
+    for code, ranks in zip(pairs[0, firsts].tolist(), np.split(pairs[1], firsts[1:]), strict=True):
+        of_comm[code] = numbers.setdefault(ranks.tobytes(), len(numbers))
+    return of_comm[comm]
+
+
+def _waited_elsewhere(rows: pa.Table, group: Int64) -> Int64:
+    """Return how long the rank of each operation waited in other groups since its last operation of this one."""
+    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    until = np.clip(start + pc.fill_null(rows["wait_ns"], 0).to_numpy(), start, np.maximum(end, start))
+    exposed = pc.fill_null(rows["exposed_ns"], np.iinfo(np.int64).max).to_numpy()
+    wait = np.minimum(until - start, exposed)
+    rank = rows["rank"].to_numpy()
+    order = np.lexsort((start, rank))
+    waited = np.zeros(rank.size, np.int64)
+    for own in np.split(order, run_starts(rank[order])[1:]):
+        waited[own] = _waited_by_rank(group[own], start[own], until[own], wait[own])
+    return waited
+
+
+def _waited_by_rank(group: Int64, start: Int64, until: Int64, wait: Int64) -> Int64:
+    """Return the same for the operations of one rank, in order of start."""
+    by_end = np.argsort(until, kind="stable")
+    ended, waited_by_then = until[by_end], np.append(0, np.cumsum(wait[by_end]))
+    by_group = np.argsort(group, kind="stable")  # in order of start in each
+    is_first = np.append(True, group[by_group][1:] != group[by_group][:-1])
+    before = np.empty(start.size, np.int64)  # until when its group's last operation waited
+    before[by_group] = np.where(is_first, start[0], np.append(0, until[by_group][:-1]))
+    waited = waited_by_then[np.searchsorted(ended, start, side="right")]
+    waited = waited - waited_by_then[np.searchsorted(ended, before, side="right")]
+    # Groups that are waited for side by side delay a rank once.
+    once: Int64 = np.clip(waited, 0, np.maximum(start - before, 0))
+    return once
+
+
+def _least_of_collective(rows: pa.Table, comm: Int64, waited: Int64) -> Int64:
+    """Return for each operation the least that a rank of its collective waited elsewhere."""
+    step = rows["step"].to_numpy()
+    last_start = rows["start_ns"].to_numpy() + pc.fill_null(rows["wait_ns"], 0).to_numpy()
+    order = np.lexsort((last_start, comm, step))
+    keys = np.stack((step, comm, last_start))[:, order]
+    is_first = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: order.size]
+    firsts = np.flatnonzero(is_first)
+    least = np.empty(order.size, np.int64)
+    least[order] = np.minimum.reduceat(waited[order], firsts)[np.cumsum(is_first) - 1]
+    return least

@@ -1,0 +1,114 @@
+"""How long the host of a rank takes to launch a step, without the time in which it waits for its device."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from nsyspipe.analysis.attribution import NEVER, ProcessOperations
+from nsyspipe.analysis.intervals import IntervalSet, Slices, least_of, union, union_of
+from nsyspipe.analysis.steps import FEW_STEPS, Members, Windows
+from nsyspipe.model.table import Flags, Float64, Int64
+
+# CUDA accepts about a thousand operations that have not run yet. A launch beyond that returns when one of them has run.
+# Launches that did not wait took at most 70 us in captures of eight jobs; those above 100 us began behind 590 and more.
+MIN_WAITING_LAUNCH_NS = 100_000
+MIN_QUEUED_OPERATIONS = 256
+
+
+@dataclass(frozen=True)
+class HostTimes:
+    """The host's time for each window of one rank, ns."""
+
+    launch_ns: Int64
+    input_ns: Int64  # the part of it in which the host got the next batch
+    lead_ns: Int64  # how long before the window's start its first kernel was launched
+
+
+def device_waits(
+    operations: ProcessOperations, calls: pa.Table, blocking: pa.Table, waits: pa.Table, offset_ns: int
+) -> IntervalSet:
+    """Return when the host of one process launched nothing because a call waited for the device, report time.
+
+    Such a call synchronises, or allocates, frees or copies memory; or it is a launch that found the queue full. A call
+    during which another thread launched something did not keep the process from launching, and does not count.
+
+    `calls` are `canonical.HOST_CALLS`, `blocking` `canonical.BLOCKING_CALLS` and `waits` `canonical.HOST_WAITS` of the
+    process. The device's clock is later than the host's by `offset_ns`.
+    """
+    launches = _sorted_launches(operations)
+    starts = np.concatenate([table["start_ns"].to_numpy() for table in (blocking, waits)])
+    ends = np.concatenate([table["end_ns"].to_numpy() for table in (blocking, waits)])
+    n_launched_meanwhile = np.searchsorted(launches, ends) - np.searchsorted(launches, starts, side="right")
+    is_alone = (n_launched_meanwhile == 0) & (ends > starts)
+    found_full = _launches_into_full_queue(operations, launches, calls, offset_ns)
+    return union_of(union(starts[is_alone], ends[is_alone]), found_full)
+
+
+def _sorted_launches(operations: ProcessOperations) -> Int64:
+    launches = np.append(operations.kernel_launch[: operations.n_launched], operations.copy_launch)
+    return np.sort(launches[launches != NEVER])
+
+
+def _launches_into_full_queue(
+    operations: ProcessOperations, launches: Int64, calls: pa.Table, offset_ns: int
+) -> IntervalSet:
+    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    is_long = ends - starts >= MIN_WAITING_LAUNCH_NS
+    starts, ends = starts[is_long], ends[is_long]
+    is_launched = operations.copy_launch != NEVER
+    finished = np.append(operations.kernel_end[: operations.n_launched], operations.copy_end[is_launched])
+    finished = np.sort(finished) - offset_ns
+    n_queued = np.searchsorted(launches, starts) - np.searchsorted(finished, starts, side="right")
+    is_waiting: Flags = np.isin(starts, launches) & (n_queued >= MIN_QUEUED_OPERATIONS)
+    return union(starts[is_waiting], ends[is_waiting])
+
+
+def host_times(
+    operations: ProcessOperations,
+    members: Members,
+    windows: Windows,
+    *,
+    waits: IntervalSet,
+    inputs: IntervalSet,
+    offset_ns: int,
+) -> HostTimes:
+    """Measure the host's time of each window, from the launch of its first kernel to that of the next window's.
+
+    The last window's ends with its last launch. `waits` (as `device_waits` finds them) are no part of it; `inputs` are
+    when the host got the next batch. Both are report times on the host's clock. The device's clock, which the windows
+    are on, is later by `offset_ns`.
+    """
+    kernels = operations.kernel_launch[: operations.n_launched]
+    if not len(windows) or not kernels.size:
+        nothing = np.zeros(len(windows), np.int64)
+        return HostTimes(nothing, nothing, nothing)
+    begins = kernels[:1]
+    last_launch = kernels[-1:]
+    if members.starts.size >= len(windows):  # else it is a capture: one window, and no step
+        launched = Slices.within(kernels, members.starts[windows.member], members.ends[windows.member])
+        begins = kernels[np.minimum(launched.first, kernels.size - 1)]
+        last_launch = kernels[np.maximum(launched.last[-1:] - 1, 0)]
+    ends = np.maximum(np.append(begins[1:], last_launch), begins)
+    awaited = waits.lengths(begins, ends)
+    getting_input = inputs.without(waits).lengths(begins, ends)
+    lead = np.maximum(windows.starts - offset_ns - begins, 0)
+    return HostTimes(ends - begins - awaited, getting_input, lead)
+
+
+def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Float64:
+    """Return for each step of some rows of `schema.STEPS`, in ascending order, the launch time of the fastest host, ns.
+
+    No step of a run is shorter for long, however evenly its ranks work. One or two steps can be: a host that is ahead of
+    its device when they begin has launched a part of them before, so of so few steps that lead is no launch time.
+    0 where a rank's launch time is not known. Where input is free, getting it is no launch time either.
+    """
+    numbers, step = np.unique(steps["step"].to_numpy(), return_inverse=True)
+    if steps["host_launch_ns"].null_count:
+        return np.zeros(numbers.size)
+    launch = steps["host_launch_ns"].to_numpy()
+    if is_input_free:
+        launch = launch - steps["host_input_ns"].to_numpy()
+    if numbers.size < FEW_STEPS:
+        launch = np.maximum(launch - steps["host_lead_ns"].to_numpy(), 0)
+    return least_of(step, launch, numbers.size).astype(np.float64)

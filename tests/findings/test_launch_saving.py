@@ -1,0 +1,72 @@
+"""What a step gains at most where launching takes no time: worked-out bounds. Times are ns, steps are of 1000."""
+
+import pytest
+
+from nsyspipe.findings.host import input_bound
+from nsyspipe.findings.launch_saving import saving_without_launching
+from tests.findings.make import collective, evidence, step, steps
+
+
+def saving(*rows):
+    return saving_without_launching(evidence(list(rows))).saving_ns
+
+
+def test_idle_time_for_launches_is_gone():
+    assert saving(step(idle_launch_ns=300)) == 300
+
+
+def test_what_the_device_takes_to_start_late_launches_is_gone():
+    assert saving(step(idle_launch_ns=300, idle_dependency_ns=80, idle_late_start_ns=50)) == 350
+
+
+@pytest.mark.parametrize(("launch_ns", "gained"), [(250, 0), (270, 20), (600, 100)])
+def test_input_comes_as_much_earlier_as_the_host_launches_beside(launch_ns, gained):
+    row = step(idle_launch_ns=200, idle_input_ns=100, host_launch_ns=launch_ns, host_input_ns=50)
+    assert saving(row) == 200 + gained
+
+
+def test_ranks_that_are_late_in_turn_make_a_third_wait_for_both():
+    in_turn = [step(rank, idle_launch_ns=200, exposed=200, wait=200) for rank in range(2)]
+    # The third one waits 400, 200 for each: the largest idle time of one rank is but half of that.
+    assert saving(*in_turn, step(2, exposed=400, wait=400)) == 400
+
+
+def test_no_rank_waits_less_than_not_at_all():
+    assert saving(step(0, idle_launch_ns=500), step(1, exposed=100, wait=100)) == 100
+
+
+def test_a_rank_that_does_not_wait_for_launches_stays():
+    assert saving(step(0, idle_launch_ns=500), step(1)) == 0
+
+
+def test_waiting_beside_compute_leaves_the_compute():
+    # 700 of compute stay, although 600 are waited.
+    assert saving(step(0, idle_launch_ns=600), step(1, exposed=300, wait=600)) == 300
+
+
+def test_the_parts_are_those_of_the_rank_that_sets_the_limit():
+    bound = saving_without_launching(evidence([step(0, idle_launch_ns=300), step(1, idle_launch_ns=100)]))
+    assert (bound.limit_rank, dict(bound.parts)) == (1, {"idle": 100.0})
+
+
+def of_input(*launch_ns):
+    """Return the bound of input that idles rank 1 for 300 in each of three steps, while rank 0 waits for it."""
+    rows = []
+    for number in (1, 2, 3):
+        rows.append(step(0, number, exposed=300, wait=300, host_launch_ns=launch_ns[0]))
+        rows.append(step(1, number, idle_input_ns=300, host_launch_ns=launch_ns[1], host_input_ns=300))
+    found = input_bound(evidence(rows, [row for n in (1, 2, 3) for row in collective(n, (0, 300), 500)]))
+    return found.saving_ns_per_step
+
+
+def test_input_saves_no_more_than_lies_above_launching():
+    # The fastest host without input takes 750.
+    assert of_input(750, 1060) == 250
+
+
+def test_input_saves_all_that_it_idles_where_launching_is_shorter():
+    assert of_input(750, 1000) == 300
+
+
+def test_a_step_of_one_rank_waits_for_nobody():
+    assert saving(*steps(1, 1, 2, idle_launch_ns=100)) == 100
