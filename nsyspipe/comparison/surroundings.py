@@ -73,7 +73,8 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
     rows = _word_rows("steps", "steps in the figures", *(", ".join(map(str, side)) for side in counts))
     if rows and [*map(len, counts)] == [1, 1]:
         rows = [_number_row(("steps", "steps in the figures", "count"), *(float(n) for (n,) in counts))]
-    if all(table.n_steps for side in tables for table in side):
+    # Counts and times of communication mean something else in a run that older definitions were used for.
+    if all(table.n_steps and not table.outdated_columns for side in tables for table in side):
         before, after = map(_numbers, tables)
         little_ns = _LATE_SHARE * float(min(mean_step_time(side) or 0 for side in tables))
         # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was not seen.
@@ -169,7 +170,7 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
     transports = filter(None, run.links()["transport"].unique().to_pylist())
     is_dirty = " with changes" if capture.git_is_dirty else ""
     link = run.link.slowest if run.link else None
-    groups = dimensions(run.traffic(), header.world_size)
+    groups = [] if table.outdated_columns else dimensions(run.traffic(), header.world_size)
     found: dict[str, dict[str, Any]] = {
         "collectives": {"parallelism": None if None in [one.size for one in groups] else ", ".join(map(str, groups))},
         "stragglers": {STRAGGLER: _straggler(table)},
@@ -203,7 +204,7 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
 def _straggler(table: StepTable) -> str | None:
     unjudged = [row["message"] for row in table.run.problem_rows if row["code"] == "not-judged"]
     is_judged = not any(STRAGGLER in message.partition(" (")[0] for message in unjudged)
-    if not is_judged or _longest_delay(table) is None:
+    if table.outdated_columns or not is_judged or _longest_delay(table) is None:
         return None
     rows = table.run.judged_findings().to_pylist()
     late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {})

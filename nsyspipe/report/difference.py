@@ -9,12 +9,13 @@ from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.changes import SIDES, top_kernels
-from nsyspipe.comparison.comparability import OTHER_WORK
+from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.comparison.surroundings import Cause
+from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.names import listed
 from nsyspipe.model.problems import WHOLE_STEP
@@ -181,6 +182,8 @@ def _changes(difference: RunDifference) -> Table:
         Field("change", lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text), from_width=_WORDS),
     ]  # fmt: skip
     note = None if rows else "nothing that was recorded: collectives, copies, link, versions and settings are the same"
+    if DEFINITIONS in difference.comparability["check"].to_pylist():
+        note = f"collectives, copies and delays are not compared: the sides were analyzed with different definitions ({ANALYZE_AGAIN})"
     return table_of(CHANGES, rows, fields, note, n_shown=_SHOWN_CHANGES)
 
 

@@ -21,6 +21,7 @@ from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError, require, whole_path
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
+from nsyspipe.model.definitions import FIRST_VERSION
 from nsyspipe.model.schema import EVENT_TABLES
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import conform
@@ -82,6 +83,10 @@ class SavedRun(Run):
         header = self._details.header
         found = header.steps_from or steps_source(header.n_ranks, self._details.n_host_steps or 0, self.step_family)
         return replace(header, run_id=self.run_id, label=self.given_label or self._row["label"], steps_from=found)
+
+    @property
+    def definitions_version(self) -> int:
+        return int(self._row["definitions_version"] or FIRST_VERSION)
 
     @property
     def step_family(self) -> str | None:

@@ -59,6 +59,7 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         "first_saving_ns_per_step": first["saving_ns_per_step"],
         "tool_version": __version__,
         "schema_version": SCHEMA_VERSION,
+        "definitions_version": run.definitions_version,
         "details": json.dumps(details | {"files": dict(sorted(files.items())), WORK: Work.of([run]).saved()}),
     }
     return RUNS.from_rows([row])
@@ -136,7 +137,11 @@ def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, fo
     if force:
         return {}
     lost = sorted({table_of_file(name) or "" for name in at_risk or there})
-    what = "of other reports, or read with other options" if RUNS_FILE in there else "and no such run"
+    what = (
+        "of other reports, or read with other options or by an older nsyspipe"
+        if RUNS_FILE in there
+        else "and no such run"
+    )
     fix = "--run-id with another name, or --force to lose them"
     raise OutputError(str(store), f"has {', '.join(lost)} of run {run_id}, {what}; the store is as it was", fix=fix)
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.errors import DatasetError, OptionError, OutputError
+from nsyspipe.model.definitions import FIRST_VERSION, changed_columns, latest_of
 from nsyspipe.model.figures import Figure, shown
 from nsyspipe.model.names import grouped
 from nsyspipe.model.schema import RUNS
@@ -28,7 +29,7 @@ from nsyspipe.store.index import WORK, StoredRuns, Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import open_saved
 
-NOT_RECORDED = "not recorded"
+NOT_RECORDED, OLDER_DEFINITIONS = "not recorded", "older definitions"
 _LINKS = {
     "nvlink": "NVLink", "p2p": "P2P", "p2p_pcie": "P2P over PCIe", "shm": "host memory", "net": "network",
     None: NOT_RECORDED, "unknown": NOT_RECORDED,
@@ -121,7 +122,21 @@ def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
     return float(f"{value:.9g}") if value is not None and math.isfinite(value) else None
 
 
+def _without_outdated(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of `INDEX` less the figures that mean something else in other rows; ``is_outdated`` tells which rows had them."""
+    versions = [row["definitions_version"] or FIRST_VERSION for row in rows]
+    latest = latest_of(versions)
+    found = []
+    for row, version in zip(rows, versions, strict=True):
+        changed = changed_columns(version, latest)
+        outdated = [one.column for one in FOLLOWED if not changed.isdisjoint(one.of_step)]
+        found.append(row | dict.fromkeys(outdated) | {"is_outdated": bool(outdated)})
+    return found
+
+
 def _missing_text(run: Mapping[str, Any], figure: Figure) -> str:
+    if run.get("is_outdated"):
+        return OLDER_DEFINITIONS
     if figure.column == "wait_share" and run["n_ranks"] == 1:
         return "one rank"
     if (figure.column == "wait_share" or figure.category == "hidden") and run["comm_share"] == 0:
@@ -137,7 +152,7 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
     its own ``page``, relative to the dashboard.
     """
     microseconds = stored.runs["captured_at_utc"].cast(pa.int64()).to_pylist()
-    rows = stored.runs.drop_columns(["captured_at_utc"]).to_pylist()
+    rows = _without_outdated(stored.runs.drop_columns(["captured_at_utc"]).to_pylist())
     runs = []
     for row, captured_us in zip(rows, microseconds, strict=True):
         captured_ms, captured = None, NOT_RECORDED
@@ -145,7 +160,9 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
             captured_ms = captured_us // 1000
             # Of "Sun, 01 Mar 2026 04:30:59 GMT", whatever the locale.
             captured = formatdate(captured_us // 1_000_000, usegmt=True)[5:22].lstrip("0")
-        saving = row["first_saving_ns_per_step"]
+        # What a straggler costs was told by other definitions.
+        is_other_saving = row["is_outdated"] and row["first_finding"] == "straggler"
+        saving = None if is_other_saving else row["first_saving_ns_per_step"]
         runs.append({
             "row": row, "group": group_name(row), "captured": captured, "captured_ms": captured_ms,
             "finding": row["first_finding"] or ("none" if row["n_findings"] == 0 else NOT_RECORDED),
