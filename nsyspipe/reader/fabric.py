@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 from nsyspipe.errors import InputError
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.side_files import CommMember, Communicator, Edge, NcclLog, Topology
+from nsyspipe.nsys.command_words import Mask, recorded_settings
 from nsyspipe.nsys.files import readable
 
 _LONGEST_LINE_BYTES = 65_536
@@ -341,7 +342,7 @@ def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | Non
     return NcclLog(
         version=", ".join(sorted(settings.pop(None, ()))) or None,
         communicators=communicators(facts),
-        settings={name: " | ".join(sorted(values)) for name, values in sorted(settings.items()) if name},
+        settings=recorded_settings({name: values for name, values in settings.items() if name}, Mask()),
     )
 
 

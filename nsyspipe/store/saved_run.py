@@ -25,7 +25,7 @@ from nsyspipe.model.definitions import FIRST_VERSION
 from nsyspipe.model.schema import EVENT_TABLES
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import conform
-from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
+from nsyspipe.nsys.command_words import BETWEEN_VALUES, Mask, recorded_command, recorded_environment, recorded_settings
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.store.layout import file_name, find_saved, published
 from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
@@ -171,7 +171,11 @@ def parse_details(text: str) -> Details:
         _check_moment(capture.captured_at_utc, "header.capture")
         command = None if capture.command is None else recorded_command(capture.command, Mask())
         capture = replace(capture, command=command, environment=recorded_environment(capture.environment, Mask()))
-    return replace(details, header=replace(header, capture=capture))
+    nccl = details.nccl
+    if nccl is not None:
+        settings = {name: values.split(BETWEEN_VALUES) for name, values in nccl.settings.items()}
+        nccl = replace(nccl, settings=recorded_settings(settings, Mask()))
+    return replace(details, header=replace(header, capture=capture), nccl=nccl)
 
 
 def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever stands there
