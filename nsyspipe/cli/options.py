@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import InputError, OptionError
 from nsyspipe.model.names import PHASE_PATTERNS
 from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS
 
@@ -48,6 +48,15 @@ class Sectioned(TyperCommand):
             if taking_one.count(one) > 1:
                 raise OptionError(max(one.opts, key=len), "takes one value, and is given several", fix="leave one")
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - of Typer or Click
+        """Refuse to work in a directory that was removed: no path can be told from there."""
+        try:
+            os.getcwd()  # noqa: PTH109 - Path.cwd would do the same
+        except OSError as error:
+            problem = f"is not there, or cannot be read ({error.strerror})"
+            raise InputError("the working directory", problem, fix="cd to a directory that is there") from error
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - of Typer or Click
         """Write arguments, then the options by section."""

@@ -26,7 +26,7 @@ from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import ms_text, value_text
 from nsyspipe.run.work import Work, parted
 from nsyspipe.store.index import WORK, StoredRuns, Unreadable, stored_runs
-from nsyspipe.store.layout import RUNS_FILE, published
+from nsyspipe.store.layout import RUNS_FILE, name_of_store, published
 from nsyspipe.store.saved_run import open_saved
 
 NOT_RECORDED, OLDER_DEFINITIONS = "not recorded", "older definitions"
@@ -239,13 +239,23 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
 def check_dashboard(given: str, store: Path, *, force: bool) -> None:
     """Refuse (OutputError) what may not be replaced, before any work is done."""
     target = Path(given)
+    _check_no_link_inside(store, target)
     if target.suffix not in {"", ".html", ".htm"}:
         problem = f"is named {target.suffix}, and the page is HTML"
         raise OutputError(given, problem, fix=str(target.with_suffix(".html")))
-    check_directory(given, f"{store.resolve().name or 'runs'}.html")
+    check_directory(given, f"{name_of_store(store)}.html")
     check_target(target, (), may_replace=lambda: True)
     if target.exists() and not force and identity_of_page(target, STORE) != DASHBOARD:
         raise OutputError(str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name")
+
+
+def _check_no_link_inside(store: Path, path: Path) -> None:
+    """Refuse a path inside a store that a link leads out of it: whoever may write to the store could have put it there."""
+    inside = os.path.relpath(os.path.abspath(path), os.path.abspath(store))  # noqa: PTH100 - by the links that were given
+    if inside.startswith(os.pardir):
+        return
+    if os.path.realpath(path) != os.path.normpath(os.path.join(os.path.realpath(store), inside)):  # noqa: PTH118
+        raise OutputError(str(path), "is reached by a link inside the store", fix="remove the link, or another name")
 
 
 def store_page(
@@ -259,7 +269,7 @@ def store_page(
     if pages is not None:
         failed = write_pages(store, run_ids, pages, force=force, on_progress=stage("writing pages"))
     links = page_links(store, run_ids, Path() if target is None else target.parent, pages)
-    text = dashboard_page(found, title=store.resolve().name or "runs", pages=links, problems=failed)
+    text = dashboard_page(found, title=name_of_store(store), pages=links, problems=failed)
     return text, len(run_ids), [*found.unreadable, *failed]
 
 
@@ -280,10 +290,13 @@ def write_pages(
 
     Returns the runs of which there is no page, because a table of theirs cannot be read.
     """
+    _check_no_link_inside(store, pages)
     try:
         pages.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            (pages / "any").lstat()  # which fails in a directory that may not be entered
     except OSError as error:
-        why = f"cannot be made ({error.strerror})"
+        why = f"cannot be made or entered ({error.strerror})"
         raise OutputError(str(pages), why, fix="--pages with another directory") from error
     failed = []
     for n_done, run_id in enumerate(run_ids, start=1):
@@ -315,7 +328,8 @@ def page_links(store: Path, run_ids: Iterable[str], beside: Path, pages: Path | 
 
     A file counts only if it says itself that it is the page of that run.
     """
-    places = [*([] if pages is None else [pages]), beside / "pages", beside, store / "pages"]
+    near = [*([] if pages is None else [pages]), beside / "pages", beside, store / "pages"]
+    places = [place for place in near if not (place == store / "pages" and place.is_symlink())]
     links = {}
     for run_id in run_ids:
         page = next((file for place in places if run_id_of_page(file := place / f"{run_id}.html") == run_id), None)
