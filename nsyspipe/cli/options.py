@@ -5,6 +5,7 @@ import functools
 import inspect
 import os
 import re
+import resource
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
@@ -27,9 +28,20 @@ _SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": R
 _ELSEWHERE = dict.fromkeys(("rank_map", "ranks", "label", "run_id", "nccl_log", "topology"), INPUT)
 _ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
 _LONGEST_NAME = 100  # of a run
+_LEAST_ADDRESS_SPACE = 512 << 20  # below, native code may abort where it should say that no memory is left
 SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
 EXIT_CODES = "Exit codes: 0 answered; 2 unusable input or option; 130 interrupted; 1 a bug of nsyspipe."
 Command = TypeVar("Command", bound="Callable[..., None]")
+
+
+def check_address_space() -> None:
+    """Refuse a limit of memory below which libraries end the process before anything can be said."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
+        problem = f"allows {limit >> 20} MB, and nsyspipe needs {_LEAST_ADDRESS_SPACE >> 20} MB to start its work"
+        raise InputError(
+            "the limit of memory (ulimit -v)", problem, fix=f"ulimit -v {_LEAST_ADDRESS_SPACE >> 10}, or more"
+        )
 
 
 class Sectioned(TyperCommand):
@@ -56,6 +68,7 @@ class Sectioned(TyperCommand):
         except OSError as error:
             problem = f"is not there, or cannot be read ({error.strerror})"
             raise InputError("the working directory", problem, fix="cd to a directory that is there") from error
+        check_address_space()
         return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - of Typer or Click

@@ -25,7 +25,7 @@ from nsyspipe.run.work import Work
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.index import WORK, index_row, read_index, read_index_row
 from nsyspipe.store.layout import INDEX_FILE, RUN_ID, RUNS_FILE, check_run_id, file_name, run_ids, table_of_file
-from nsyspipe.store.read import content_of, digest_of, nulls_first
+from nsyspipe.store.read import check_values, content_of, digest_of, nulls_first
 from nsyspipe.store.saved_run import Details, SavedRun
 from nsyspipe.version import __version__
 
@@ -174,6 +174,12 @@ def check_store(run: Run, store: Path) -> None:
 def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:
     ids = pa.DictionaryArray.from_arrays(np.zeros(table.num_rows, np.int32), pa.array([staged.run_id]))
     whole = DATASET[name].table({one: table[one] for one in table.column_names} | {"run_id": ids})
+    try:
+        check_values(whole, DATASET[name])
+    except ValueError as error:
+        problem = f"cannot hold the table {name}: {' '.join(str(error).split())}; the store is as it was"
+        fix = "the other outputs, and doctor REPORTS, which may say what is wrong with the report"
+        raise OutputError(staged.run_id, problem, fix=fix) from error
     content, file = _encoded(whole), file_name(name, rank)
     with staged.tables.create(file) as opened:
         opened.write(content)

@@ -1,6 +1,7 @@
 """What small files and silent programs may cost: counted before work begins, and never waited for without an end."""
 
 import os
+import resource
 import signal
 import socket
 import sqlite3
@@ -14,6 +15,7 @@ import pytest
 from rich.console import Console
 
 import nsyspipe
+from nsyspipe.cli.options import check_address_space
 from nsyspipe.errors import DamagedReportError, InputError, NsyspipeError, OptionError, OutputError
 from nsyspipe.model.options import parse_rank_map
 from nsyspipe.model.schema import EVENTS
@@ -87,6 +89,19 @@ def test_a_text_is_read_up_to_a_size(tmp_path):
         read_small_text(path)
 
 
+@pytest.mark.parametrize("megabytes", [300, 400, 511])
+def test_a_limit_of_memory_that_is_too_small_is_told(megabytes, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (megabytes << 20, resource.RLIM_INFINITY))
+    with pytest.raises(InputError, match=f"allows {megabytes} MB, and nsyspipe needs 512 MB"):
+        check_address_space()
+
+
+@pytest.mark.parametrize("limit", [512 << 20, resource.RLIM_INFINITY])
+def test_a_limit_of_memory_that_is_enough_is_not_told(limit, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, resource.RLIM_INFINITY))
+    check_address_space()
+
+
 @pytest.fixture
 def silent():
     """Return the address of a server that takes connections and says nothing."""
@@ -134,3 +149,13 @@ def test_a_dashboard_follows_no_link_inside_its_store(tmp_path):
     assert list(outside.iterdir()) == []
     assert page_links(store, ["a"], tmp_path) == {}
     check_dashboard(str(outside / "index.html"), store, force=True)
+
+
+@pytest.mark.parametrize("script", ["sweep.sh", "ddp.sh"])
+@pytest.mark.parametrize("number", ["9223372036854775808", "99999999999999999999", "100000"])
+def test_a_number_of_gpus_that_bash_cannot_hold_is_refused(script, number):
+    launcher = Path(nsyspipe.__file__).parents[1] / "launchers" / script
+    command = ["bash", str(launcher), "-n", number, "--cpu", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"-n {number}: not a number" in done.stderr
