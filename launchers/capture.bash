@@ -147,7 +147,7 @@ check_python() {
 
 check_options() {
   check_python
-  [[ $nproc =~ ^[1-9][0-9]*$ ]] || die "-n $nproc: not a number of ranks" "-n 2"
+  [[ $nproc =~ ^[1-9][0-9]{0,4}$ ]] || die "-n $nproc: not a number of ranks" "-n 2"
   local one
   for one in timeout exit_timeout linger; do
     [[ ${!one-0} =~ ^[0-9]+$ ]] || die "--${one/_/-} '${!one}': not a number of seconds" "--${one/_/-} 600"

@@ -208,14 +208,14 @@ check_python
 : "${name:=study}"
 case $name in -*) name=./$name ;; esac
 [ -z "$analyze_only" ] || [ -d "$name" ] || die "-o $name: no such directory" "-o DIR of an earlier sweep"
-[[ $repeat =~ ^[1-9][0-9]*$ ]] || die "--repeat $repeat: not a number of times" "--repeat 2"
+[[ $repeat =~ ^[1-9][0-9]{0,4}$ ]] || die "--repeat $repeat: not a number of times" "--repeat 2"
 if [ -z "$most" ]; then
   if [ -n "$analyze_only" ]; then most=$(most_there); elif [ -n "$cpu" ]; then most=2; else
     most=$("${run_module[@]}" nsyspipe.capture.plan --program="$program" --count-gpus)
     [ "$most" != 1 ] || echo "note: fewer than 2 GPUs are here: only the runs of one; --list or --dry-run with -n 8 shows those of 8" >&2
   fi
 fi
-[[ $most =~ ^[1-9][0-9]*$ ]] || die "-n $most: not a number of GPUs" "-n 4"
+[[ $most =~ ^[1-9][0-9]{0,4}$ ]] || die "-n $most: not a number of GPUs" "-n 4"
 mapfile -t runs < <(study "$most" | only=$only awk '$1 ~ ENVIRON["only"]')
 [ "${#runs[@]}" != 0 ] || die "--only $only: matches no run" "--list prints their names"
 if [ -n "$list" ]; then

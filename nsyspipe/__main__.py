@@ -24,7 +24,22 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: no file is half-written\n")
-        sys.exit(INTERRUPTED)
+        _leave(INTERRUPTED)
+    except SystemExit as end:
+        _leave(end.code)
+
+
+def _leave(code: object) -> None:
+    """Exit; at once if a thread waits for a scheduler that is silent, whose library would wait with it."""
+    threading = sys.modules.get("threading")
+    cluster = sys.modules.get("nsyspipe.run.cluster")
+    threads = [] if threading is None or cluster is None else threading.enumerate()
+    if cluster is not None and any(one.name == cluster.SILENT_THREAD for one in threads):
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(code if isinstance(code, int) else 1)
+    sys.exit(code)  # type: ignore[arg-type]
 
 
 def _catch_signals() -> None:

@@ -151,6 +151,9 @@ def threads_of(times: Int64, calls: pa.Table | None) -> Int64:
     return threads
 
 
+_LEAST_LAUNCHES = 3  # of fewer nothing repeats three times
+
+
 def find_repetition(sequence: LaunchSequence, n_steps: int | None = None) -> Repetition | None:
     """Find the smallest unit that a process repeats, a step before any other; None where nothing does at least three times.
 
@@ -161,6 +164,8 @@ def find_repetition(sequence: LaunchSequence, n_steps: int | None = None) -> Rep
     one more or less. If the optimizer is known, a unit begins behind its last kernel; else where the capture does that holds
     nothing but whole units, else where the host pauses longest.
     """
+    if sequence.name.size < _LEAST_LAUNCHES:
+        return None
     for trains in (True,) if sequence.is_optimizer.any() else (True, False):
         for keyed in _keyed(sequence):
             if (unit := _smallest(sequence, keyed, n_steps, trains=trains)) is not None:

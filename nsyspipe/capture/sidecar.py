@@ -19,7 +19,14 @@ from nsyspipe.capture.status import Program
 from nsyspipe.errors import OutputError
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.side_files import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank
-from nsyspipe.nsys.command_words import recorded_command, recorded_environment
+from nsyspipe.nsys.command_words import (
+    CAPTURE_NAME,
+    GPU_NAME,
+    HOST_NAME,
+    VERSION,
+    recorded_command,
+    recorded_environment,
+)
 from nsyspipe.nsys.files import claimed_file, make_readable
 from nsyspipe.nsys.machine import Gpu, gpus, topology
 from nsyspipe.nsys.programs import ROOT, Patience, nccl_version, torch_versions
@@ -167,13 +174,13 @@ def sidecar_document(
     return {
         "capture_version": CAPTURE_VERSION,
         "tool_version": __version__,
-        "name": _text(Path(place.name).name),
+        "name": _shaped(CAPTURE_NAME, _text(Path(place.name).name)),
         "captured_at_utc": f"{(captured_at or datetime.now(UTC)).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "command": _command([decoded(word) for word in command], key),
         "hash_key": key.key_id,
         "node_rank": place.node_rank,
         "n_nodes": place.n_nodes,
-        **(around | {name: said for name, said in versions.items() if said} | facts),
+        **_shaped_facts(around | {name: said for name, said in versions.items() if said} | facts),
         "ranks": [asdict(row) for row in rows],
         "trace": recorded_command(["--trace", *facts.get("trace", ())], key)[1:],
         "topology_file": decoded(topology_file.name) if topology_file.is_file() else None,
@@ -184,6 +191,16 @@ def sidecar_document(
     }
 
 
+def _shaped_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts with None in place of a version or a host name that no reader would take for one."""
+    shapes = {name: VERSION for name in facts if name.endswith("_version")} | {"host": HOST_NAME}
+    return {name: _shaped(shapes[name], fact) if name in shapes else fact for name, fact in facts.items()}
+
+
+def _shaped(shape: re.Pattern[str], text: str | None) -> str | None:
+    return text if text and shape.fullmatch(text) else None
+
+
 def _ranks(by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program]) -> list[CapturedRank]:
     """Return one row per rank, by rank: what the caller knows, and what only the training program does."""
     rows = []
@@ -192,7 +209,8 @@ def _ranks(by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program])
         own_problems = "; ".join(dict.fromkeys(_PROBLEMS.findall(row.problem or "")))
         pid = row.pid if said.pid is None else said.pid
         local_rank = said.local_rank if row.local_rank is None else row.local_rank
-        gpu_name, report = _text(row.gpu_name or said.gpu_name) or None, _text(PurePath(row.report or "").name) or None
+        gpu_name = _shaped(GPU_NAME, _text(row.gpu_name or said.gpu_name))
+        report = _text(PurePath(row.report or "").name) or None
         problem = (own_problems or "its capture failed") if row.problem else None
         rows.append(replace(row, pid=pid, local_rank=local_rank, gpu_name=gpu_name, report=report, problem=problem))
     return rows

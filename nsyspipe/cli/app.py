@@ -1,5 +1,6 @@
 """The program: its commands, and what becomes of an error."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -16,11 +17,12 @@ from nsyspipe.cli.options import EXIT_CODES, Sectioned
 from nsyspipe.cli.outputs import lenient_encoding, print_error
 from nsyspipe.cli.schema import schema
 from nsyspipe.cli.whatif import whatif
-from nsyspipe.errors import NsyspipeError, OptionError, nearest_name, shortage
+from nsyspipe.errors import NsyspipeError, OptionError, OutputError, nearest_name, shortage
 from nsyspipe.run.workers import without_other_frames
 from nsyspipe.version import __version__
 
-_PROGRAM, _BROKEN_PIPE = "nsyspipe", 141
+_PROGRAM, _BROKEN_PIPE, _INTERRUPTED = "nsyspipe", 141, 130
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _VERSION = "Print the version."
 
 app = typer.Typer(
@@ -80,11 +82,14 @@ def run() -> None:
     without_other_frames()
     lenient_encoding()
     try:
-        sys.exit(app(sys.argv[1:] or ["--help"], prog_name=_PROGRAM, standalone_mode=False))
+        code = app(sys.argv[1:] or ["--help"], prog_name=_PROGRAM, standalone_mode=False)
+        if code == _INTERRUPTED:  # what Typer makes of Ctrl-C
+            raise KeyboardInterrupt  # noqa: TRY301 - what the caller awaits
+        sys.exit(code)
     except BrokenPipeError:
         _exit(_BROKEN_PIPE)
     except Exception as error:
-        told = _of_use(error) or (error if isinstance(error, NsyspipeError) else shortage(error))
+        told = _of_use(error) or (error if isinstance(error, NsyspipeError) else shortage(error) or _unwritten(error))
         if told is None:
             raise
         print_error(told)
@@ -115,6 +120,13 @@ def _of_use(error: Any) -> OptionError | None:  # noqa: ANN401 - of Typer or Cli
     fix = "nsyspipe analyze REPORTS, or see nsyspipe --help" if is_program else error.ctx.get_usage().partition(" ")[2]
     fix = f"nsyspipe {meant[-1].replace(chr(39), '')}" if meant else fix
     return OptionError(error.ctx.command_path, f"{problem[:1].lower()}{problem[1:].rstrip('.?')}", fix=fix)
+
+
+def _unwritten(error: Exception) -> OutputError | None:
+    """Return the error for a device that took no more of what Typer printed, as help; None for any other error."""
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _NO_ROOM:
+        return None
+    return OutputError("output", f"cannot be written ({error.strerror})", fix="free some space, or print elsewhere")
 
 
 def _exit(code: int) -> NoReturn:

@@ -12,6 +12,7 @@ from nsyspipe.cli.options import QuietOptions, flag, option, with_options
 from nsyspipe.cli.outputs import STDOUT, open_page, progress, say_written, write_stdout
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import printable
+from nsyspipe.store.layout import name_of_store
 
 _STORE = "A directory that analyze --out wrote; all its runs are shown."
 
@@ -48,7 +49,7 @@ def dashboard(
       nsyspipe dashboard runs/ -o - | ssh host 'cat > /var/www/runs.html'
     """
     store = store_of(stores)
-    name = store.resolve().name or "runs"
+    name = name_of_store(store)
     if page.out is None:
         raise OptionError("dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{name}.html')}")
     target = None if page.out == STDOUT else Path(page.out)

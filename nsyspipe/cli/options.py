@@ -5,6 +5,7 @@ import functools
 import inspect
 import os
 import re
+import resource
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
@@ -15,7 +16,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import InputError, OptionError
 from nsyspipe.model.names import PHASE_PATTERNS
 from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS, logs_refused
 
@@ -27,9 +28,20 @@ _SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": R
 _ELSEWHERE = dict.fromkeys(("rank_map", "ranks", "label", "run_id", "nccl_log", "topology", "no_logs"), INPUT)
 _ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
 _LONGEST_NAME = 100  # of a run
+_LEAST_ADDRESS_SPACE = 512 << 20  # below, native code may abort where it should say that no memory is left
 SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
 EXIT_CODES = "Exit codes: 0 answered; 2 unusable input or option; 130 interrupted; 1 a bug of nsyspipe."
 Command = TypeVar("Command", bound="Callable[..., None]")
+
+
+def check_address_space() -> None:
+    """Refuse a limit of memory below which libraries end the process before anything can be said."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
+        problem = f"allows {limit >> 20} MB, and nsyspipe needs {_LEAST_ADDRESS_SPACE >> 20} MB to start its work"
+        raise InputError(
+            "the limit of memory (ulimit -v)", problem, fix=f"ulimit -v {_LEAST_ADDRESS_SPACE >> 10}, or more"
+        )
 
 
 class Sectioned(TyperCommand):
@@ -48,6 +60,16 @@ class Sectioned(TyperCommand):
             if taking_one.count(one) > 1:
                 raise OptionError(max(one.opts, key=len), "takes one value, and is given several", fix="leave one")
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - of Typer or Click
+        """Refuse to work in a directory that was removed: no path can be told from there."""
+        try:
+            os.getcwd()  # noqa: PTH109 - Path.cwd would do the same
+        except OSError as error:
+            problem = f"is not there, or cannot be read ({error.strerror})"
+            raise InputError("the working directory", problem, fix="cd to a directory that is there") from error
+        check_address_space()
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - of Typer or Click
         """Write arguments, then the options by section."""

@@ -90,7 +90,7 @@ def open_page(path: Path) -> None:
     """Show a page in the browser of whoever is there."""
     import webbrowser
 
-    if not webbrowser.open(path.resolve().as_uri()):
+    if not webbrowser.open(path.absolute().as_uri()):
         typer.echo(printable(f"no browser was found; open {path} in one"), err=True)
 
 
@@ -160,7 +160,7 @@ class Outputs:
             if own != name and name in FORMATS:
                 fix = f"{shown} {Path(value).with_suffix(FORMATS[name].suffixes[0])}, or --{own} {value}"
                 raise OptionError(f"{shown} {value}", f"is named as what --{own} writes", fix=fix)
-            if (other := seen.setdefault(value if value == STDOUT else str(Path(value).resolve()), shown)) != shown:
+            if (other := seen.setdefault(value if value == STDOUT else os.path.realpath(value), shown)) != shown:
                 raise OptionError(f"{other} and {shown}", f"both write {value}", fix="a name for each")
             is_made = self.out is not None and Path(value).parent == Path(self.out)
             if value != STDOUT and name != "out" and not is_made:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.errors import DatasetError
+from nsyspipe.model.definitions import changed_columns, latest_of
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.table import Float64, Int64, table
 from nsyspipe.run.run import Run
@@ -142,12 +143,22 @@ class StepTable:
 
     run: Run
     hides_idle: bool = False  # idle time is null: gaps inside CUDA graphs as a whole, which not all have, are unseen
+    outdated_columns: frozenset[str] = (
+        frozenset()
+    )  # null: they mean something else in a run that this one is compared with
 
     @classmethod
     def of_sides(cls, *sides: Sequence[Run]) -> tuple[list[StepTable], ...]:
         """Return the captures of each side that is compared with the others."""
-        is_mixed = len({has_whole_graphs(run) for side in sides for run in side}) > 1
-        return tuple([cls(run, hides_idle=is_mixed and has_whole_graphs(run)) for run in side] for side in sides)
+        runs = [run for side in sides for run in side]
+        is_mixed = len({has_whole_graphs(run) for run in runs}) > 1
+        latest = latest_of(run.definitions_version for run in runs)
+
+        def compared(run: Run) -> StepTable:
+            outdated = changed_columns(run.definitions_version, latest)
+            return cls(run, hides_idle=is_mixed and has_whole_graphs(run), outdated_columns=outdated)
+
+        return tuple([compared(run) for run in side] for side in sides)
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -177,6 +188,8 @@ class StepTable:
 
     def matrix(self, column: str) -> Int64 | None:
         """Return a column of integers as ranks x steps; None where any of it is null, or without steps."""
+        if column in self.outdated_columns:
+            return None
         values = self.rows[column]
         if (self.hides_idle and column.startswith("idle_")) or values.null_count or not self.n_steps:
             return None
@@ -204,7 +217,7 @@ class StepTable:
         rows = rows.filter(pc.and_(rows["in_summary"], pc.is_valid(rows["transfer_ns"])))
         at = np.argsort(self.steps)[np.searchsorted(np.sort(self.steps), rows["step"].to_numpy())]
         sums: dict[str, Float64 | None] = dict.fromkeys(("transfer_ns", "message_bytes", "bus_bytes"))
-        for name in sums:
+        for name in {*sums} - self.outdated_columns:
             if rows.num_rows and not rows[name].null_count:
                 sums[name] = np.bincount(at, rows[name].to_numpy(), self.n_steps).astype(np.float64)
         return sums

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.traffic import EXPERT, parallelism
 from nsyspipe.comparison.changes import SIDES, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
+from nsyspipe.model.definitions import ANALYZE_AGAIN, DEFINITIONS_VERSION, latest_of
 from nsyspipe.model.names import few, listed
 from nsyspipe.model.problems import MIXED_RUNS, MORE_STEPS
 from nsyspipe.model.table import table
@@ -76,6 +77,7 @@ _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
 _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own work changes what it measures
 _UNLIKE, _OTHER_NUMBER = 1.25, 1.1  # captures of one configuration differ by less, in step time and messages
 OTHER_WORK, UNKNOWN_WORK, UNLIKE, SHARED_BATCH = "other-work", "unknown-work", "unlike-captures", "shared-batch"
+DEFINITIONS = "definitions"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _AMOUNTS = ("collectives_per_step", 1, "collectives"), ("message_bytes_per_step", 1e6, "MB of messages")
 _SHOWN = 6
@@ -167,11 +169,46 @@ def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
         yield _check("capture-order", "the candidate was captured before the baseline", times, after=after)
 
 
+def check_definitions(baseline: Side, candidate: Side) -> Iterator[Check]:
+    """Tell of captures that were saved with other definitions than others: only figures that mean the same are compared."""
+    words = _definitions_by_side((baseline, candidate))
+    if words[0] != words[1] or any("|" in word for word in words):
+        after = f"; communication, copies and compute are not compared; {ANALYZE_AGAIN}"
+        yield _check(DEFINITIONS, "versions of the definitions", words, after=after)
+
+
+def _other_ranks(sides: Sides) -> Iterator[Check]:
+    """Tell of ranks that are not ranks of the other definitions: several devices of a process were one rank in version 1."""
+    runs = _runs(sides)
+    latest = latest_of(run.definitions_version for run in runs)
+    outdated = [run for run in runs if run.definitions_version != latest]
+    if outdated and (latest > DEFINITIONS_VERSION or any(map(_has_rank_of_several_devices, outdated))):
+        after = f"; what a rank is may differ; {ANALYZE_AGAIN}"
+        yield _check(
+            "definitions-of-ranks", "versions of the definitions", _definitions_by_side(sides), blocks=True, after=after
+        )
+
+
+def _has_rank_of_several_devices(run: Run) -> bool:
+    return any("," in devices for devices in run.ranks["device_ids"].to_pylist())
+
+
+def _definitions_by_side(sides: Sides) -> list[str]:
+    versions = [sorted({run.definitions_version for run in side.runs}) for side in sides]
+    return [" | ".join(map(str, one)) for one in versions]
+
+
+def _follow_same_definitions(runs: Sequence[Run]) -> bool:
+    return len({run.definitions_version for run in runs}) == 1
+
+
 def _is_sized(runs: list[Run]) -> bool:
     return all(run.header.n_job_ranks is not None for run in runs)
 
 
 def _message_bytes(sides: Sides) -> Iterator[Check]:
+    if not _follow_same_definitions(_runs(sides)):
+        return
     before, after = (mean_of(run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs) for side in sides)
     if before is not None and after is not None and abs(after - before) > _SAME_BYTES * max(before, after):
         texts = [f"{mean / 1e6:.4g} MB" for mean in (before, after)]
@@ -225,13 +262,15 @@ def _apart(runs: Sequence[Run]) -> list[str]:
     rows = sorted((run.summary().to_pylist()[0] for run in runs), key=lambda row: row["step_time_ns"] or 0.0)
     times = [row["step_time_ns"] for row in rows if row["step_time_ns"]] or [1.0]
     facts = []
-    for column, unit, what in _AMOUNTS:
+    are_alike_defined = _follow_same_definitions(runs)
+    for column, unit, what in _AMOUNTS if are_alike_defined else ():
         values = [value for row in rows if (value := row[column]) is not None]
         if max(values, default=0.0) > _OTHER_NUMBER * min(values, default=0.0):
             facts.append(f"{' and '.join(dict.fromkeys(f'{value / unit:.4g}' for value in values))} {what}")
     # Of datatypes where all were recorded; inside graphs as a whole it was not seen.
     is_typed = not any(run.collectives()["datatype"].null_count for run in runs)
-    seen = [] if any(map(has_whole_graphs, runs)) else [run for run in runs if n_steps(run)]
+    is_seen = are_alike_defined and not any(map(has_whole_graphs, runs))
+    seen = [run for run in runs if n_steps(run)] if is_seen else []
     counts = [collectives_per_step(run, ("collective", "datatype")[: 1 + is_typed]) for run in seen]
     sorts = {sort: [own.get(sort, 0.0) for own in counts] for sort in sorted({*chain(*counts)})}
     most = max(map(sum, zip(*sorts.values(), strict=True)), default=0.0)
@@ -316,6 +355,7 @@ _TESTS: tuple[Test, ...] = (
         "mixed-runs", "reports that may be of different runs", lambda run: ", ".join(sorted(MIXED_RUNS & {row["code"] for row in run.problem_rows})) or _NONE,
         blocks=lambda _: True, fine=_NONE,
     ),
+    _other_ranks,
     _ranks_per_batch,
     _other_work,
     _alike(

@@ -12,7 +12,14 @@ import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import SIDES, StepTable, kernel_changes, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import COMPARABILITY, SIDE_PROBLEMS, UNLIKE, check_comparable, check_order
+from nsyspipe.comparison.comparability import (
+    COMPARABILITY,
+    SIDE_PROBLEMS,
+    UNLIKE,
+    check_comparable,
+    check_definitions,
+    check_order,
+)
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings, check_can_fail
 from nsyspipe.comparison.metrics import INCONCLUSIVE, Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
 from nsyspipe.comparison.surroundings import Cause, Surroundings, cause_of, opposed_parts, surroundings
@@ -178,7 +185,8 @@ class RunDifference(ShownInNotebooks):
     @cached_property
     def comparability(self) -> pa.Table:
         """`COMPARABILITY`: what makes the comparison doubtful or impossible, the latter first."""
-        checks = [*check_comparable(self.baseline, self.candidate), *check_order(self.baseline, self.candidate)]
+        sides = self.baseline, self.candidate
+        checks = [*check_comparable(*sides), *check_definitions(*sides), *check_order(*sides)]
         return COMPARABILITY.from_rows([check._asdict() for check in checks])
 
     @property

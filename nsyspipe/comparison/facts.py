@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.traffic import dimensions
 from nsyspipe.comparison.changes import SIDES, StepTable
+from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.side_files import RunCapture
 from nsyspipe.model.table import table
 from nsyspipe.run.run import Run
@@ -93,11 +94,13 @@ def matters_of(table: StepTable) -> list[Matter]:
     """Return the matters of a run that have words, the same ones in the same order for every run."""
     run = table.run
     capture = run.header.capture or RunCapture()
-    parallelism = _parallelism(run)
+    parallelism = None if table.outdated_columns else _parallelism(run)
+    by_payloads = ANALYZE_AGAIN if table.outdated_columns else BY_PAYLOADS
+    by_all_ranks = ANALYZE_AGAIN if table.outdated_columns else BY_ALL_RANKS
     graphs = "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole"
     return [
-        _matter("collectives", "parallelism", BY_PAYLOADS, parallelism=parallelism),
-        _matter("stragglers", STRAGGLER, BY_ALL_RANKS, straggler=_straggler(table)),
+        _matter("collectives", "parallelism", by_payloads, parallelism=parallelism),
+        _matter("stragglers", STRAGGLER, by_all_ranks, straggler=_straggler(table)),
         Matter("link", "link", BY_LOG, _link_words(run)),
         _nccl_settings(run),
         Matter("versions", "nsys version", "nsys", _nsys_words(run)),
@@ -190,7 +193,7 @@ def longest_delay(table: StepTable) -> float | None:
 def _straggler(table: StepTable) -> str | None:
     unjudged = [row["message"] for row in table.run.problem_rows if row["code"] == "not-judged"]
     is_judged = not any(STRAGGLER in message.partition(" (")[0] for message in unjudged)
-    if not is_judged or longest_delay(table) is None:
+    if table.outdated_columns or not is_judged or longest_delay(table) is None:
         return None
     rows = table.run.judged_findings().to_pylist()
     late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {})

@@ -171,7 +171,7 @@ def _check_owner(path: Path, taken: Iterable[str]) -> None:
     ours = {0, os.geteuid()}
     if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
         ours.add(int(os.environ["SUDO_UID"]))
-    problem = _not_own(path.absolute(), ours) or _not_own(path.resolve(), ours)
+    problem = _not_own(path.absolute(), ours) or _not_own(Path(os.path.realpath(path)), ours)
     if problem is not None:
         options = " ".join(f"--{key}" for key, (name, _) in _SETTINGS.items() if name in taken)
         problem = f"{problem}, who could loosen the gate with it: nothing is taken from it"

@@ -13,6 +13,7 @@ from nsyspipe.comparison.changes import SIDES, StepTable
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.series import MIN_STEPS, Series
 from nsyspipe.comparison.statistics import MEAN, MEDIAN, Judgement, difference_of_centres
+from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import METRICS, NEITHER, Figure
 from nsyspipe.model.table import Float64, table
 
@@ -66,6 +67,7 @@ _WHY = {
 }  # fmt: skip
 # What is null where ranks communicate between their step ranges, and why in words.
 _OF_WHOLE_STEPS = {"wait_ns", "transfer_ns", "message_bytes", "bus_bytes", "overlap_backward_ns"}
+OTHER_DEFINITIONS = f"saved with older definitions of this figure ({ANALYZE_AGAIN})"
 LEFT_OUT = "step ranges leave out communication"
 INCONCLUSIVE, NO_CHANGE = "inconclusive", "no change"
 # The first of these that a metric has is the verdict of several: what nobody can tell is not yet an improvement.
@@ -101,6 +103,11 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
     return ratio if ratio.size else f"{figure.formula}: the denominator is 0 in all steps"
 
 
+def is_outdated(figure: Figure, table: StepTable) -> bool:
+    """Tell whether a figure means something else in a run that the table's run is compared with."""
+    return not table.outdated_columns.isdisjoint(figure.of_step)
+
+
 def _fraction(table: StepTable, figure: Figure) -> tuple[Float64, Float64] | None:
     above, below = figure.of_step
     if figure.unit == "bytes/s":
@@ -120,7 +127,7 @@ def _fraction(table: StepTable, figure: Figure) -> tuple[Float64, Float64] | Non
 
 def of_captures(tables: Sequence[StepTable], name: str = DEFAULT_METRIC) -> tuple[list[Float64], str | None]:
     """Return a metric's figures of each capture of a side that has any, and in words why the first without has none."""
-    figures = [per_step(table, name) for table in tables]
+    figures = [OTHER_DEFINITIONS if is_outdated(METRICS[name], table) else per_step(table, name) for table in tables]
     why = next((one for one in figures if isinstance(one, str)), None)
     return [one for one in figures if not isinstance(one, str)], why
 

@@ -16,9 +16,19 @@ from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, RUN_PROBLEMS, Chec
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.facts import environment_of
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings
-from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
+from nsyspipe.comparison.metrics import (
+    INCONCLUSIVE,
+    NO_CHANGE,
+    Rules,
+    evenness_of,
+    is_outdated,
+    judged,
+    of_captures,
+    statistic_of,
+)
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
 from nsyspipe.errors import OptionError, rows_in_python
+from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import METRICS, shown
 from nsyspipe.model.table import Float64, table
 from nsyspipe.nsys.command_words import NOT_SET, joined_environments
@@ -83,6 +93,10 @@ SORTS = {
     "speedup": ("speedup", True),
 }
 _NO_STEP_TIME = "a capture without steps: there is no step time to compare", "name the steps with --step REGEX"
+_OTHER_DEFINITIONS = (
+    "the run was saved with older definitions: its communication, copies and compute are not compared with the other runs",
+    f"{ANALYZE_AGAIN} with --out",
+)
 _NO_STEP = "no step has a window on every rank: the run has no figures to compare", "see the other problems of this run"
 
 
@@ -238,6 +252,10 @@ class Scoreboard(ShownInNotebooks):
                     message, fix = _NO_STEP_TIME if side.run.is_capture else _NO_STEP
                     of_run = {"code": "no-figures", "severity": "warning", "report": None, "rank": None}
                     rows.append(where | of_run | {"message": message, "fix": fix})
+                if side.outdated_columns:
+                    message, fix = _OTHER_DEFINITIONS
+                    of_run = {"code": "older-definitions", "severity": "warning", "report": None, "rank": None}
+                    rows.append(where | of_run | {"message": message, "fix": fix})
                 rows += [where | row for row in side.run.problem_rows]
         return rows
 
@@ -339,6 +357,7 @@ class Scoreboard(ShownInNotebooks):
             "gpu_names": ", ".join(header.gpu_names), "n_summary_steps": sum(table.n_steps for table in tables),
             **{one.column: mean_of(row[one.column] for row in summaries) for one in shown("scoreboard table")},
             **({"idle_share": None} if any(table.hides_idle for table in tables) else {}),
+            **{one.column: None for one in shown("scoreboard table") if any(is_outdated(one, table) for table in tables)},
             "throughput_steps_per_s": throughput,
             "rank_steps_per_s": None if throughput is None else throughput * (header.n_job_ranks or header.n_ranks),
             "mean_step_time_ns": None if mean is None else float(mean),

@@ -154,6 +154,9 @@ def _n_steps_rows(tables: Sequence[Sequence[StepTable]]) -> list[dict[str, Any]]
 
 def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
     found = _Comparison()
+    # Counts and times of communication mean something else in a run that older definitions were used for.
+    if any(table.outdated_columns for side in tables for table in side):
+        return found
     if not all(table.n_steps for side in tables for table in side):
         found.compared = [Compared(one.topic, one.what, BY_STEPS, (False, False), None) for one in _NUMBERS]
         return found
@@ -188,6 +191,8 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
         of_sides = [[matters[at] for matters in side] for side in sides]
         is_known = [all(one.is_known for one in side) for side in of_sides]
         old, new = (_joined([one.words for one in side], is_told=is_told) for side in of_sides)
+        unknown = [one.recorded_by for side in of_sides for one in side if not one.is_known]
+        recorded_by = unknown[0] if unknown else matter.recorded_by
         rows: list[dict[str, Any]] = []
         for what in sorted({*old, *new}):
             is_in_both = what in old and what in new
@@ -201,7 +206,7 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
         has_common = matter.is_setting or bool(old.keys() & new.keys())
         known_on = (is_known[0], is_known[1]) if has_common or not all(is_known) else (False, False)
         is_same = None if is_hidden else not rows
-        found.compared.append(Compared(matter.topic, matter.what, matter.recorded_by, known_on, is_same))
+        found.compared.append(Compared(matter.topic, matter.what, recorded_by, known_on, is_same))
     return found
 
 

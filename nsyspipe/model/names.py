@@ -226,7 +226,7 @@ def table_of_store(path: Path) -> tuple[str, str] | None:
     The store is a path from here, or absolute as that is. OSError if the directory cannot be looked into.
     """
     if any(one.name.startswith(RUN_DIRECTORY) for one in path.iterdir()):
-        return "a directory inside a store of saved runs", place_as_given(path.resolve().parent, path)
+        return "a directory inside a store of saved runs", place_as_given(Path(os.path.realpath(path)).parent, path)
     return None
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from nsyspipe.errors import OptionError, short_repr, shortened
 from nsyspipe.model.names import PHASE_PATTERNS
+from nsyspipe.model.text_files import NotOrdinaryError, read_small_text
 
 RANK_MAP = '--rank-map "a.sqlite=0,b.sqlite=1", or of several "node1_[0-7].sqlite=8-15"'
 AUTO = "auto"  # --skip-first auto: drop the first complete step when another one remains
@@ -129,7 +130,9 @@ def parse_rank_map(given: str | Mapping[Any, int] | None) -> dict[str, int] | No
 def _parsed(text: str) -> dict[str, int]:
     if "=" not in text:
         try:
-            text = Path(text).read_text(encoding="utf-8")
+            text = read_small_text(Path(text))
+        except NotOrdinaryError as error:
+            raise OptionError(f"--rank-map {text}", str(error), fix=RANK_MAP) from error
         except (OSError, ValueError) as error:
             raise OptionError(f"--rank-map {text}", "neither pairs nor a readable file", fix=RANK_MAP) from error
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]

@@ -450,6 +450,7 @@ RUNS = table(f"""runs by run_id: One row per run: what identifies it, and its fi
     first_saving_ns_per_step  float:ns?  its upper bound on the step time that this could give back; null where it has none <- `findings`
     tool_version            text        nsyspipe that wrote the run
     schema_version          count       version of this dataset's columns
+    definitions_version     count?      version of the definitions that the figures follow; null means 1: saved before there was this column
     details                 json        lists and verdicts of the run, for nsyspipe's own use
 """)
 
@@ -462,6 +463,19 @@ METRICS = table("""metrics by rank, step, metric: One row per figure: of the run
     value       float:the_metric's?  its value; null when not recorded
     in_summary  flag?                of a (rank, step): it counts in the run's figures
 """)
+
+# Columns of steps and collectives that mean something else since a version of the definitions. In version 2 a rank is a process
+# and a device, libraries other than NCCL and the copies that they launch are communication, and idle time after a call that
+# drained the queue is blocked.
+CHANGED_COLUMNS: dict[int, frozenset[str]] = {
+    2: frozenset({
+        "compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
+        "exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns",
+        "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies",
+        "wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes", "bus_bytes", "comm_delay_ns",
+        "idle_launch_ns", "idle_blocked_ns",
+    }),
+}  # fmt: skip
 
 
 def _saved(*schemas: TableSchema) -> dict[str, TableSchema]:

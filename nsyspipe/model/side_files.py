@@ -126,7 +126,8 @@ class NcclLog:
 
     version: str | None = None  # of NCCL; several, separated by commas, when processes differ
     communicators: tuple[Communicator, ...] = ()  # by the order in which their processes made them, then by process
-    # ``NCCL_*`` variables that NCCL says it took from the environment; `` | `` is between values of different processes
+    # ``NCCL_*`` variables that NCCL says it took from the environment, as a sidecar may have them; `` | `` is between values of
+    # different processes
     settings: dict[str, str] = field(default_factory=dict)
 
     @property

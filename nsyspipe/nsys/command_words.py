@@ -9,6 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 MASK = "***"
+BETWEEN_VALUES = " | "  # stands between values of one variable in different processes
+# What versions and names look like that are shown as a sidecar has them: nothing else may stand in their place.
+VERSION = re.compile(
+    r"(?=.{1,80}\Z)\d{1,5}(?:\.\d{1,8}){0,4}(?:[.-]?(?:a|b|c|rc|alpha|beta|post|dev|git)\d{0,8})*(?:-\d{4,16}v\d{1,3})?"
+    r"(?:\+[A-Za-z0-9]{0,40}(?:[._-][A-Za-z0-9]{1,16}){0,4})?",
+    re.ASCII,
+)
+HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
+GPU_NAME = re.compile(r"(?:[A-Za-z0-9().+-]{1,24}(?: |\Z)){1,10}", re.ASCII)
+CAPTURE_NAME = re.compile(r"[^/\\<>&\"'`\x00-\x1f]{1,255}")
+CAPTURE_RANGE = re.compile(r"[A-Za-z]{1,40}", re.ASCII)
 HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")  # a hashed value, as `secrets.hash_key` writes it
 # Between the values of one variable in different processes, and what stands for a process that does not have it.
 JOINT, NOT_SET = " | ", "not set"
@@ -231,6 +242,16 @@ def joined_environments(environments: Iterable[Mapping[str, str] | None]) -> dic
         absent = [] if is_everywhere and NOT_SET not in values else [NOT_SET]
         joined[name] = JOINT.join([*sorted(values - {NOT_SET}), *absent])
     return joined
+
+
+def recorded_settings(settings: Mapping[str, Iterable[str]], mask: Mask) -> dict[str, str]:
+    """Return what may be written of variables with a value per process, as `recorded_environment` does; values are joined."""
+    found = {}
+    for name, values in settings.items():
+        written = {one for value in values for one in recorded_environment({name: value}, mask).values()}
+        if written:
+            found[name] = BETWEEN_VALUES.join(sorted(written))
+    return dict(sorted(found.items()))
 
 
 def without_words(text: str, words: Sequence[str]) -> str:

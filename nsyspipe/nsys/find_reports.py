@@ -83,7 +83,7 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
         fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
         what = OUTPUTS.get(wrong.suffix, f"not named as a report of nsys ({listed(RAW_SUFFIXES, joint='or')})")
         raise NotAReportError(str(wrong), f"{what}, where a report to export was needed", fix=fix)
-    return [paths[0] for paths in grouped((path.resolve(), path) for path in captures).values()]
+    return [paths[0] for paths in grouped((os.path.realpath(path), path) for path in captures).values()]
 
 
 def source_of(path: Path) -> Path:
@@ -253,7 +253,7 @@ def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Pat
     """Return where a report's export is kept: under what identifies it, with the stem that may tell its rank."""
     with readable(source):
         status = source.stat()
-        facts = f"{source.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
+        facts = f"{os.path.realpath(source)}\0{status.st_size}\0{status.st_mtime_ns}"
     report = hashlib.sha256(os.fsencode(facts)).hexdigest()[:_KEY_LENGTH]
     if nsys is None:
         return _any_export(folder, source, report, sources)

@@ -19,7 +19,7 @@ from nsyspipe.model import canonical
 from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.host_copies import DTOH_KIND, PAGEABLE, BlockingCopies, find_blocking_copies, read_host_copies
-from nsyspipe.reader.report import Report, Zones, process_of, processes_of
+from nsyspipe.reader.report import TIME_LIMIT, Report, Zones, process_of, processes_of
 
 if TYPE_CHECKING:
     from nsyspipe.reader.metadata import ReportFacts
@@ -53,8 +53,8 @@ def read_launches(report: Report, ids: tuple[int, int] | None = None, zones: Zon
     where = None
     if ids is not None:
         in_zones = f" AND {zones.condition(*ids)}" if zones else ""
-        where = f'"correlationId" BETWEEN {ids[0]} AND {ids[1]}{in_zones}'
-    calls = report.select(versions.RUNTIME, dict.fromkeys(_CALL[:3], "int"), where=where).drop_null()
+        where = f'"correlationId" + 0 BETWEEN {ids[0]} AND {ids[1]}{in_zones}'
+    calls = _possible(report.select(versions.RUNTIME, dict.fromkeys(_CALL[:3], "int"), where=where).drop_null())
     columns = {"process_id": process_of(calls["globalTid"].to_numpy()), "start_ns": calls["start"]}
     return canonical.LAUNCHES.table(columns | {"correlation_id": calls["correlationId"]})
 
@@ -79,7 +79,7 @@ def read_calls(report: Report, strings: Strings) -> Calls:
     nothing = Calls(None, None, canonical.HOST_WAITS.empty())
     if not (report.has(versions.RUNTIME, *_CALL[:2]) and report.has_rows(versions.RUNTIME)):
         return nothing
-    found = report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int"))
+    found = _possible(report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int")))
     calls, zones = None, {}
     if report.has(versions.RUNTIME, "correlationId"):
         zones = report.zones(versions.RUNTIME, *[found["correlationId"]] * 2)
@@ -95,6 +95,17 @@ def read_calls(report: Report, strings: Strings) -> Calls:
     blocking = _blocking_copies(strings, found, host_copies)
     blocking_copies = None if blocking is None else blocking.table
     return Calls(calls, _blocking_calls(strings, found, blocking), pa.concat_tables(waits), blocking_copies, zones)
+
+
+def _possible(found: pa.Table) -> pa.Table:
+    """Drop rows with a time that no clock reaches: what such a call launched counts as an operation without a launch."""
+    for name in {"start", "end"} & {*found.column_names}:
+        times = found[name]
+        bounds = pc.min_max(times).as_py()
+        if bounds["min"] is not None and not -TIME_LIMIT < bounds["min"] <= bounds["max"] < TIME_LIMIT:
+            is_possible = pc.and_(pc.greater(times, -TIME_LIMIT), pc.less(times, TIME_LIMIT))
+            found = found.filter(pc.fill_null(is_possible, fill_value=True))
+    return found
 
 
 def _known(found: pa.Table, *columns: str) -> pa.Table:
@@ -118,7 +129,7 @@ def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table
     names = ("correlationId", "globalPid", "deviceId", "streamId")
     if report.has(versions.SYNCHRONIZATION, *names):
         first, last = (one.as_py() for one in pc.min_max(calls["correlationId"]).values())
-        where = f'"correlationId" BETWEEN {first} AND {last}'
+        where = f'"correlationId" + 0 BETWEEN {first} AND {last}'
         told = report.select(versions.SYNCHRONIZATION, dict.fromkeys(names, "int"), where=where).drop_null()
         told = told.take(_rows_of(calls, told))
         device = told["deviceId"]
@@ -197,7 +208,7 @@ def read_overhead(report: Report, facts: ReportFacts) -> tuple[Int64, Int64] | N
         is_lazy = not report.has(versions.OVERHEAD) and facts.leaves_out_empty(versions.OVERHEAD)
         knows_it = versions.version_numbers(facts.schema_version) >= _OLDEST_WITH_OVERHEAD
         return (EMPTY.starts, EMPTY.ends) if is_lazy and knows_it else None
-    found = report.select(versions.OVERHEAD, {"start": "int", "end": "int"}).drop_null()
+    found = _possible(report.select(versions.OVERHEAD, {"start": "int", "end": "int"}).drop_null())
     starts, ends = found["start"].to_numpy(), found["end"].to_numpy()
     kept = ends > starts
     return starts[kept], ends[kept]

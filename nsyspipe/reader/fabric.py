@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,8 @@ from typing import NamedTuple, TypeAlias
 from nsyspipe.errors import InputError
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.side_files import CommMember, Communicator, Edge, NcclLog, Topology
+from nsyspipe.model.text_files import MOST_LOG_BYTES, NotOrdinaryError, open_ordinary
+from nsyspipe.nsys.command_words import Mask, recorded_settings
 from nsyspipe.nsys.files import readable
 
 _LONGEST_LINE_BYTES = 65_536
@@ -63,10 +64,11 @@ def printed_lines(path: Path, *, most: int | None = None) -> Iterator[tuple[str,
     `InputError` if the file is missing, not readable or no ordinary file.
     """
     with readable(path):
-        if not stat.S_ISREG(path.stat().st_mode):
-            problem = "no ordinary file, where a text was needed"
-            raise InputError(decoded(str(path)), problem, fix="name the file itself")
-        with path.open("rb") as file:
+        try:
+            opened = open_ordinary(path, MOST_LOG_BYTES)
+        except NotOrdinaryError as error:
+            raise InputError(decoded(str(path)), str(error), fix="name the file itself") from error
+        with opened as file:
             was_whole = True
             for line in itertools.islice(iter(lambda: file.readline(_LONGEST_LINE_BYTES), b""), most):
                 is_whole = line.endswith(b"\n")
@@ -341,7 +343,7 @@ def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | Non
     return NcclLog(
         version=", ".join(sorted(settings.pop(None, ()))) or None,
         communicators=communicators(facts),
-        settings={name: " | ".join(sorted(values)) for name, values in sorted(settings.items()) if name},
+        settings=recorded_settings({name: values for name, values in settings.items() if name}, Mask()),
     )
 
 

@@ -260,7 +260,8 @@ class Wanted:
             return None
         first, last = self.span
         in_zones = f"{self.zones[table].condition(first, last)} AND " if table in self.zones else ""
-        return f'{in_zones}"start" < {last} AND ("end" > {first} OR "start" = {first})'
+        # Sums are numbers, where a column of type TEXT would be compared letter by letter.
+        return f'{in_zones}"start" + 0 < {last} AND ("end" + 0 > {first} OR "start" + 0 = {first})'
 
 
 def read_again(

@@ -77,7 +77,7 @@ def read_ranges_again(
         return canonical.RANGES.empty()
     where = f"eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid IN ({', '.join(map(str, threads))})"
     if span is not None:
-        where += f' AND "start" <= {span[1]} AND ("end" >= {span[0]} OR "end" IS NULL)'
+        where += f' AND "start" + 0 <= {span[1]} AND ("end" + 0 >= {span[0]} OR "end" IS NULL)'
     found = _events(report, strings, f"({where}) OR eventType = {DOMAIN_ROW}")
     return _table(_of_kinds(found, _PUSH_POP, _START_END), open_end_ns, _of_kinds(found, DOMAIN_ROW))[0]
 

@@ -20,7 +20,17 @@ from nsyspipe.model import side_files
 from nsyspipe.model.names import DIGITS_PATTERN, decoded, printable
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import CapturedRank, NcclLog, RunCapture, Sidecar, Topology
-from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
+from nsyspipe.nsys.command_words import (
+    CAPTURE_NAME,
+    CAPTURE_RANGE,
+    GPU_NAME,
+    HOST_NAME,
+    PER_CAPTURE,
+    VERSION,
+    Mask,
+    recorded_command,
+    recorded_environment,
+)
 from nsyspipe.reader.beside import used_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 
@@ -47,6 +57,9 @@ class Field(NamedTuple):
 
 
 _TEXT, _TEXTS, _NUMBER = Field(str), Field(list), Field(int)
+_HOST, _GPU = Field(str, form=HOST_NAME, what="host name"), Field(str, form=GPU_NAME, what="GPU model")
+_OUTCOME = re.compile(r"[\w ,.;:'()-]*", re.ASCII)  # of a rank, in sentences of ours
+_VERSIONS = ("torch_version", "cuda_version", "nccl_version", "driver_version", "nsys_version", "python_version")
 _KINDS = {  # by annotation of the dataclasses in `model.side_files`
     **dict.fromkeys(("str", "str | None"), _TEXT),
     **dict.fromkeys(("int", "int | None"), _NUMBER),
@@ -58,12 +71,16 @@ _OF_FACTS = {one.name: _KINDS[str(one.type)] for one in fields(RunCapture)} | {
     "command": Field(list, most=_MOST_WORDS, is_masked=True),
     "hash_key": Field(str, form=re.compile(rf"[0-9a-f]{{8}}|{PER_CAPTURE}"), what="name of a key"),
     "git_commit": Field(str, form=re.compile(r"[0-9a-f]{7,64}"), what="commit"),
+    **dict.fromkeys(_VERSIONS, Field(str, form=VERSION, what="version")),
+    "name": Field(str, form=CAPTURE_NAME, what="name of a capture"),
+    "capture_range": Field(str, form=CAPTURE_RANGE, what="capture range"),
 }
 _OF_RANK = {one.name: _KINDS[str(one.type)] for one in fields(CapturedRank)} | {
-    "pid": Field(int, least=1), "status": Field(int, least=-_LARGEST),
+    "pid": Field(int, least=1), "status": Field(int, least=-_LARGEST), "gpu_name": _GPU,
+    "problem": Field(str, form=_OUTCOME, what="outcome"),
 }  # fmt: skip
 _OF_SIDECAR = {
-    "capture_version": Field(int, least=1), "host": _TEXT, "world_size": Field(int, least=1),
+    "capture_version": Field(int, least=1), "host": _HOST, "world_size": Field(int, least=1),
     "ranks": Field(list, of=dict, most=_MOST_RANKS), "step_pattern": _TEXT, "nccl_log_files": _TEXTS,
     "topology_file": _TEXT,
 }  # fmt: skip
@@ -128,6 +145,8 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
         facts["captured_at_utc"] = moment.isoformat().replace("+00:00", "Z")
     if "command" in facts:
         facts["command"] = recorded_command(facts["command"], Mask())
+    if "trace" in facts:
+        facts["trace"] = recorded_command(["--trace", *facts["trace"]], Mask())[1:]
     facts["environment"] = recorded_environment(facts.get("environment", {}), Mask())
     return Sidecar(
         path=path,

@@ -15,6 +15,7 @@ from nsyspipe.model.names import grouped, printable
 from nsyspipe.report import blocks
 
 MAX_WIDTH = 100
+_WIDTH_IF_UNKNOWN = 80
 SEVERITIES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 VERDICTS = {
     "improvement": "green", "regression": "bold red", "inconclusive": "yellow",
@@ -32,6 +33,8 @@ _TWO_TILES = 79  # so wide are two key figures beside each other
 def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
     """Write blocks for a console, at most `MAX_WIDTH` columns wide, without the spaces that fill lines up."""
     file, stream = io.StringIO(), console.file
+    if console.width < 1:  # COLUMNS=0, as where a terminal does not know its width: nothing would be printed
+        console.width = _WIDTH_IF_UNKNOWN
     page = Group(*(_drawn(block, console.width) for block in parts))
     try:
         console.file = file  # a capture would write to the stream, which may take nothing

@@ -9,13 +9,14 @@ from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.changes import SIDES, top_kernels
-from nsyspipe.comparison.comparability import OTHER_WORK
+from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
 from nsyspipe.comparison.facts import MEASURED, NEITHER as NEITHER_SIDE
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.comparison.surroundings import Cause
+from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.names import listed
 from nsyspipe.model.problems import OF_FILES_BESIDE, WHOLE_STEP
@@ -185,6 +186,12 @@ def _changes(difference: RunDifference) -> Table:
     return table_of(CHANGES, rows, fields, facts_text(difference), n_shown=_SHOWN_CHANGES)
 
 
+_OTHER_DEFINITIONS = (
+    "Collectives, copies and delays are not compared: the sides were analyzed with different definitions "
+    f"({ANALYZE_AGAIN})."
+)
+
+
 def facts_text(difference: RunDifference) -> str:
     """Return which facts are the same on both sides, and which are not compared, with what records them."""
     rows = difference.facts.to_pylist()
@@ -199,6 +206,8 @@ def facts_text(difference: RunDifference) -> str:
         why = "neither side recorded them" if side == NEITHER_SIDE else f"only the {side} recorded them"
         told = [f"{listed(names)} ({fix})" for fix, names in by_fix.items()]
         texts += [f"Not compared, because {why}: {', '.join(told)}."] if told else []
+    if DEFINITIONS in difference.comparability["check"].to_pylist():
+        texts.append(_OTHER_DEFINITIONS)
     return " ".join(texts)
 
 

@@ -71,7 +71,9 @@ def writing(path: Path, inputs: Iterable[Path], *, may_replace: Answer, is_named
     check_target(path, inputs, may_replace=may_replace)
     try:
         if is_named:
-            path = path.resolve()  # write through a link, not over it
+            path = Path(
+                os.path.realpath(path)
+            )  # write through a link, not over it; resolve() fails on a link to itself
         with claimed_file(path.parent) as temporary:
             with temporary.open("wb") as file:
                 yield file
@@ -89,7 +91,9 @@ def check_directory(given: str, name: str) -> None:
     try:
         if given.endswith("/") or path.is_dir():
             raise OutputError(given, "is a directory, where a file is to be written", fix=str(path / name))
-        parent = path.resolve().parent
+        if path.is_symlink():
+            _check_link(path)
+        parent = Path(os.path.realpath(path)).parent
         if not parent.exists():
             fix = f"mkdir -p {shlex.quote(decoded(place_as_given(parent, path)))}, or another directory"
             raise OutputError(given, "cannot be written: its directory is not there", fix=fix)
@@ -105,9 +109,17 @@ def check_directory(given: str, name: str) -> None:
         raise _not_writable(path, error) from error
 
 
+def _check_link(path: Path) -> None:
+    """Raise an OSError if a link leads to itself, in one step or several; a file that is not there yet can be made."""
+    with contextlib.suppress(FileNotFoundError):
+        path.stat()
+
+
 def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Answer) -> None:
     """Raise if a file is in the way."""
     try:
+        if path.is_symlink():
+            _check_link(path)
         if not path.exists():
             return
         is_file, is_input = path.is_file(), any(path.samefile(one) for one in inputs)

@@ -16,6 +16,7 @@ from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.analysis.kernels import GRAPH
+from nsyspipe.errors import OutputError
 from nsyspipe.model.names import ranges
 from nsyspipe.model.options import OnProgress
 from nsyspipe.model.schema import STEPS
@@ -288,6 +289,9 @@ def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
     return slices(starts, ends, events["name"], category, notes)
 
 
+_MOST_STREAMS = 4096  # a program has some tens; each is a track, or several
+
+
 def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
     """Yield each stream in order of (device, stream): its name, and the rows of its tracks in order of (start, end, id)."""
     names = ("device_id", "stream_id", "correlation_id")
@@ -296,6 +300,9 @@ def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
     is_graph = pc.equal(events["name"], GRAPH).cast(pa.int64()).to_numpy()
     order = np.lexsort((is_graph, streams, devices))
     edges = functools.reduce(np.union1d, (run_starts(numbers[order]) for numbers in (devices, streams, is_graph)))
+    if edges.size > _MOST_STREAMS:
+        what = f"would have {edges.size} streams of one rank, more than {_MOST_STREAMS}"
+        raise OutputError("the trace for Perfetto", what, fix="fewer steps (--perfetto-steps), or another report")
     for of_stream in np.split(order, edges[1:]) if order.size else ():
         rows = np.sort(of_stream)
         lanes = disjoint_lanes(starts[rows], ends[rows], ids[rows])

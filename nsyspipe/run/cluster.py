@@ -15,23 +15,61 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from nsyspipe.errors import InputError, OptionError, ReportNotFoundError
-from nsyspipe.model.names import listed
+from nsyspipe.model.names import listed, printable
+from nsyspipe.model.text_files import read_small_text
 from nsyspipe.version import __version__
 
+SILENT_THREAD = "nsyspipe: silent scheduler"  # `__main__` waits for no thread of this name
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _NO_WORKER_S, _LOOK_FOR_WORKERS_S = 60.0, 1.0
 # Dask would wait longer; whoever sets another time than its default gets it.
 _DEFAULT_CONNECT_S, _CONNECT_S = 30.0, 10.0
+_RUN_S, _CLOSE_S, _LONGEST_REASON = 60.0, 2.0, 300
 MOST_NAMES = 4
 _INSTALL = f"install nsyspipe {__version__} where workers are started"
 _ADDRESS = re.compile(r"[a-z]+://.+|[^/]+:\d+")
+
+
+def _answer_within(seconds: float, call: Callable[[], T]) -> T:
+    """Return what a call does, or raise its error; a TimeoutError if that takes longer.
+
+    It runs in a thread that nobody waits for: Ctrl-C and SIGTERM are heard meanwhile, and the program can end.
+    """
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - who waits for it raises it
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name=SILENT_THREAD, daemon=True).start()
+    try:
+        return answer.result(seconds)
+    except TimeoutError as error:
+        what = str(error) or f"it took the connection, and said nothing for {seconds:.0f} s"
+        raise TimeoutError(what) from error
+
+
+def _no_scheduler(place: str, address: str, error: Exception) -> InputError:
+    """Return the error for an address where no scheduler answers, by what a library made of the answer."""
+    said = (str(error).splitlines() or [type(error).__name__])[0]
+    if isinstance(error, MemoryError):  # what another protocol says is read as a length
+        said = "something else does; its dashboard has another port"
+    problem = f"no scheduler of Dask answers there ({printable(said[:_LONGEST_REASON])})"
+    fix = "the address that dask scheduler prints"
+    of_tls = "; for tls:// the certificates of Dask's own configuration"
+    if place != address:
+        problem = f"names {address}, where {problem.replace(' there', '')}"
+        fix = "the file of a scheduler that runs: it is left when one ends; start dask scheduler --scheduler-file anew"
+    return InputError(place, problem, fix=fix + of_tls * address.startswith("tls"))
 
 
 class Cluster(Executor):
@@ -50,7 +88,7 @@ class Cluster(Executor):
         except ImportError as error:
             fix = "pip install distributed (the extra dask of nsyspipe)"
             raise OptionError(place, f"needs dask.distributed, which is not here ({error})", fix=fix) from error
-        for name in ("distributed", "distributed.client"):
+        for name in ("distributed", "distributed.client", "asyncio", "tornado"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of it is said here
         self._place, self._address = place, address
         self._error: InputError | None = None
@@ -58,30 +96,31 @@ class Cluster(Executor):
         self._is_shut = threading.Event()
 
         async def reach() -> None:  # a client that cannot be made would have to be waited for
-            set_s = dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect", _DEFAULT_CONNECT_S))
-            wait_s = _CONNECT_S if set_s == _DEFAULT_CONNECT_S else set_s
             await (await connect(address, wait_s, **Security().get_connection_args("client"))).close()
 
-        try:
-            with ThreadPoolExecutor(1) as apart:  # this thread may have a loop that runs, as in a notebook
-                apart.submit(asyncio.run, reach()).result()
+        class OwnClient(Client):  # type: ignore[misc]  # of a library without types
+            def __del__(self) -> None:
+                """Close nothing: `shutdown` does, and one that is half made would be waited for."""
+
+        def open_client() -> Client:
+            asyncio.run(reach())  # apart: the caller's thread may have a loop that runs, as in a notebook
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of versions of libraries, also of pandas, which is kept out here
-                self._client = Client(address, set_as_default=False)
-        except (OSError, MemoryError, RuntimeError, TypeError, ValueError) as error:
-            said = (str(error).splitlines() or [type(error).__name__])[0]
-            if isinstance(error, MemoryError):  # what another protocol says is read as a length
-                said = "something else does; its dashboard has another port"
-            problem = f"no scheduler of Dask answers there ({said})"
-            fix = "the address that dask scheduler prints"
-            of_tls = "; for tls:// the certificates of Dask's own configuration"
-            if place != address:
-                problem = f"names {address}, where {problem.replace(' there', '')}"
-                fix = "the file of a scheduler that runs: it is left when one ends; start dask scheduler --scheduler-file anew"
-            raise InputError(place, problem, fix=fix + of_tls * address.startswith("tls")) from error
+                return OwnClient(address, set_as_default=False, timeout=wait_s)
+
+        set_s = dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect", _DEFAULT_CONNECT_S))
+        wait_s = _CONNECT_S if set_s == _DEFAULT_CONNECT_S else set_s
+        try:
+            self._client = _answer_within(wait_s + _CLOSE_S / 4, open_client)
+        except Exception as error:  # whatever a library makes of the bytes of something that is no scheduler
+            raise _no_scheduler(place, address, error) from error
         self._executor = self._client.get_executor(pure=False)
         try:
-            self._check_versions()
+            _answer_within(_RUN_S, self._check_versions)
+        except (TimeoutError, OSError) as error:
+            self.kill()
+            problem = f"its scheduler answers, but its workers did not within {_RUN_S:g} s"
+            raise InputError(place, problem, fix="look at dask scheduler's log, or start it again") from error
         except BaseException:
             self.kill()
             raise
@@ -114,7 +153,7 @@ class Cluster(Executor):
         with contextlib.suppress(Exception):  # a scheduler that is gone has nothing to drop
             self._executor.shutdown(wait=False)
         with contextlib.suppress(Exception):
-            self._client.close()
+            self._client.close(timeout=_CLOSE_S)
 
     kill = shutdown
 
@@ -202,13 +241,13 @@ def _address(place: str) -> str:
     try:
         if _ADDRESS.fullmatch(place) and not path.is_file():
             return place
-        found = json.loads(path.read_text("utf-8"))["address"]
-        if isinstance(found, str):
+        found = json.loads(read_small_text(path))["address"]
+        if isinstance(found, str) and len(found) <= _LONGEST_REASON:
             return found
         problem = "has no address of a scheduler"
     except FileNotFoundError:
         problem = "is no address of a scheduler, and no such file is there"
-    except (OSError, KeyError, TypeError, ValueError):
+    except (OSError, KeyError, TypeError, ValueError, RecursionError):
         problem = "is no file that Dask's scheduler wrote"
     fix = "tcp://HOST:8786, or what dask scheduler --scheduler-file FILE writes"
     raise OptionError(f"--scheduler {place}", problem, fix=fix)

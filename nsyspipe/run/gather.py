@@ -20,7 +20,7 @@ from nsyspipe.analysis.devices import operations_by_process
 from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import DamagedReportError, OptionError
 from nsyspipe.model import canonical
 from nsyspipe.model.comm_kernels import LIKE_COMMUNICATION
 from nsyspipe.model.names import PHASE_PATTERNS, PHASES, few, is_part_of_step, is_step_name, kernel_label
@@ -90,6 +90,9 @@ def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, Tex
     return named, TextFamilies.by_option(texts, reading.step) if reading.step else named
 
 
+_MOST_PROCESSES = 1024  # of one report: a node has some tens at most
+
+
 def digest_report(path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False) -> ReportDigest:
     """Reduce one report to small tables, on its best step family unless the run has decided on one (None: no steps)."""
     capture = read_capture(path, reading.comm_kernel)
@@ -101,6 +104,11 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         others, n_named = ranges.filter(pa.array(~is_step)), int(np.count_nonzero(is_step))
     codes = phase_codes(named, reading.phases, texts_of(ranges))
     operations = operations_by_process(capture.operations.kernels, capture.operations.copies, capture.calls.all)
+    if len(operations) > _MOST_PROCESSES:
+        what = (
+            f"has device operations of {len(operations)} processes, more than the {_MOST_PROCESSES} that are analyzed"
+        )
+        raise DamagedReportError(path, what, fix="pass one report per rank, or per node")
     without = replace(capture.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty())
     capture = replace(capture, operations=without)  # which hold most of its memory
     release_memory()

@@ -21,6 +21,7 @@ from nsyspipe.analysis.summary import Evenness, evenness, step_times, telling_ra
 from nsyspipe.errors import NsyspipeError, OptionError, in_python, rows_in_python, short_repr, shortened
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
+from nsyspipe.model.definitions import DEFINITIONS_VERSION
 from nsyspipe.model.names import few, ranges
 from nsyspipe.model.options import asked_ranks, check_kind, check_whole
 from nsyspipe.model.side_files import NcclFacts, RunCapture
@@ -188,6 +189,11 @@ class Run(ShownInNotebooks, ABC):
     @abstractmethod
     def header(self) -> RunHeader:
         """What identifies the run: id, label, sizes, versions, hosts, time of capture."""
+
+    @property
+    def definitions_version(self) -> int:
+        """The version of the definitions that its figures follow: an older one of a run that an older nsyspipe saved."""
+        return DEFINITIONS_VERSION
 
     @property
     @abstractmethod

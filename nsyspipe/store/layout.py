@@ -181,6 +181,11 @@ def has_run(store: Path, run_id: str) -> bool:
     return any(os.path.lexists(store / place) for place in (*places, published(RUNS_FILE, run_id)))
 
 
+def name_of_store(store: Path) -> str:
+    """Return what the directory of a store is called, through links."""
+    return Path(os.path.realpath(store)).name or "runs"
+
+
 def run_ids(store: Path) -> Iterator[str]:
     """Yield the runs of a store, in no order; none where there is no store, an error where links are in place of it."""
     switched = _listed(store, HIDDEN, SWITCH)  # before their places, as `has_run`

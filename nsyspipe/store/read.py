@@ -209,7 +209,7 @@ def table_of(content: pa.Buffer, wanted: TableSchema, path: Path) -> pa.Table:
             found = file.read(wanted.names, use_threads=content.size > _SMALL)
         found = _conformed(path, found, wanted, content.size)
         found.validate(full=content.size < _SMALL)
-        _check_values(found, wanted)
+        check_values(found, wanted)
     except (OSError, ValueError, LookupError, TypeError, MemoryError, pa.ArrowException) as error:
         # Arrow has all of these for a file that is not what its footer says.
         raise DatasetError(str(path), f"cannot be read ({' '.join(str(error).split())})", fix=AGAIN) from error
@@ -266,7 +266,7 @@ def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) ->
     return pa.table(columns, names=wanted.names).cast(wanted.arrow)
 
 
-def _check_values(table: pa.Table, wanted: TableSchema) -> None:
+def check_values(table: pa.Table, wanted: TableSchema) -> None:
     """Raise a ValueError if a column has what its declared unit never has, a span ends before it starts, a row is twice."""
     for column in wanted.columns:
         values = table[column.name]

@@ -21,10 +21,11 @@ from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError, require, whole_path
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
+from nsyspipe.model.definitions import FIRST_VERSION
 from nsyspipe.model.schema import EVENT_TABLES
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import conform
-from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
+from nsyspipe.nsys.command_words import BETWEEN_VALUES, Mask, recorded_command, recorded_environment, recorded_settings
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.store.layout import file_name, find_saved, published
 from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
@@ -82,6 +83,10 @@ class SavedRun(Run):
         header = self._details.header
         found = header.steps_from or steps_source(header.n_ranks, self._details.n_host_steps or 0, self.step_family)
         return replace(header, run_id=self.run_id, label=self.given_label or self._row["label"], steps_from=found)
+
+    @property
+    def definitions_version(self) -> int:
+        return int(self._row["definitions_version"] or FIRST_VERSION)
 
     @property
     def step_family(self) -> str | None:
@@ -167,7 +172,11 @@ def parse_details(text: str) -> Details:
         command = None if capture.command is None else recorded_command(capture.command, Mask())
         capture = replace(capture, command=command, environment=recorded_environment(capture.environment, Mask()))
     environment = None if environment is None else recorded_environment(environment, Mask())
-    return replace(details, header=replace(header, capture=capture, environment=environment))
+    nccl = details.nccl
+    if nccl is not None:
+        settings = {name: values.split(BETWEEN_VALUES) for name, values in nccl.settings.items()}
+        nccl = replace(nccl, settings=recorded_settings(settings, Mask()))
+    return replace(details, header=replace(header, capture=capture, environment=environment), nccl=nccl)
 
 
 def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever stands there

@@ -25,7 +25,7 @@ from nsyspipe.run.work import Work
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.index import WORK, index_row, read_index, read_index_row
 from nsyspipe.store.layout import INDEX_FILE, RUN_ID, RUNS_FILE, check_run_id, file_name, run_ids, table_of_file
-from nsyspipe.store.read import content_of, digest_of, nulls_first
+from nsyspipe.store.read import check_values, content_of, digest_of, nulls_first
 from nsyspipe.store.saved_run import Details, SavedRun
 from nsyspipe.version import __version__
 
@@ -60,6 +60,7 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         "first_saving_ns_per_step": first["saving_ns_per_step"],
         "tool_version": __version__,
         "schema_version": SCHEMA_VERSION,
+        "definitions_version": run.definitions_version,
         "details": json.dumps(details | {"files": dict(sorted(files.items())), WORK: Work.of([run]).saved()}),
     }
     return RUNS.from_rows([row])
@@ -137,7 +138,11 @@ def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, fo
     if force:
         return {}
     lost = sorted({table_of_file(name) or "" for name in at_risk or there})
-    what = "of other reports, or read with other options" if RUNS_FILE in there else "and no such run"
+    what = (
+        "of other reports, or read with other options or by an older nsyspipe"
+        if RUNS_FILE in there
+        else "and no such run"
+    )
     fix = "--run-id with another name, or --force to lose them"
     raise OutputError(str(store), f"has {', '.join(lost)} of run {run_id}, {what}; the store is as it was", fix=fix)
 
@@ -170,6 +175,12 @@ def check_store(run: Run, store: Path) -> None:
 def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:
     ids = pa.DictionaryArray.from_arrays(np.zeros(table.num_rows, np.int32), pa.array([staged.run_id]))
     whole = DATASET[name].table({one: table[one] for one in table.column_names} | {"run_id": ids})
+    try:
+        check_values(whole, DATASET[name])
+    except ValueError as error:
+        problem = f"cannot hold the table {name}: {' '.join(str(error).split())}; the store is as it was"
+        fix = "the other outputs, and doctor REPORTS, which may say what is wrong with the report"
+        raise OutputError(staged.run_id, problem, fix=fix) from error
     content, file = _encoded(whole), file_name(name, rank)
     with staged.tables.create(file) as opened:
         opened.write(content)

@@ -123,8 +123,8 @@ def test_an_empty_object_says_nothing_unknown_keys_are_ignored_and_texts_are_fit
     assert nothing.facts == RunCapture()
     more = {"capture_version": 1, "later": {"a": [1]}, "ranks": [], "git_commit": None}
     assert parse_sidecar(json.dumps(more).encode(), tmp_path) == nothing
-    facts = parse_sidecar(json.dumps({"torch_version": "2.9\x1b[31m\n", "name": "\ud800x"}).encode(), tmp_path).facts
-    assert (facts.torch_version, facts.name) == ("2.9\ufffd[31m\ufffd", "\ufffdx")
+    facts = parse_sidecar(json.dumps({"name": "\ud800x\x7f"}).encode(), tmp_path).facts
+    assert facts.name == "\ufffdx\ufffd"
 
 
 def test_secrets_and_other_variables_of_a_sidecar_by_hand_are_not_taken(tmp_path):

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.errors import DatasetError, OptionError, OutputError
+from nsyspipe.model.definitions import FIRST_VERSION, changed_columns, latest_of
 from nsyspipe.model.figures import Figure, shown
 from nsyspipe.model.names import grouped
 from nsyspipe.model.schema import RUNS
@@ -26,10 +27,10 @@ from nsyspipe.report.units import ms_text, value_text
 from nsyspipe.run.run import job_ranks
 from nsyspipe.run.work import Work, parted
 from nsyspipe.store.index import WORK, StoredRuns, Unreadable, stored_runs
-from nsyspipe.store.layout import RUNS_FILE, published
+from nsyspipe.store.layout import RUNS_FILE, name_of_store, published
 from nsyspipe.store.saved_run import open_saved
 
-NOT_RECORDED = "not recorded"
+NOT_RECORDED, OLDER_DEFINITIONS = "not recorded", "older definitions"
 _LINKS = {
     "nvlink": "NVLink", "p2p": "P2P", "p2p_pcie": "P2P over PCIe", "shm": "host memory", "net": "network",
     None: NOT_RECORDED, "unknown": NOT_RECORDED,
@@ -122,7 +123,21 @@ def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
     return float(f"{value:.9g}") if value is not None and math.isfinite(value) else None
 
 
+def _without_outdated(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of `INDEX` less the figures that mean something else in other rows; ``is_outdated`` tells which rows had them."""
+    versions = [row["definitions_version"] or FIRST_VERSION for row in rows]
+    latest = latest_of(versions)
+    found = []
+    for row, version in zip(rows, versions, strict=True):
+        changed = changed_columns(version, latest)
+        outdated = [one.column for one in FOLLOWED if not changed.isdisjoint(one.of_step)]
+        found.append(row | dict.fromkeys(outdated) | {"is_outdated": bool(outdated)})
+    return found
+
+
 def _missing_text(run: Mapping[str, Any], figure: Figure) -> str:
+    if run.get("is_outdated"):
+        return OLDER_DEFINITIONS
     if figure.column == "wait_share" and run["n_ranks"] == 1:
         return "one rank"
     if (figure.column == "wait_share" or figure.category == "hidden") and run["comm_share"] == 0:
@@ -138,7 +153,7 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
     its own ``page``, relative to the dashboard.
     """
     microseconds = stored.runs["captured_at_utc"].cast(pa.int64()).to_pylist()
-    rows = stored.runs.drop_columns(["captured_at_utc"]).to_pylist()
+    rows = _without_outdated(stored.runs.drop_columns(["captured_at_utc"]).to_pylist())
     runs = []
     for row, captured_us in zip(rows, microseconds, strict=True):
         captured_ms, captured = None, NOT_RECORDED
@@ -146,7 +161,9 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
             captured_ms = captured_us // 1000
             # Of "Sun, 01 Mar 2026 04:30:59 GMT", whatever the locale.
             captured = formatdate(captured_us // 1_000_000, usegmt=True)[5:22].lstrip("0")
-        saving = row["first_saving_ns_per_step"]
+        # What a straggler costs was told by other definitions.
+        is_other_saving = row["is_outdated"] and row["first_finding"] == "straggler"
+        saving = None if is_other_saving else row["first_saving_ns_per_step"]
         runs.append({
             "row": row, "group": group_name(row), "captured": captured, "captured_ms": captured_ms,
             "finding": row["first_finding"] or ("none" if row["n_findings"] == 0 else NOT_RECORDED),
@@ -223,13 +240,23 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
 def check_dashboard(given: str, store: Path, *, force: bool) -> None:
     """Refuse (OutputError) what may not be replaced, before any work is done."""
     target = Path(given)
+    _check_no_link_inside(store, target)
     if target.suffix not in {"", ".html", ".htm"}:
         problem = f"is named {target.suffix}, and the page is HTML"
         raise OutputError(given, problem, fix=str(target.with_suffix(".html")))
-    check_directory(given, f"{store.resolve().name or 'runs'}.html")
+    check_directory(given, f"{name_of_store(store)}.html")
     check_target(target, (), may_replace=lambda: True)
     if target.exists() and not force and identity_of_page(target, STORE) != DASHBOARD:
         raise OutputError(str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name")
+
+
+def _check_no_link_inside(store: Path, path: Path) -> None:
+    """Refuse a path inside a store that a link leads out of it: whoever may write to the store could have put it there."""
+    inside = os.path.relpath(os.path.abspath(path), os.path.abspath(store))  # noqa: PTH100 - by the links that were given
+    if inside.startswith(os.pardir):
+        return
+    if os.path.realpath(path) != os.path.normpath(os.path.join(os.path.realpath(store), inside)):  # noqa: PTH118
+        raise OutputError(str(path), "is reached by a link inside the store", fix="remove the link, or another name")
 
 
 def store_page(
@@ -243,7 +270,7 @@ def store_page(
     if pages is not None:
         failed = write_pages(store, run_ids, pages, force=force, on_progress=stage("writing pages"))
     links = page_links(store, run_ids, Path() if target is None else target.parent, pages)
-    text = dashboard_page(found, title=store.resolve().name or "runs", pages=links, problems=failed)
+    text = dashboard_page(found, title=name_of_store(store), pages=links, problems=failed)
     return text, len(run_ids), [*found.unreadable, *failed]
 
 
@@ -264,10 +291,13 @@ def write_pages(
 
     Returns the runs of which there is no page, because a table of theirs cannot be read.
     """
+    _check_no_link_inside(store, pages)
     try:
         pages.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            (pages / "any").lstat()  # which fails in a directory that may not be entered
     except OSError as error:
-        why = f"cannot be made ({error.strerror})"
+        why = f"cannot be made or entered ({error.strerror})"
         raise OutputError(str(pages), why, fix="--pages with another directory") from error
     failed = []
     for n_done, run_id in enumerate(run_ids, start=1):
@@ -299,7 +329,8 @@ def page_links(store: Path, run_ids: Iterable[str], beside: Path, pages: Path | 
 
     A file counts only if it says itself that it is the page of that run.
     """
-    places = [*([] if pages is None else [pages]), beside / "pages", beside, store / "pages"]
+    near = [*([] if pages is None else [pages]), beside / "pages", beside, store / "pages"]
+    places = [place for place in near if not (place == store / "pages" and place.is_symlink())]
     links = {}
     for run_id in run_ids:
         page = next((file for place in places if run_id_of_page(file := place / f"{run_id}.html") == run_id), None)
