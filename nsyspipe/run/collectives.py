@@ -54,6 +54,7 @@ class CommRows:
     n_before: Int32  # compute kernels that its step launched before it, `NONE` where that is not known
     has_ids: bool  # whether communicators are NCCL's own rather than orders of first use
     is_named: Flags  # of each communicator, whether NCCL's payload or log names it
+    is_by_log: bool = False  # whether the log names some: it names the calls of one collective at a time
 
     @property
     def collective(self) -> Int32:
@@ -78,7 +79,7 @@ class CommRows:
         if self.has_ids and (self.seq_number[chosen] != ABSENT).all():
             # NCCL counts the calls of each kind by themselves.
             columns += [self.collective[chosen].astype(np.int64), self.seq_number[chosen]]
-        elif self.is_named.any() and (self.seq_number[chosen] == ABSENT).all():
+        elif self.is_by_log:
             columns.append(self.collective[chosen].astype(np.int64))
         code, width = np.zeros(columns[0].size, np.int64), 1
         for column in columns:

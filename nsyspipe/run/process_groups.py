@@ -158,4 +158,5 @@ def _with_groups(
         communicators=tuple(names[one] for one in used.tolist()),
         is_named=is_named,
         has_ids=bool(is_named.size and is_named.all()),
+        is_by_log=bool(is_named.any()),
     )

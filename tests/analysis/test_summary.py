@@ -123,9 +123,9 @@ COMPUTE = figures(0.0, 0.0, compute=0.957, idle=0.032)
 def said_of(summary, n_ranks=2, *, is_capture=False, problems=(), even=None):
     nothing = pa.table({})
     return verdict(SimpleNamespace(
-        header=SimpleNamespace(n_ranks=n_ranks, world_size=n_ranks), is_capture=is_capture, summary=lambda: pa.Table.from_pylist([summary]),
+        header=SimpleNamespace(n_ranks=n_ranks, world_size=n_ranks, n_job_ranks=n_ranks), is_capture=is_capture, summary=lambda: pa.Table.from_pylist([summary]),
         problem_rows=[*problems], evenness=lambda: even, finding_rows=[], host_steps=lambda: nothing,
-        traffic=schema.TRAFFIC.empty, breakdown=lambda: pa.table({"wall_ns": [1]}),
+        traffic=schema.TRAFFIC.empty, breakdown=lambda: pa.table({"wall_ns": [1], "comm_on_compute_stream_ns": [0]}),
     )).removeprefix("Nothing to gain was found.\n")  # fmt: skip
 
 

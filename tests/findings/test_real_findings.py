@@ -23,7 +23,9 @@ ON_CAPTURES = [
         for files in ({}, SHM)),
     ("ddp-4gpu-shm-bucket100", {}, {"comm-bound"}, {"single-bucket", "grad-copy", *OF_LINK}, OF_LINK),
     ("ddp-4gpu-shm-bucket100", SHM, OF_LINK, set(), set()),
-    ("ddp-4gpu-after", {}, {"comm-slows-compute"}, {"comm-bound", *OF_BUCKETS, *OF_LINK}, {"slow-link"}),
+    ("ddp-4gpu-after", {"logs": False}, {"comm-slows-compute"}, {"comm-bound", *OF_BUCKETS, *OF_LINK}, {"slow-link"}),
+    # Its log and topology lie beside the reports.
+    ("ddp-4gpu-after", {}, {"comm-slows-compute", "slow-link"}, {"comm-bound", "compress-gradients", *OF_BUCKETS}, set()),
     ("ddp-4gpu-after", AFTER, {"comm-slows-compute", "slow-link"}, {"comm-bound", "compress-gradients", *OF_BUCKETS},
         set()),
     *(("ddp-4gpu", files, {"single-bucket", "grad-copy"}, {"straggler", *OF_LINK}, set()) for files in ({}, NVLINK)),

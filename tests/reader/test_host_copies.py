@@ -142,7 +142,8 @@ def test_blocking_copies_count_in_the_window_in_which_they_start():
     rows = [(90, 120, 1, True), (100, 130, 2, False)]
     table = canonical.BLOCKING_COPIES.table({
         "process_id": [1, 1], "start_ns": [row[0] for row in rows], "end_ns": [row[1] for row in rows],
-        "launch_ns": [0, 0], "bytes": [row[2] for row in rows], "is_pageable": [row[3] for row in rows],
+        "launch_ns": [0, 0], "device_id": [0, 0], "bytes": [row[2] for row in rows],
+        "is_pageable": [row[3] for row in rows],
     })  # fmt: skip
     device = device_time(operations(compute(95, 110, 0)), windows((0, 100), (100, 200)))
     assert listed(blocking_copies(device, table, Recorded())) == {

@@ -86,9 +86,22 @@ def on_device(builder, device):
     return alone
 
 
+OF_BLOCKING_COPIES = {
+    "idle_blocked_by_copies_ns",
+    "idle_made_by_calls_ns",
+    "idle_made_by_copies_ns",
+    "of_copies_ns_per_step",
+}
+
+
+def without_blocking(table):
+    return table.drop_columns([*OF_BLOCKING_COPIES.intersection(table.column_names)]).to_pylist()
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("n_devices", [2, 4])
 def test_a_process_on_several_devices_is_as_one_report_per_device(tmp_path, seed, n_devices):
+    # What blocks the host is of the process: a call that waits for a copy on one device blocks the others' host too.
     devices = range(n_devices)
     builder = at_random(seed, devices)
     folders = [tmp_path / name for name in ("together", "apart")]
@@ -98,7 +111,7 @@ def test_a_process_on_several_devices_is_as_one_report_per_device(tmp_path, seed
     ranks = {f"a_{device}": device for device in devices}
     apart = load(folders[1], *(on_device(builder, device) for device in devices), rank_map=ranks)
     for name in ("steps", "collectives", "phases", "kernels", "stragglers", "rank_summary", "summary", "idle_calls"):
-        assert together.table(name).to_pylist() == apart.table(name).to_pylist(), name
+        assert without_blocking(together.table(name)) == without_blocking(apart.table(name)), name
     own, others = (run.ranks.drop_columns([*IDENTITY]).to_pylist() for run in (together, apart))
     assert own == others
     pairs = zip(together.operations(), apart.operations(), strict=True)
@@ -268,7 +281,6 @@ def perfetto(run, folder):
     lambda run, _: run_page(run),
     lambda run, _: run._repr_html_(),
     lambda run, _: json.dumps(run.finding_rows),
-    lambda run, _: run.headline,
     perfetto,
 ])  # fmt: skip
 def test_every_output_calls_such_a_rank_by_process_and_gpu(tmp_path, written):

@@ -40,6 +40,8 @@ def test_each_step_of_a_rank_is_the_hand_computed_one_and_the_last_ends_with_its
     # while 350 to 1100 went by, and no call blocked the host; of that it was in no range and in no call
     # from 900, where the step's range ends, to 1000.
     idle = {"input": 100, "between_steps": 100, "launch": 650, "pause": 0, "blocked": 0, "dependency": 10, "unknown": 0}
+    # Getting input lasted 100 and makes at most as much idle time. No call blocked the host, and nothing started late.
+    idle |= {"made_by_input": 100, "made_by_calls": 0, "made_by_copies": 0, "blocked_by_copies": 0, "late_start": 0}
     expected = {f"idle_{cause}_ns": ns for cause, ns in idle.items()} | {"idle_ns": 760, "idle_share": 0.76}
     assert {name: row[name] for name in row if name.startswith("idle_")} == expected
     last = run.steps().to_pylist()[3]
@@ -59,7 +61,7 @@ def test_phases_hold_what_was_launched_inside_them_by_any_thread(run):
     # On the device [200, 330) and the copy [340, 350), which ends the 10 ns without work.
     assert rows[0, 1, "backward"] == {
         "rank": 0, "step": 1, "phase": "backward", "host_ns": 100, "n_kernels": 2, "compute_ns": 100, "comm_ns": 60,
-        "exposed_comm_ns": 30, "device_ns": 140, "idle_ns": 10,
+        "exposed_comm_ns": 30, "device_ns": 140, "idle_ns": 10, "n_blocking_copies": 0,
     }  # fmt: skip
     forward = rows[0, 1, "forward"]
     # Its gap is that which the next step's forward ends.
