@@ -9,6 +9,8 @@ from nsyspipe.cli.inputs import ONE_RUN, opened_run
 from nsyspipe.cli.options import OneRunOptions, RunningOptions, flag, option, with_options
 from nsyspipe.cli.outputs import Outputs
 
+NOTHING_ANSWERED = 4  # exit code where none of what was asked has an answer
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -45,7 +47,7 @@ def whatif(
 ) -> None:
     """Replay the captured steps with other communication: what a change would bring, before anybody makes it.
 
-    Without a change named: a menu of all of them, the largest gain first.
+    Without a change named: a menu of all of them, the largest gain first. Exits with 4 where nothing has an answer.
 
     \b
     Examples:
@@ -68,3 +70,5 @@ def whatif(
 
     formats, blocks = whatif_formats(found, opened), whatif_blocks(found, opened)
     outputs.answer(formats, blocks, opened.inputs, opened.header.run_id, quiet=running.quiet)
+    if all(scenario.refused for scenario in found.scenarios):
+        raise typer.Exit(NOTHING_ANSWERED)

@@ -245,7 +245,10 @@ def bin_edges(steps: pa.Table) -> Int64:
     """
     if not steps.num_rows:
         return np.empty(0, np.int64)
-    stretches = union(*_times(steps, "start_ns", "end_ns"))
+    starts, ends = _times(steps, "start_ns", "end_ns")
+    stretches = union(starts, ends)
+    if not stretches.starts.size:  # no window has a length
+        return starts[:1]
     n_most = min(_BINS_PER_STEP * pc.count_distinct(steps["step"]).as_py(), _MOST_BINS)
     width = max(-(-int((stretches.ends - stretches.starts).sum()) // n_most), 1)
     pairs = zip(stretches.starts.tolist(), stretches.ends.tolist(), strict=True)

@@ -111,7 +111,7 @@ def test_what_no_launcher_can_change_is_said_with_how_to_try_it(lab):
     (("--captures", "0"), "--captures 0: not a number of captures"),
     (("--set", "NCCL"), "'NCCL': no NAME=VALUE"),
     (("--finding", "grad-copy", "--with", "--view"), "--finding, and --set or --with"),
-    (("--finding", "nonsense"), "--finding nonsense: no finding of analyze\n  fix: one of comm-bound, comm-slows-compute, "),
+    (("--finding", "nonsense"), "--finding nonsense: no finding of analyze\n  fix: one of blocking-launches, comm-bound, "),
     (("--takes", "grad_copy=--x"), "--takes grad_copy: no finding of analyze\n  fix: one of "),
     (("--finding", "straggler"), "--finding straggler: nothing is known that a launcher could change, but for single-bucket, "),
     (("--with", "--name it's"), """"--name it's": No closing quotation"""),
