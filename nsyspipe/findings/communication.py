@@ -3,7 +3,7 @@
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import ENOUGH_COMPARED, MOST_USUAL
-from nsyspipe.analysis.traffic import DATA, OTHER
+from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, TENSOR
 from nsyspipe.findings.model import AT_MOST, MOST_BELIEVED, OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
 
 _LEAST_EXPOSED = 0.05
@@ -85,7 +85,10 @@ def _is_beside_gradients(evidence: Evidence, exposed_ns: float) -> bool:
 def _advice(evidence: Evidence, *, is_ddp: bool, has_others: bool) -> tuple[str, str]:
     """Return the action and the advice for exposed communication."""
     on_stream = evidence.mean("comm_on_compute_stream_ns") or 0.0
-    if on_stream >= _MOSTLY * (evidence.mean("comm_ns") or 0.0) > 0:
+    exposed = {role: ns or 0.0 for role, ns in evidence.exposed_by_role.items()}
+    # What the next layer or stage needs at once gains nothing by a stream of its own.
+    is_needed_at_once = max(exposed, key=exposed.__getitem__, default=None) in {TENSOR, PIPELINE, EXPERT}
+    if on_stream >= _MOSTLY * (evidence.mean("comm_ns") or 0.0) > 0 and not is_needed_at_once:
         return _ON_COMPUTE_STREAM
     if not (is_ddp and evidence.gradient_all_reduces.num_rows):
         return _OF_ANY

@@ -149,14 +149,16 @@ def _copy_evidence(evidence: Evidence) -> dict[str, float | None]:
 def ddp_single_gpu(evidence: Evidence) -> Answer:
     """Fire when the only rank of a world of one copies gradients out of buckets.
 
-    Saving: the part of these copies beside compute, and all idle time, since DDP also launches a small kernel for each
-    gradient. Where nothing says the size of the world, only copies inside marked backward ranges are known to be DDP's.
+    Saving: the part of these copies beside compute, and all idle time but that for input, since DDP also launches a small
+    kernel for each gradient. Where nothing says the size of the world, only copies inside marked backward ranges are known to be DDP's.
     """
     is_marked = evidence.mean("overlap_backward_ns") is not None
     is_known = evidence.world_size == 1 or (evidence.world_size is None and is_marked)
     if evidence.n_ranks != 1 or not is_known or evidence.has_comm or not evidence.mean("n_grad_copies"):
         return None
-    exposed, idle = evidence.mean("exposed_grad_copy_ns"), evidence.mean("idle_ns")
+    exposed, all_idle = evidence.mean("exposed_grad_copy_ns"), evidence.mean("idle_ns")
+    for_input = evidence.mean("idle_input_ns") or 0.0
+    idle = None if all_idle is None else all_idle - for_input
     title = "DDP wraps a single process, and copies its gradients for nothing"
     advice = "use DistributedDataParallel only when torch.distributed.get_world_size() > 1"
     parts = None if exposed is None or idle is None else {"copies_beside_no_compute": exposed, "idle": idle}

@@ -270,7 +270,8 @@ def launch_bound(evidence: Evidence) -> Answer:
     idle = idle_above(evidence, "idle_launch_ns")
     if idle is None:
         return None
-    if idle.saving_ns is not None and (evidence.n_ranks == 1 or evidence.is_wait_known):
+    is_bound_known = evidence.n_ranks == 1 or evidence.is_wait_known or not evidence.are_groups_known
+    if idle.saving_ns is not None and is_bound_known:
         bound = saving_without_launching(evidence)
         idle = replace(idle, saving_ns=bound.saving_ns, parts=bound.parts, limit_rank=bound.limit_rank)
     title, action, advice = "the GPU idles because kernels are launched late", _LESS, _FASTER

@@ -19,7 +19,7 @@ class LaunchSaving:
 
 
 def saving_without_launching(evidence: Evidence) -> LaunchSaving:
-    """Return what a step gains at most where launching takes no time; the waiting of all ranks is known.
+    """Return what a step gains at most where launching takes no time.
 
     Per step::
 
@@ -27,21 +27,33 @@ def saving_without_launching(evidence: Evidence) -> LaunchSaving:
 
     ``gone`` is the idle time for launches and until the device has started what was launched late, and of the idle time for
     input and in blocking calls as much as the host launches beside: it comes to what it waits for so much earlier. ``made`` is waiting for other ranks, as much as is gone of all of
-    them together, since they come late in turn. ``slowed`` is by how much hidden waiting slows compute.
+    them together, since they come late in turn. ``slowed`` is by how much hidden waiting slows compute. Where it is not
+    known which ranks wait for which, all communication may be waiting.
     """
     rank = evidence.steps["rank"].to_numpy()
-    wall, compute, wait, exposed_wait = evidence.columns("wall_ns", "compute_ns", "wait_ns", "exposed_wait_ns")
+    wall, compute = evidence.columns("wall_ns", "compute_ns")
+    wait, hidden_wait = _possible_waiting(evidence)
     gone = _gone_ns(evidence)
     made = np.minimum(wait, _of_other_ranks(evidence, gone))
-    slowed = np.where(made > 0, evidence.slowed_ns(wait - exposed_wait, is_most=True), 0.0)
+    slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, is_most=True), 0.0)
     left = np.maximum(wall - gone - made - slowed, compute - slowed)
     limit = evidence.rows_of_most(left)
-    shown = {"idle": gone, "waiting": made, "slowed_by_waiting": slowed}
+    possible = "" if evidence.are_groups_known else "possible_"
+    shown = {"idle": gone, f"{possible}waiting": made, f"slowed_by_{possible}waiting": slowed}
     shown["beside_compute"] = wall - left - gone - made - slowed
     parts = evidence.parts_of(limit, **shown)
     ranks = np.unique(rank[limit])
     limit_rank = int(ranks[0]) if ranks.size == 1 else None
     return LaunchSaving(evidence.saving_down_to(left), parts, limit_rank)
+
+
+def _possible_waiting(evidence: Evidence) -> tuple[Float64, Float64]:
+    """Return how long each rank waits for others in each step, and how much of that compute hides; else at most."""
+    if not evidence.are_groups_known:
+        comm, hidden = evidence.columns("comm_ns", "overlap_compute_ns")
+        return comm, hidden
+    wait, exposed_wait = evidence.columns("wait_ns", "exposed_wait_ns")
+    return wait, wait - exposed_wait
 
 
 def _gone_ns(evidence: Evidence) -> Float64:

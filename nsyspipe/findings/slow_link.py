@@ -34,6 +34,7 @@ _ABSENT = (
     "how long ranks transferred is not known of communicators whose ranks are not all among the reports",
     "pass the reports of all ranks, or --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE",
 )
+_UNSET = "unset NCCL_P2P_DISABLE"
 _INSIDE_HOSTS = (
     "unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
     "containers share memory and IPC (--ipc=host)"
@@ -92,7 +93,10 @@ def slow_link(evidence: Evidence) -> Answer:
         "transfer_ns_per_step": transfer,
         **figures,
     }
-    advice = _BETWEEN_HOSTS if is_between else "; ".join(filter(None, [to_find_out, _INSIDE_HOSTS]))
+    if action.startswith(_UNSET):
+        advice = _UNSET
+    else:
+        advice = _BETWEEN_HOSTS if is_between else "; ".join(filter(None, [to_find_out, _INSIDE_HOSTS]))
     return Finding(title, action, advice, saving, figures)
 
 
@@ -103,7 +107,7 @@ def _action(verdict: LinkVerdict, evidence: Evidence) -> str:
     over = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}.get(kind or "", "something slower")
     if is_inside and is_switched_off:
         # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
-        return f"unset NCCL_P2P_DISABLE: it forces {over.removesuffix(' (SHM)')}"
+        return f"{_UNSET}: it forces {over.removesuffix(' (SHM)')}"
     if verdict.is_nvlink_there and not verdict.is_seen:
         return "use the NVLink that connects the GPUs"
     return f"use NVLink or P2P: data goes over {over}" if kind else "use NVLink, if it connects the GPUs (not recorded)"

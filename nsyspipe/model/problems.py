@@ -101,8 +101,9 @@ _KINDS = """
         their sessions' starts -> capture more steps; where ranks only send and receive, capture 3 collectives of all ranks too, such as torch.distributed.barrier()
     unmatched-collectives (warning): {n} of {total} communication operations have no certain counterpart on the other ranks: waiting is null in their
         steps -> capture whole steps on every rank; with several process groups <WITH_BLOBS>, so that NCCL's payload names the communicator
-    groups-not-named (warning): {which} are not named, and the ranks cannot all be one group ({reason}): waiting, transfer, who is late and
-        bus bandwidth are null where they take part -> <WITH_BLOBS>, so that NCCL's payload names the communicator of each call
+    groups-not-named (warning): the process groups of {which} are not known, and the ranks cannot all be one group ({reason}): waiting, transfer, who is late
+        and bus bandwidth are null there -> <WITH_BLOBS>, so that NCCL's payload names the communicator of each call; an NCCL log of the run
+        (--nccl-log, NCCL_DEBUG=INFO) may tell them too
     groups-by-log (info): NCCL's log names the process groups, and the times of collectives tell in which group each was called: message sizes stay unknown
         -> <WITH_BLOBS>, so that NCCL's payload names the communicator of each call
     reports-changed (warning): changed or removed since they were read: {reports}; what is read of them again (a replay, which says what is likely, a timeline,

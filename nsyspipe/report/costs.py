@@ -155,6 +155,9 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None, expose
         most = max(exposed, key=lambda name: (exposed[name], name))
         whose = "none of these" if most == OTHER else f"{most}{suffix}"
         text += f": {percent_text(exposed[most] / exposed_ns, 0)} of exposed communication is {whose}"
+        whole = mean_over_ranks(traffic, "exposed_ns_per_step", key, n_ranks) or {}
+        if sum(whole.values()) > (1 + SEEN) * sum(exposed.values()):
+            text += " (time in which several are exposed at once is split evenly)"
     bubble = bubble_ns_per_step(traffic, n_ranks)
     return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages, {_OF_STAGES}" if bubble else text
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.traffic import bubble_ns_per_step
+from nsyspipe.analysis.traffic import EXPERT, PIPELINE, TENSOR, bubble_ns_per_step
 from nsyspipe.model.names import few, ranges
 from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.report.findings import Finding, findings_of, is_little
@@ -113,7 +113,21 @@ def _on_compute_stream(run: Run, comm_share: float, amount: Callable[..., str]) 
     which = f"stream{'s'[: len(streams) > 1]} {few(ranges(streams), 3)}"
     whole = share >= (1 - SEEN) * comm_share
     how_much = "Communication" if whole else f"Of communication {amount(share)}"
-    yield f"{how_much} shares {which} with compute: it cannot overlap until it has a stream of its own."
+    # What the next layer or stage needs at once gains nothing by a stream of its own.
+    is_needed_at_once = _largest_role(run) in {TENSOR, PIPELINE, EXPERT}
+    consequence = (
+        "nothing runs beside it" if is_needed_at_once else "it cannot overlap until it has a stream of its own"
+    )
+    yield f"{how_much} shares {which} with compute: {consequence}."
+
+
+def _largest_role(run: Run) -> str | None:
+    """Return the role that most communication time is of; None where there is no communication."""
+    traffic = run.traffic()
+    pooled = traffic.filter(pc.is_null(traffic["rank"]))
+    by_role = pooled.group_by("role", use_threads=False).aggregate([("comm_ns_per_step", "sum")]).to_pylist()
+    largest = max(by_role, key=lambda row: row["comm_ns_per_step_sum"] or 0.0, default=None)
+    return None if largest is None else str(largest["role"])
 
 
 def _without_comm(summary: Mapping[str, Any], of_what: str, amount: Callable[..., str], *, hides_idle: bool) -> str:

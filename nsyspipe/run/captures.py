@@ -71,7 +71,14 @@ def _is_next_capture(before: Rank[ProcessDigest], after: Rank[ProcessDigest], *,
     if gap_ns < 0 or before.argument == after.argument or is_other:
         return False
     are_alike = _name(before.report) == _name(after.report)
-    return is_one_job or _do_numbers_go_on(before, after) or (are_alike and gap_ns <= _ONE_RUN_NS)
+    is_near = gap_ns <= _ONE_RUN_NS or _have_one_rank(before, after)
+    return is_one_job or _do_numbers_go_on(before, after) or (are_alike and is_near)
+
+
+def _have_one_rank(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
+    """Tell whether both reports captured the same RANK."""
+    numbers = {part.report.facts.number("RANK") for part in (before, after)}
+    return len(numbers) == 1 and None not in numbers
 
 
 def _name(report: ReportDigest) -> str:

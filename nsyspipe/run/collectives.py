@@ -335,7 +335,7 @@ def cross_rank(
 
 def _of_groups(rows: CommRows, doubt: Doubt | None, *, is_by_log: bool) -> Iterator[Problem]:
     if doubt is not None:
-        which = "some of NCCL's process groups" if rows.is_named.any() else "NCCL's process groups"
+        which = "some collectives" if rows.is_named.any() else "collectives"
         yield problem("groups-not-named", which=which, reason=doubt.value)
     elif is_by_log:
         yield problem("groups-by-log")
