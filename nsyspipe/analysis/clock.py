@@ -148,15 +148,24 @@ def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
 
     The difference device - host lies in [early, late], where late is the smallest lag and early the largest lead. It is
     corrected where 0 lies outside by more than 20 us and at least three operations say so, by the nearer end and 5 us.
-    Where fewer than three lie within 20 us of the end, it is the end of the third that counts.
+    Where fewer than three lie within 20 us of the end, it is the end of the third that counts for that. An operation alone
+    may say how close the ends are, but not that the difference is another one than what is corrected.
     """
-    late, third_lag = _least(lags)
+    agreed_late, third_lag = _least(lags)
     least, third_lead = _least(-leads)
-    early = None if least is None else -least
-    if late is not None and third_lag < -_TOLERANCE_NS:
-        return DeviceClock(late - _LEAST_LATENCY_NS, early, late)
-    is_late = early is not None and third_lead < -_TOLERANCE_NS
-    return DeviceClock((early or 0) + _LEAST_LATENCY_NS if is_late else 0, early, late)
+    agreed_early = None if least is None else -least
+    offset_ns = 0
+    if agreed_late is not None and third_lag < -_TOLERANCE_NS:
+        offset_ns = agreed_late - _LEAST_LATENCY_NS
+    elif agreed_early is not None and third_lead < -_TOLERANCE_NS:
+        offset_ns = agreed_early + _LEAST_LATENCY_NS
+    late = int(lags.min()) if lags.size else None
+    if late is not None and late < offset_ns - _TOLERANCE_NS:
+        late = agreed_late
+    early = int(leads.max()) if leads.size else None
+    if early is not None and early > offset_ns + _TOLERANCE_NS:
+        early = agreed_early
+    return DeviceClock(offset_ns, early, late)
 
 
 def _least(values: Int64) -> tuple[int | None, int]:

@@ -12,7 +12,7 @@ from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.launching import fastest_launch_times
 from nsyspipe.findings.launch_saving import saving_without_launching
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
-from nsyspipe.model.names import LONGEST_CALL, listed, printable
+from nsyspipe.model.names import LONGEST_CALL, few, listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.table import Float64, Int64
 
@@ -22,6 +22,7 @@ from nsyspipe.model.table import Float64, Int64
 LEAST_IDLE_SHARE = 0.02
 _LEAST_TURN = 0.25
 _SHOWN_CALLS = 5
+_SHOWN_RANKS = 4
 _FASTER = 'launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'  # fmt: skip
 _LESS = "launch less (torch.compile, CUDA graphs, fused=True)"
 _MOSTLY_PAUSES, _SOME_PAUSES = 0.5, 0.25
@@ -414,7 +415,7 @@ def profiler_overhead(evidence: Evidence) -> Answer:
         title = f"the first step is distorted by the start of the capture{left_out}"
         action = "nothing: only the first step is distorted, and left out" if is_skipped else action
     elif not is_busy:
-        title = f"the first step takes {ratio:.2g} times the others{left_out}"
+        title = f"the first step takes {ratio:.2g} times the others{_on_some_ranks(evidence)}{left_out}"
         action = "read with care: the first step is unlike the others"
     advice = _TRACE_LESS if is_busy or not is_skipped else "nothing to change: no figure has that step"
     of_first = {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped}
@@ -424,8 +425,7 @@ def profiler_overhead(evidence: Evidence) -> Answer:
 def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:
     """Return the first step over the median of the figures' steps, whether it is longer than each, and whether the capture's start is half of that."""
     chosen = evidence.steps["step"].unique().to_pylist()
-    first = (*evidence.skipped_steps, *chosen)[0]
-    rows = evidence.all_steps
+    first, rows = _number_of_first(evidence), evidence.all_steps
     longest = rows.group_by("step", use_threads=False).aggregate([("wall_ns", "max")])
     walls = dict(zip(longest["step"].to_pylist(), longest["wall_ns_max"].to_pylist(), strict=True))
     of_first = rows.filter(pc.equal(rows["step"], first))
@@ -436,6 +436,28 @@ def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:
         return None, False, False
     is_explained = 2 * (pc.max(lost).as_py() or 0) >= walls[first] - median
     return walls[first] / median, walls[first] > max(others), is_explained
+
+
+def _number_of_first(evidence: Evidence) -> int:
+    chosen: list[int] = evidence.steps["step"].unique().to_pylist()
+    return (*evidence.skipped_steps, *chosen)[0]
+
+
+def _on_some_ranks(evidence: Evidence) -> str:
+    """Return in words which ranks' first step is so long beside their own others; nothing where all are, or none by itself."""
+    first, rows = _number_of_first(evidence), evidence.all_steps
+    chosen = pc.is_in(rows["step"], value_set=evidence.steps["step"].unique())
+    ranks, steps, walls = (rows[name].to_numpy() for name in ("rank", "step", "wall_ns"))
+    is_first, is_other = steps == first, chosen.to_numpy() & (steps != first)
+    of_all = np.unique(ranks).tolist()
+    slow = []
+    for rank in of_all:
+        own, others = walls[is_first & (ranks == rank)], walls[is_other & (ranks == rank)]
+        if own.size and others.size and own.max() >= _DISTORTED * np.median(others):
+            slow.append(rank)
+    if len(slow) in {0, len(of_all)}:
+        return ""
+    return f" on rank{'s' * (len(slow) > 1)} {few(slow, _SHOWN_RANKS)}"
 
 
 RULES: Rules = {

@@ -42,7 +42,8 @@ LARGEST_STARVED_SHARE = 0.02  # of the step: from here on a GPU that idles for w
 # A queue that is full holds hosts back: where a faster link was captured too, they took up to 1.17 times as long to launch a
 # step before as the step took then.
 LAUNCHING_AT_MOST = 1.25
-_NOT_LAUNCHED = "idle_input_ns", "idle_launch_ns", "idle_blocked_ns"
+_NOT_LAUNCHED = {"idle_input_ns": "input-bound", "idle_launch_ns": "launch-bound", "idle_blocked_ns": "host blocked"}
+_LEAST_CAUSE = 0.25  # of the time that a GPU waits for launches, for a cause of it to be named
 _LARGEST_UNLAUNCHED = 0.01
 _SAME = 0.03
 _WHOLE = 0.75  # of the gradients' bytes: less is sent under a hook that compresses them
@@ -170,6 +171,19 @@ def starved_shares(run: Run) -> Float64:
     return np.array([np.median(shares[rank == one]) for one in np.unique(rank)])
 
 
+def starved_causes(run: Run) -> list[tuple[str, ...]]:
+    """Return for each rank, in words, why its GPU waits for launches: each cause of a quarter of that time, the largest first."""
+    steps = run.steps().filter(run.steps()["in_summary"])
+    sums = steps.group_by("rank", use_threads=False).aggregate([(name, "sum") for name in _NOT_LAUNCHED])
+    causes = []
+    for row in sums.sort_by("rank").to_pylist():
+        times = {words: row[f"{name}_sum"] or 0 for name, words in _NOT_LAUNCHED.items()}
+        least_ns = _LEAST_CAUSE * sum(times.values())
+        named = [words for words, ns in times.items() if ns and ns >= least_ns]
+        causes.append(tuple(sorted(named, key=lambda words: -times[words])))
+    return causes
+
+
 def why_not(run: Run) -> Iterator[str]:
     """Yield why a run cannot be replayed at all, by its figures and kinds of traffic."""
     if run.is_capture:
@@ -248,6 +262,8 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
 def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
     """Return why a combination of knobs cannot be answered; None if it can."""
     if not _OF_GRADIENTS.isdisjoint(knobs.given) and (replay.is_sharded or not replay.has_gradients):
+        if replay.is_sharded and "gradient_dtype" in knobs.given:
+            return "gradients are sharded, as with FSDP: what their reduce-scatters take in another datatype is not modelled"
         roles = ", ".join(replay.roles).replace(OTHER, "of a kind that is not known")
         what = "alone (sharded, as with FSDP)" if replay.is_sharded else f"(the communication is {roles})"
         return f"no all-reduces of gradients {what}: nothing of them to change"
@@ -282,7 +298,8 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
     rank = replay.rank_names.name(int(replay.captured.windows.ranks[np.argmax(shares)]))
     if n_starved > 1 or n_starved == n_ranks:
         idle = f"GPUs stand idle because work was not launched yet, on rank {rank} for {share} of a step in the median"
-        yield f"{idle} (launch- or input-bound), and how that changes is not known"
+        causes = " or ".join(replay.starved_causes[int(np.argmax(shares))])
+        yield f"{idle} ({causes}), and how that changes is not known"
     if n_starved and not knobs.no_wait:
         fix = "its host has to launch sooner first"
         fix = "ask nsyspipe whatif --no-wait, as if no rank were late" if replay.is_answered_balanced else fix

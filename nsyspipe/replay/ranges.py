@@ -1,6 +1,6 @@
 """What captured steps say of their communication, and of how much it slows the work beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -110,6 +110,7 @@ class Facts:
     datatypes: frozenset[str | None]
     element_bytes: int | None
     starved_shares: Float64  # of each rank's step: its GPU waits for launches
+    starved_causes: Sequence[tuple[str, ...]]  # of each rank, as `knobs.starved_causes` words them
     fastest_launch_ns: Float64  # of each summary step the launch time of the fastest host, 0 where it is not known
     recorded_bytes_per_s: Mapping[str, float | None]  # bus bandwidth by NCCL's payload, by role of the communicators
     compared: Compared

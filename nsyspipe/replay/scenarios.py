@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from nsyspipe.analysis.breakdown import PAUSE_NS
 from nsyspipe.analysis.kernels import MOST_USUAL, Slowing, compared_kernels, operations_per_ns
 from nsyspipe.analysis.launching import fastest_launch_times
 from nsyspipe.analysis.links import GB, nominal_speed
@@ -126,6 +127,12 @@ class Replay(Facts):
             return 0.0
         return float(share * self.step_time_ns / self.predict(knobs, is_launch_free=True).step_time_ns)
 
+    @property
+    def launch_bound_by(self) -> str:
+        """Why the GPU stands idle for launches that `launch_bound_share` is about, in words."""
+        trusted = np.where(self.starved_shares <= limits.LARGEST_STARVED_SHARE, self.starved_shares, -1.0)
+        return " or ".join(self.starved_causes[int(np.argmax(trusted))])
+
     @cached_property
     def is_answered_balanced(self) -> bool:
         """Whether hosts would launch in time if no rank waited for a late one."""
@@ -223,6 +230,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         datatypes=sent,
         element_bytes=sizes.pop() if len(sizes) == 1 else None,
         starved_shares=limits.starved_shares(run),
+        starved_causes=limits.starved_causes(run),
         fastest_launch_ns=fastest_launch_times(run.breakdown()),
         recorded_bytes_per_s=_bandwidths(run, role_of),
         compared=compared_kernels(kernels),
@@ -248,12 +256,15 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     share, host = opened.launch_bound_share(knobs), opened.launching_ns
     sure = 1.0 if knobs.no_wait else limits.LAUNCHING_AT_MOST
     if share > limits.LARGEST_STARVED_SHARE:
-        why = f"GPUs would stand idle for {100 * share:.1f} % of what is left of the step, as work is not launched yet"
+        idle = f"GPUs would stand idle for {100 * share:.1f} % of what is left of the step, as work is not launched yet"
+        why = f"{idle} ({opened.launch_bound_by})"
     elif host is not None and host > sure * (most := opened.predict(knobs, is_launch_free=True).high_ns):
-        why = f"hosts take {host / 1e6:.2f} ms to launch a step, and GPUs would need {most / 1e6:.2f} ms at most"
+        launching = f"the middle one of the hosts that launch in time takes {host / 1e6:.2f} ms to launch a step"
+        but_for = f"pauses of {PAUSE_NS / 1e6:g} ms and more left out"
+        why = f"{launching}, {but_for}, and GPUs would need {most / 1e6:.2f} ms at most (launch- or input-bound)"
     else:
         return None
-    return f"{why} (launch- or input-bound), and how that changes is not known"
+    return f"{why}, and how that changes is not known"
 
 
 def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -24,7 +24,8 @@ from nsyspipe.version import __version__
 
 _META = "nsyspipe-whatif"
 _LIMIT, _FEW_STEPS = "perfect-overlap", "few-steps-to-replay"
-_ANOTHER, _SAME = "Another machine", " (no change)"
+_ANOTHER, _SAME, _AS_FAST = "Another machine", " (no change)", " (as fast as captured)"
+_RECORDED_AS = {"nvlink": "nvlink", "pcie": "p2p_pcie", "shm": "shm"}  # kinds of links, by what their names begin with
 _WITH_NVLINK, _WITH_OTHER = "If NVLink connects all of the GPUs", "If the GPUs have such a link"
 _NO_SETTING = {_LIMIT: " (no setting)", _ANOTHER: " (another machine)"}
 _NO_SETTING |= dict.fromkeys((_WITH_NVLINK, _WITH_OTHER), " (if it is there)")
@@ -152,10 +153,11 @@ def refusals(found: WhatIf) -> list[str]:
 
 def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:
     """Return what each change that was answered would bring."""
+    link_kinds = set() if found.run is None else set(found.run.links()["kind"].to_pylist())
     ends = in_one_unit([ms_text(ns) for one in rows for ns in (one.low_ns, one.high_ns)])
     pairs = zip(rows, ends[::2], ends[1::2], strict=True)
     spans = {one.id: f"{low.rpartition(' ')[0]} to {high}" for one, low, high in pairs}
-    notes = {one.id: _SAME * _is_captured(one) or _NO_SETTING.get(_whose_link(one) or one.id, "") for one in rows}
+    notes = {one.id: _note(one, link_kinds) for one in rows}
     fields = [
         Field("change", lambda one: one.label + notes[one.id], "text"),
         Field("gain", partial(gain_text, found)),
@@ -176,6 +178,15 @@ def _page(found: WhatIf, run: Run) -> str:
     drawn = partial(blocks.with_column, at=2, column=Field("loss or gain", kind="track"), cells=tracks)
     parts = (drawn(block) if isinstance(block, blocks.Table) else block for block in whatif_blocks(found, run))
     return blocks_page(parts, f"{found.label}: nsyspipe whatif", (_META, found.run_id))
+
+
+def _note(one: Scenario, link_kinds: Set[str]) -> str:
+    if not _is_captured(one):
+        return _NO_SETTING.get(_whose_link(one) or one.id, "")
+    link = one.knobs.get("link")
+    # Several links may be as fast as the captured one.
+    is_recorded = link is None or link_kinds == {_RECORDED_AS.get(str(link).rstrip("0123456789x"))}
+    return _SAME if is_recorded else _AS_FAST
 
 
 def _is_captured(one: Scenario) -> bool:

@@ -144,6 +144,26 @@ def test_what_is_nearest_to_saying_that_clocks_are_apart_is_kept():
     assert (nothing.offset_ns, nothing.early_ns, nothing.late_ns, nothing.span_ns) == (0, None, None, None)
 
 
+@pytest.mark.parametrize(("lags", "leads", "ends"), [
+    # A device waited for once, at the end: what ended last says how close the ends are, whatever ended well before.
+    ([20 * US] * 3, [-25 * US, -2 * MS, -3 * MS], (-25 * US, 20 * US)),
+    ([40 * US, 9 * MS, 70 * MS], [-500 * US] * 3, (-500 * US, 40 * US)),
+    # One that contradicts the other end, or the offset of 0, says nothing, from 20 us on.
+    ([-20 * US, *[5 * US] * 3], [-9 * US] * 3, (-9 * US, -20 * US)),
+    ([-20 * US - 1, *[5 * US] * 3], [-9 * US] * 3, (-9 * US, 5 * US)),
+    ([5 * US] * 3, [20 * US, *[-9 * US] * 3], (20 * US, 5 * US)),
+    ([5 * US] * 3, [20 * US + 1, *[-9 * US] * 3], (-9 * US, 5 * US)),
+    ([-(10**12), *[5 * US] * 3], [-25 * US, -2 * MS, -3 * MS], (-25 * US, 5 * US)),
+    # Where the clock is corrected, the ends lie around that offset.
+    ([-(10**12), *[-156 * MS] * 3], [-156 * MS - 50 * US, -200 * MS, -200 * MS], (-156 * MS - 50 * US, -156 * MS)),
+    ([325 * MS] * 3, [10**12, *[325 * MS - 2 * US] * 3], (325 * MS - 2 * US, 325 * MS)),
+])  # fmt: skip
+def test_one_operation_says_how_close_the_ends_are_but_not_that_they_are_apart(lags, leads, ends):
+    clock = device_clock(ints(*lags), ints(*leads))
+    assert (clock.early_ns, clock.late_ns) == ends
+    assert clock.span_ns == max(ends[1] - ends[0], 0)
+
+
 def waits(*rows):
     """Build `canonical.HOST_WAITS` from (start, end, stream or None for all or "?" for one unknown, end of its copy)."""
     same = {"process_id": 1, "thread_id": 1, "device_id": 0}

@@ -241,6 +241,14 @@ def started(wait, overhead):
 LEFT_OUT = "and is left out of the figures"
 OF_TWO_RANKS = [step(rank, 0, wall=100 + 300 * rank, in_summary=False) for rank in range(2)]
 OF_TWO_RANKS += [step(rank, 1, wall=200) for rank in range(2)]
+
+
+def of_ranks(*firsts):
+    """Return ranks with a first step of these lengths, left out, and two of 100."""
+    first = [step(rank, 0, wall=wall, in_summary=False) for rank, wall in enumerate(firsts)]
+    return [*first, *(step(rank, number, wall=100) for rank in range(len(firsts)) for number in (1, 2))]
+
+
 THREE_LEFT_OUT = [step(0, number, wall=500 - 100 * number, in_summary=number > 2) for number in range(5)]
 # What the profiler did in the step left out is no matter.
 BUSY = [step(0, number, overhead_ns=ns, in_summary=number > 0) for number, ns in enumerate((900, 30, 50))]
@@ -259,6 +267,12 @@ PROFILER_OVERHEAD = of(
     # Gradient accumulation: every third step communicates and takes twice as long.
     case("like some others", capture(200, 100, 100, 200, 100, 100)),
     case("the slowest rank", evidence(OF_TWO_RANKS, skipped_steps=(0,)), first_step_to_median_ratio=2),
+    case("one rank of two", evidence(OF_TWO_RANKS, skipped_steps=(0,)),
+        title=f"the first step takes 2 times the others on rank 1, {LEFT_OUT}"),
+    *(case(f"of three ranks a first step of {walls}", evidence(of_ranks(*walls), skipped_steps=(0,)),
+        title=f"the first step takes 3 times the others{whose}, {LEFT_OUT}")
+        for walls, whose in [
+            ((300, 150, 149), " on ranks 0, 1"), ((300, 149, 149), " on rank 0"), ((300, 150, 150), "")]),
     case("several left out", evidence(THREE_LEFT_OUT, skipped_steps=(0, 1, 2)), first_step_to_median_ratio=500 / 150),
     *threshold("1 % of own work", *(capture(1000, 1000, overhead_ns=ns) for ns in (10, 9))),
     case("own work", evidence(BUSY, skipped_steps=(0,)), saving=40),

@@ -2,14 +2,16 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 import nsyspipe
 from nsyspipe.errors import OptionError
 from nsyspipe.replay.answer import Scenario, WhatIf, finding_of, whatif
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of, parse_bandwidth
-from nsyspipe.report.whatif import gain_text, headline
+from nsyspipe.report.whatif import gain_text, headline, menu
 from tests.build.ddp_run import MIB, MS, US, Ddp
 from tests.build.make_replay import OVERHEAD, SINGLE, STEP, WORK, first_of, only, refusal
 from tests.conftest import REAL
@@ -88,6 +90,24 @@ def test_the_link_that_nccl_says_it_uses_gives_what_it_gave(tmp_path):
     by_log, without = (whatif(nsyspipe.load(run, nccl_log=log), link="shm") for log in (log, ()))
     assert only(by_log).step_time_ns == by_log.step_time_ns == STEP
     assert only(without).step_time_ns < STEP - MS
+
+
+def test_only_the_recorded_link_is_no_change_where_another_is_as_fast():
+    same = [
+        Scenario(link, link, {"link": link}, step_time_ns=9.0, low_ns=9.0, high_ns=9.0, mean_gain_ns=0.0)
+        for link in ("shm", "pcie4x16", "roce-100")
+    ]
+
+    def notes(*kinds):
+        links = pa.table({"kind": pa.array(kinds, pa.string())})
+        run = SimpleNamespace(links=lambda: links)
+        found = WhatIf("", "", 3, 9.0, None, None, None, (), (), run)
+        return ["no change" in str(menu(found, [one]).rows[0][0]) for one in same]
+
+    assert notes() == [False, False, False]
+    assert notes("shm", "shm") == [True, False, False]
+    assert notes("p2p_pcie") == [False, True, False]
+    assert notes("shm", "p2p_pcie") == notes("net") == [False, False, False]
 
 
 def test_a_link_is_its_bandwidth(ask):

@@ -1,7 +1,9 @@
 """Where the replay does not hold it says why."""
 
 import re
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 import nsyspipe
@@ -132,6 +134,19 @@ def test_a_run_that_the_model_does_not_cover_is_refused(written, build, changes,
     assert re.match(words, refusal(whatif(written(build(0), build(1)), **changes)))
 
 
+@pytest.mark.parametrize(("times", "causes"), [
+    ((10, 20, 70), ("host blocked",)), ((24, 51, 25), ("launch-bound", "host blocked")),
+    ((25, 51, 24), ("launch-bound", "input-bound")), ((0, 0, 0), ()), ((4, None, None), ("input-bound",)),
+])  # fmt: skip
+def test_a_gpu_waits_for_launches_because_of_each_cause_of_a_quarter_of_it(times, causes):
+    names = ("idle_input_ns", "idle_launch_ns", "idle_blocked_ns")
+    types = pa.schema([("rank", pa.int32()), ("in_summary", pa.bool_()), *((name, pa.int64()) for name in names)])
+    counted, other = (dict(zip(names, own, strict=True)) for own in (times, (0, 99, 0)))
+    rows = [{"rank": 1, "in_summary": True} | other, {"rank": 0, "in_summary": True} | counted]
+    steps = pa.Table.from_pylist([{"rank": 0, "in_summary": False} | other, *rows], schema=types)
+    assert knobs.starved_causes(SimpleNamespace(steps=lambda: steps)) == [causes, ("launch-bound",)]
+
+
 def test_a_straggler_that_waits_for_launches_can_be_balanced(written):
     run = written(early(0), launch_bound(1))
     assert "--no-wait" in refusal(whatif(run, gradient_dtype="bf16"))
@@ -143,14 +158,14 @@ def test_a_straggler_is_not_balanced_to_more_than_the_other_host_launches(writte
     # It launches the same work in 15 ms, and the next step 1 ms later: of three steps the last one's next is not replayed.
     rows = [("part", at * MS, (at + 1) * MS, int(1.5 * at * MS)) for at in range(10)]
     slow = rank_of(0, 16 * MS, [*rows, (NCCL, 10 * MS, 16 * MS, 15 * MS)], lead=40 * MS, span=(-US, 16 * MS - 2 * US))
-    words = "hosts take 15.67 ms to launch a step, and GPUs would need 12.24 ms"
-    assert words in refusal(whatif(written(slow, launch_bound(1)), no_wait=True))
+    words = r"the middle one of the hosts .* takes 15\.67 ms to launch a step.* GPUs would need 12\.24 ms"
+    assert re.match(words, refusal(whatif(written(slow, launch_bound(1)), no_wait=True)))
 
 
 @pytest.mark.parametrize(("bandwidth", "expected"), [
     ("2x", 20 * MS), ("4x", 15 * MS),
     # In 18 ms at least, so a quarter too many, hosts launch what GPUs would do in 10 + 20 / 20.
-    ("20x", "hosts take 18.00 ms to launch a step, and GPUs would need 11."),
+    ("20x", r"the middle one of the hosts .* takes 18\.00 ms to launch a step.* GPUs would need 11\."),
 ])  # fmt: skip
 def test_no_link_makes_a_step_much_shorter_than_its_hosts_take_to_launch_it(written, bandwidth, expected):
     rows = [("part", at * MS, (at + 1) * MS, int(1.8 * at * MS)) for at in range(10)]
@@ -158,7 +173,7 @@ def test_no_link_makes_a_step_much_shorter_than_its_hosts_take_to_launch_it(writ
     ranks = (rank_of(rank, 30 * MS, rows, lead=40 * MS, span=(-US, 30 * MS - 2 * US)) for rank in range(2))
     answer = whatif(written(*ranks), bandwidth=bandwidth)
     if isinstance(expected, str):
-        assert expected in refusal(answer)
+        assert re.match(expected, refusal(answer))
     else:
         assert only(answer).step_time_ns == pytest.approx(expected, rel=0.01)
 
