@@ -1,10 +1,15 @@
 """Communication of any kind: what of it no compute hides, and what it does to the compute that hides it."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.kernels import ENOUGH_COMPARED, MOST_USUAL
+from nsyspipe.analysis.kernels import ENOUGH_COMPARED
 from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, TENSOR
 from nsyspipe.findings.model import AT_MOST, MOST_BELIEVED, OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.model.table import Float64, Int64
 
 _LEAST_EXPOSED = 0.05
 _NO_PHASE = "no phase"
@@ -32,6 +37,7 @@ _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 _LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
 LESS_HIDDEN = "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
 _SHOWN_KERNELS = 5
+_LEAST_NS = 1  # by which bounds differ
 
 
 def comm_bound(evidence: Evidence) -> Answer:
@@ -100,8 +106,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
 
     With c = slowed / free - 1 over all kernels that can be compared, those covered in part too, saving: overlapped
     compute x c / (1 + c), and how much later kernels begin beside communication, both with 30 % more than measured, which is
-    what the measure holds within, and c at most 1; the mean over steps of the rank with most, whose figures are those ``at_most``
-    of the evidence. Not judged where they are under a quarter of the kernel time beside communication.
+    what the measure holds within, and c at most 1; `_saving_of_slowdown` has what of that a step gains, and figures ``at_most``
+    are of the rank that sets it. Not judged where they are under a quarter of the kernel time beside communication.
     """
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < LEAST_OVERLAP_SHARE:
@@ -118,8 +124,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
         return None
     slowed = evidence.slowed_ns(hidden, is_most=True)
-    rows = evidence.rows_of_most(slowed)
-    beyond = ", by more than is usual" if slowdown > MOST_USUAL else ""
+    bound = _saving_of_slowdown(evidence, slowed)
+    rows = bound.rows
     sums = evidence.kernels.group_by("name", use_threads=False).aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
     of_kernels = [[row[name] for name in ("name", "slowed_ns_sum", "free_ns_sum")] for row in sums.to_pylist()]
     of_kernels = sorted((row for row in of_kernels if row[2]), key=lambda row: (row[2] - row[1], row[0]))
@@ -131,12 +137,45 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         "slowdown_at_most_ratio": min(AT_MOST * slowdown, MOST_BELIEVED),
         "overlap_compute_at_most_ns_per_step": float(hidden[rows].mean()),
         "comm_delay_at_most_ns_per_step": AT_MOST * float(late[rows].mean()),
+        "saving_ns_per_step_by_part": dict(bound.parts),
         "slowdown_ratio_by_kernel": {name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]},
     }
-    title = f"kernels run slower while communication is under way{beyond}"
+    title = "kernels run slower while communication is under way"
     action = "give NCCL fewer SMs (NCCL_MAX_CTAS), or send less"
     advice = "give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or send less"
-    return Finding(title, action, advice, evidence.mean_of_most(slowed), figures)
+    return Finding(title, action, advice, bound.saving_ns, figures)
+
+
+@dataclass(frozen=True)
+class _SlowdownSaving:
+    """A bound, the row of `steps` that sets it in each step, and the means of what it is the sum of there."""
+
+    saving_ns: float
+    rows: Int64
+    parts: Mapping[str, float]
+
+
+def _saving_of_slowdown(evidence: Evidence, slowed: Float64) -> _SlowdownSaving:
+    """Return what a step gains at most where communication slows no compute.
+
+    At most what the rank with most has of it, and, where it is known who waits for whom and no stage waits by design::
+
+        max over ranks(wall) - max over ranks(wall - slowed - min(wait, slowed of all other ranks))
+
+    since a rank that waits for another is as long as that one.
+    """
+    rows = evidence.rows_of_most(slowed)
+    of_most = _SlowdownSaving(evidence.mean_of_most(slowed), rows, {"slowed_compute": evidence.mean_of_most(slowed)})
+    if not (evidence.is_wait_known and evidence.are_groups_known) or evidence.is_pipeline:
+        return of_most
+    wall, wait = evidence.columns("wall_ns", "wait_ns")
+    waiting = np.minimum(wait, evidence.of_other_ranks(slowed))
+    left = wall - slowed - waiting
+    saving_ns = evidence.saving_down_to(left)
+    if saving_ns > of_most.saving_ns - _LEAST_NS:
+        return of_most
+    limit = evidence.rows_of_most(left)
+    return _SlowdownSaving(saving_ns, limit, evidence.parts_of(limit, slowed_compute=slowed, waiting=waiting))
 
 
 RULES: Rules = {comm_bound: OF_COMM, comm_slows_compute: OF_COMM}

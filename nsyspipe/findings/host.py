@@ -12,7 +12,7 @@ from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.launching import fastest_launch_times
 from nsyspipe.findings.launch_saving import saving_without_launching
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
-from nsyspipe.model.names import LONGEST_CALL, few, listed, printable
+from nsyspipe.model.names import LONGEST_CALL, few, is_optimizer, listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.table import Float64, Int64
 
@@ -25,6 +25,8 @@ _SHOWN_CALLS = 5
 _SHOWN_RANKS = 4
 _FASTER = 'launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'  # fmt: skip
 _LESS = "launch less (torch.compile, CUDA graphs, fused=True)"
+_FASTER_WITH_FUSED = 'launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, larger batches'
+_LESS_WITH_FUSED = "launch less (torch.compile, CUDA graphs)"
 _MOSTLY_PAUSES, _SOME_PAUSES = 0.5, 0.25
 _PAUSES = (
     "find what the host does there (nsys profile --python-sampling=true): loading, logging, locks, "
@@ -276,6 +278,8 @@ def launch_bound(evidence: Evidence) -> Answer:
         bound = saving_without_launching(evidence)
         idle = replace(idle, saving_ns=bound.saving_ns, parts=bound.parts, limit_rank=bound.limit_rank)
     title, action, advice = "the GPU idles because kernels are launched late", _LESS, _FASTER
+    if _has_fused_optimizer(evidence):
+        action, advice = _LESS_WITH_FUSED, _FASTER_WITH_FUSED
     steps = evidence.steps
     steps = steps if idle.rank is None else steps.filter(pc.equal(steps["rank"], idle.rank))
     pauses, launch = (pc.sum(steps[name]).as_py() for name in ("idle_pause_ns", "idle_launch_ns"))
@@ -288,6 +292,12 @@ def launch_bound(evidence: Evidence) -> Answer:
     is_unmarked = in_pauses >= _SOME_PAUSES and "data" not in evidence.phases["phase"].unique().to_pylist()
     figures = _figures(evidence, "idle_launch_ns", idle) | evidence.means("idle_pause_ns")
     return Finding(title + idle.on_rank, action, advice + _UNMARKED * is_unmarked, idle.saving_ns, figures)
+
+
+def _has_fused_optimizer(evidence: Evidence) -> bool:
+    """Tell whether kernels that update weights are fused ones, by their names: ``FusedAdamMathFunctor``."""
+    names = evidence.kernels["name"].unique().to_pylist()
+    return any("fused" in name.lower() and is_optimizer(name) for name in names)
 
 
 def launched_late_ns(evidence: Evidence, steps_of: Mapping[int, Int64]) -> float:

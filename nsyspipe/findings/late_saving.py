@@ -17,11 +17,11 @@ from nsyspipe.model.table import Float64
 def saving_of_all(evidence: Evidence, collectives: pa.Table) -> dict[str, float]:
     """Return what all late ranks together can give at most, by part; `collectives` as `own_lateness` returns them."""
     held_up = held_up_by_step(evidence.collectives, evidence.steps)
-    return limited_saving(evidence, _delay_ns(collectives, held_up, evidence), has_bubble=evidence.is_pipeline)
+    return limited_saving(evidence, _delay_parts(collectives, held_up, evidence), has_bubble=evidence.is_pipeline)
 
 
-def limited_saving(evidence: Evidence, delays_ns: float, *, has_bubble: bool) -> dict[str, float]:
-    """Return what late ranks can give at most, by part.
+def limited_saving(evidence: Evidence, delays: Mapping[str, float], *, has_bubble: bool) -> dict[str, float]:
+    """Return what late ranks can give at most, by part; `delays` are what their delays can give, by part.
 
     That is their delays, or step time less the shortest window without its exposed waiting if that is more (but in
     pipelines, since a step is as long as its longest window). It is at most what lies above the work of the rank that
@@ -40,7 +40,7 @@ def limited_saving(evidence: Evidence, delays_ns: float, *, has_bubble: bool) ->
         exposed_copies=wall - compute - exposed - idle,
     )
     above_launching = {"above_launching": float(_above_launching_ns(evidence).mean())}
-    most = max({"delays": delays_ns}, of_window, key=_total)
+    most = max({**delays}, of_window, key=_total)
     return min(most, above_compute, above_launching, key=_total)
 
 
@@ -48,16 +48,11 @@ def _total(parts: Mapping[str, float]) -> float:
     return sum(parts.values())
 
 
-def _room_ns(evidence: Evidence) -> Float64:
-    """Return what lateness can take of each step.
-
-    Its time less the least compute of a rank, without what hidden waiting slowed, or less the launch time of the fastest
-    host, if that is longer.
-    """
+def _above_compute_ns(evidence: Evidence) -> Float64:
+    """Return how much longer each step is than the least compute of a rank, without what hidden waiting slowed."""
     wall, compute = evidence.columns("wall_ns", "compute_ns")
     least = evidence.rows_of_most(-compute)
-    above_compute = evidence.most(wall) - compute[least] + _slowed_by_hidden_waits(evidence)[least]
-    return np.minimum(above_compute, _above_launching_ns(evidence))
+    return evidence.most(wall) - compute[least] + _slowed_by_hidden_waits(evidence)[least]
 
 
 def _above_launching_ns(evidence: Evidence) -> Float64:
@@ -71,11 +66,21 @@ def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:
     return evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
 
 
-def _delay_ns(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> float:
-    """Return by how much a step is longer for ranks that come late, the mean over steps.
+def _delay_parts(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> dict[str, float]:
+    """Return by how much a step is longer for ranks that come late, by part, the mean over steps.
 
-    Of each step the most of a rank, no more than what is waited for in all, nor than `_room_ns`.
+    Of each step the most of a rank, no more than what is waited for in all. Less what no rank saves, since it computes or
+    its host launches meanwhile.
     """
+    delays = _delays_ns(late, held_up, evidence)
+    beside_compute = np.minimum(delays, _above_compute_ns(evidence))
+    left = np.minimum(beside_compute, _above_launching_ns(evidence))
+    parts = {"left_for_compute": beside_compute - delays, "left_for_launching": left - beside_compute}
+    return {"delays": float(delays.mean())} | {name: mean for name, ns in parts.items() if (mean := float(ns.mean()))}
+
+
+def _delays_ns(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> Float64:
+    """Return for each step the most that a rank is delayed, no more than what is waited for in all."""
     numbers = np.unique(evidence.steps["step"].to_numpy())
     waited, delays = np.zeros((2, numbers.size))
     np.add.at(waited, np.searchsorted(numbers, held_up["step"].to_numpy()), held_up["held_up_ns"].to_numpy())
@@ -104,4 +109,4 @@ def _delay_ns(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> float:
         delay[at] = np.repeat(most, np.diff(begins, append=own.size))
         waited_until[at] = np.maximum(waited_until[at], until[own])
     delays[np.searchsorted(numbers, steps)] = delay.max(axis=1, initial=0)
-    return float(np.minimum(np.minimum(delays, waited), _room_ns(evidence)).mean())
+    return np.minimum(delays, waited)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +20,11 @@ from nsyspipe.model.table import Int64
 
 _STAGES_NOT_KNOWN = "ranks that send to each other may wait by design, and which do is not known without NCCL's calls"
 _CAPTURE_START = "the only step of the figures holds the capture's start, which ranks reach at different times"
-_BEGAN_APART = "the ranks differ only by where their capture began: those that are waited for launch and compute no slower than the others"
-_BEGIN_TOGETHER = "begin the capture in the same step on all ranks, some steps before the ones that count"
+_NONE_SLOWER = "the ranks that are waited for launch and compute no slower than the others on average"
+_BEGIN_TOGETHER = (
+    "if a capture begins at another instant on each rank, that alone may set them apart: let all ranks meet before it starts "
+    "(torch.distributed.barrier(), then torch.cuda.synchronize()), some steps before the ones that count"
+)
 _FAR = 2**62
 
 
@@ -168,14 +171,22 @@ def _late_ranks(evidence: Evidence, lateness: Lateness) -> LateRanks | None:
 
 
 def _slower_ranks(evidence: Evidence, late: LateRanks) -> LateRanks | NotJudged:
-    """Return those late ranks that launch or compute slower than the others; why nobody is named where none does.
+    """Return the late ranks that launch or compute slower than the others; why nobody is named where none does.
+
+    Of the others those are named too that hold up steps which none of the slower ones does: somebody does there.
 
     Where launching decides how long steps take, a rank whose capture began later than another's is behind it for many steps
     without being slower. The other one's host is ahead of its device, and loses that lead only as far as it is slower.
     """
-    delays_ns = {rank: delay for rank, delay in late.delays_ns.items() if _is_slower(evidence, rank)}
-    if not delays_ns:
-        return NotJudged(_BEGAN_APART, _BEGIN_TOGETHER)
+    slower = [rank for rank in late.delays_ns if _is_slower(evidence, rank)]
+    if not slower:
+        return NotJudged(_NONE_SLOWER, _BEGIN_TOGETHER)
+    of_slower = np.concatenate([late.steps_of[rank] for rank in slower])
+    delays_ns = {
+        rank: delay
+        for rank, delay in late.delays_ns.items()
+        if rank in slower or np.setdiff1d(late.steps_of[rank], of_slower).size
+    }
     behind_ns = {rank: late_ns for rank, late_ns in late.behind_ns.items() if _is_slower(evidence, rank)}
     return LateRanks(delays_ns, behind_ns, {rank: late.steps_of[rank] for rank in delays_ns})
 
@@ -185,6 +196,26 @@ def _is_slower(evidence: Evidence, rank: int) -> bool:
     is_own = pc.equal(steps["rank"], rank)
     slower_ns = (excess(steps[name], is_own) for name in ("host_launch_ns", "compute_ns"))
     return max(slower_ns) >= LIMITS.min_slower_share * (evidence.mean("wall_ns") or 0.0)
+
+
+def with_slow_hosts(evidence: Evidence, late: Sequence[int]) -> list[int]:
+    """Return the late ranks that launch slower than each rank that is not late, but compute no slower; none unless `is_launch_bound`.
+
+    Than each, since stages of a pipeline launch and compute differently by design.
+    """
+    if not evidence.is_launch_bound:
+        return []
+    least_ns = LIMITS.min_slower_share * (evidence.mean("wall_ns") or 0.0)
+    launch, compute = (_above_others(evidence, name, late) for name in ("host_launch_ns", "compute_ns"))
+    return [rank for rank in launch if launch[rank] >= least_ns > compute[rank]]
+
+
+def _above_others(evidence: Evidence, column: str, late: Sequence[int]) -> dict[int, float]:
+    """Return how much more each late rank spends per step than any that is not late; nothing where all are late."""
+    rows = evidence.steps.group_by("rank", use_threads=False).aggregate([(column, "mean")])
+    means = dict(zip(rows["rank"].to_pylist(), rows[f"{column}_mean"].to_pylist(), strict=True))
+    others = [mean or 0.0 for rank, mean in means.items() if rank not in late]
+    return {rank: (means[rank] or 0.0) - max(others) for rank in late} if others else {}
 
 
 def _behind(late: pa.Table, n_steps: int) -> dict[int, float]:

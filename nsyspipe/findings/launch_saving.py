@@ -33,13 +33,14 @@ def saving_without_launching(evidence: Evidence) -> LaunchSaving:
     rank = evidence.steps["rank"].to_numpy()
     wall, compute = evidence.columns("wall_ns", "compute_ns")
     wait, hidden_wait = _possible_waiting(evidence)
-    gone = _gone_ns(evidence)
-    made = np.minimum(wait, _of_other_ranks(evidence, gone))
+    gone_by_cause = _gone_by_cause(evidence)
+    gone = np.sum([*gone_by_cause.values()], axis=0)
+    made = np.minimum(wait, evidence.of_other_ranks(gone))
     slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, is_most=True), 0.0)
     left = np.maximum(wall - gone - made - slowed, compute - slowed)
     limit = evidence.rows_of_most(left)
     possible = "" if evidence.are_groups_known else "possible_"
-    shown = {"idle": gone, f"{possible}waiting": made, f"slowed_by_{possible}waiting": slowed}
+    shown = {**gone_by_cause, f"{possible}waiting": made, f"slowed_by_{possible}waiting": slowed}
     shown["beside_compute"] = wall - left - gone - made - slowed
     parts = evidence.parts_of(limit, **shown)
     ranks = np.unique(rank[limit])
@@ -56,20 +57,17 @@ def _possible_waiting(evidence: Evidence) -> tuple[Float64, Float64]:
     return wait, wait - exposed_wait
 
 
-def _gone_ns(evidence: Evidence) -> Float64:
-    """Return the idle time of each step that is gone where launching takes no time."""
+def _gone_by_cause(evidence: Evidence) -> dict[str, Float64]:
+    """Return the idle time of each step that is gone where launching takes no time, by what the device idled for."""
     for_launch, pause, late_start = evidence.columns("idle_launch_ns", "idle_pause_ns", "idle_late_start_ns")
     if evidence.is_pipeline:  # what else a stage idles for may stand in the bubble
-        return for_launch - pause + late_start
+        return {"idle_for_launches": for_launch - pause, "idle_at_late_start": late_start}
     for_input, blocked, launch, getting_input = evidence.columns(
         "idle_input_ns", "idle_blocked_ns", "host_launch_ns", "host_input_ns"
     )
     launched_beside = np.maximum(launch - getting_input - for_launch, 0)
-    return for_launch + late_start + np.minimum(for_input + blocked, launched_beside)
-
-
-def _of_other_ranks(evidence: Evidence, values: Float64) -> Float64:
-    """Return for each row of the steps the sum of the values of the other ranks of its step."""
-    numbers, step = np.unique(evidence.steps["step"].to_numpy(), return_inverse=True)
-    total = np.bincount(step, weights=values, minlength=numbers.size)
-    return total[step] - values
+    return {
+        "idle_for_launches": for_launch,
+        "idle_at_late_start": late_start,
+        "idle_for_input_and_calls": np.minimum(for_input + blocked, launched_beside),
+    }

@@ -328,6 +328,12 @@ class Evidence:
         order = np.lexsort((-values, step))
         return order[run_starts(step[order])]
 
+    def of_other_ranks(self, values: Float64) -> Float64:
+        """Return for each row of `steps` the sum of the values of the other ranks of its step."""
+        numbers, step = np.unique(self.steps["step"].to_numpy(), return_inverse=True)
+        total = np.bincount(step, weights=values, minlength=numbers.size)
+        return total[step] - values
+
     def columns(self, *names: str) -> Iterator[Float64]:
         """Yield columns of `steps`; what is not known counts as 0."""
         return (pc.fill_null(self.steps[name], 0).to_numpy() for name in names)

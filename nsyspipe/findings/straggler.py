@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from nsyspipe.findings.lateness import (
     find_culprit,
     measure_lateness,
     why_waiting_is_unknown,
+    with_slow_hosts,
 )
 from nsyspipe.findings.model import IS_LAUNCH_BOUND, OF_COMM, Answer, Evidence, Finding, Rules
 from nsyspipe.model.names import few, listed, ranges
@@ -35,6 +36,10 @@ _ADVICE = {
     "optimizer": "look for what only this rank does around the optimizer: checkpoints, metrics, uneven shards",
 }
 _LAUNCH_SOONER = "let each host launch as soon as the others do (other work on its CPUs, logging); or "
+_MEND_HOST = (
+    "launch as fast as those of ranks that are not late, of which none takes as long and one computes about as much: look for "
+    "other work on the CPUs, logging, hooks, slower CPUs"
+)
 _COMPARE = "compare what this rank does in those steps: its data, its host, its GPU's clocks"
 _COMPARE_ALL = (
     "compare what these ranks do in the steps that each holds up: their data (batch lengths), their hosts, "
@@ -61,7 +66,8 @@ class Explanation:
 
     phase: LongerPhase | None
     launched_late_ns_per_step: float  # how much longer late ranks idle for launches than the others
-    is_by_host: bool  # whether that is most of their delays
+    is_by_host: bool  # whether that is most of their delays, or the hosts of all of them are slow
+    slow_hosts: Sequence[int]  # late ranks, see `with_slow_hosts`
     late_at_start_ns: int | None  # by how much it began the first step late, where that is a part of its delays
 
 
@@ -92,10 +98,12 @@ def explain(evidence: Evidence, lateness: Lateness, late: LateRanks) -> Explanat
     if not (has_one_phase or late.behind_ns or evidence.is_pipeline):
         late_ns = launched_late_ns(evidence, late.steps_of) / lateness.n_steps
     delays_ns = sum(late.delays_ns.values())
+    slow_hosts = with_slow_hosts(evidence, [*late.delays_ns])
     return Explanation(
         phase=phase,
         launched_late_ns_per_step=late_ns,
-        is_by_host=late_ns >= MIN_PART_OF_HOST * delays_ns,
+        is_by_host=late_ns >= MIN_PART_OF_HOST * delays_ns or len(slow_hosts) == len(late.delays_ns),
+        slow_hosts=slow_hosts,
         late_at_start_ns=_late_at_start_ns(evidence, late.worst, lateness.total_ns_per_step * lateness.n_steps),
     )
 
@@ -113,7 +121,7 @@ def _late_at_start_ns(evidence: Evidence, rank: int, delays_ns: float) -> int | 
 def _finding_of_node(evidence: Evidence, lateness: Lateness, node: LateNode) -> Finding:
     """Name a host all of whose ranks are late alike; it is late once a step, whatever communicators wait for it."""
     late_ns = float(node.late_ns.sum() / lateness.n_steps)
-    parts = limited_saving(evidence, late_ns, has_bubble=True)
+    parts = limited_saving(evidence, {"delays": late_ns}, has_bubble=True)
     figures: dict[str, Any] = {
         "node": node.host,
         "ranks": list(node.ranks),
@@ -140,9 +148,19 @@ def _finding_of_ranks(
     if late.n_named == 1:
         compare = _ADVICE.get(why.phase.name, _COMPARE) if why.phase else _COMPARE
     advice = _LAUNCH_SOONER + compare if why.is_by_host else compare
+    if why.slow_hosts:
+        advice = _advice_of_slow_hosts(late, why.slow_hosts)
     figures = _figures(evidence, lateness, late, why) | {"saving_ns_per_step_by_part": {**parts}}
     title = f"{title}{title_why}{evidence.waited_in}{earlier}"
     return Finding(title, action + action_why, advice, sum(parts.values()), figures)
+
+
+def _advice_of_slow_hosts(late: LateRanks, slow_hosts: Sequence[int]) -> str:
+    """Advise about hosts that launch slower, and then about the other late ranks."""
+    whose = f"the host{'s'[: len(slow_hosts) > 1]} of rank{'s'[: len(slow_hosts) > 1]} {listed(slow_hosts)}"
+    advice = f"let {whose} {_MEND_HOST}"
+    rest = [rank for rank in late.delays_ns if rank not in slow_hosts]
+    return f"{advice}; and {_COMPARE_ALL}" if rest else advice
 
 
 def _figures(evidence: Evidence, lateness: Lateness, late: LateRanks, why: Explanation) -> dict[str, Any]:
@@ -161,7 +179,7 @@ def _figures(evidence: Evidence, lateness: Lateness, late: LateRanks, why: Expla
         "n_steps_held_up_by_rank": {str(rank): int(steps.size) for rank, steps in late.steps_of.items()},
         "held_up_steps_by_rank": {str(rank): ranges(steps.tolist()) for rank, steps in late.steps_of.items()},
     }
-    if why.is_by_host:
+    if why.is_by_host and why.launched_late_ns_per_step:
         figures["launched_late_ns_per_step"] = why.launched_late_ns_per_step
     if why.late_at_start_ns is not None:
         figures["late_before_first_step_ns"] = why.late_at_start_ns
@@ -191,14 +209,14 @@ def _words_of_cause(late: LateRanks, why: Explanation) -> tuple[str, str]:
 
 
 def _words(late: LateRanks, lateness: Lateness, *, are_all: bool) -> tuple[str, str]:
-    """Name the ranks, in a title and in an action; in the title of several each one's part and in which steps."""
+    """Name the ranks, in a title and in an action; in the title in which steps, and of several each one's part."""
     delays, behind = late.delays_ns, late.behind_ns
     names = [*delays, *behind]
     who = f"ranks {listed(names)} make" if len(names) > 1 else f"rank {names[0]} makes"
     if len(names) > _MOST_NAMED:
         in_turn = "" if behind else "in turn "
         who = f"{len(names)} ranks {in_turn}make"
-    awaited = f"rank {names[0]}"
+    awaited = f"rank {late.worst} (in {_held_up_steps(late, lateness, late.worst)})"
     if len(delays) > 1:
         awaited = "ranks " + listed(_part_of_rank(late, lateness, rank) for rank in delays)
     then = f", and then for {', '.join(map(str, behind))}" if behind else ""
@@ -208,10 +226,14 @@ def _words(late: LateRanks, lateness: Lateness, *, are_all: bool) -> tuple[str, 
 
 
 def _part_of_rank(late: LateRanks, lateness: Lateness, rank: int) -> str:
-    steps = late.steps_of[rank]
-    which = f"{steps.size} of {lateness.n_meeting} steps: {few(ranges(steps.tolist()), 3)}"
     part = 100 * late.delays_ns[rank] / lateness.total_ns_per_step
-    return f"{rank} ({part:.0f} % of it, in {which})"
+    return f"{rank} ({part:.0f} % of it, in {_held_up_steps(late, lateness, rank)})"
+
+
+def _held_up_steps(late: LateRanks, lateness: Lateness, rank: int) -> str:
+    steps = late.steps_of[rank]
+    which = f": {few(ranges(steps.tolist()), 3)}" if steps.size else ""
+    return f"{steps.size} of {lateness.n_meeting} step{'s'[: lateness.n_meeting != 1]}{which}"
 
 
 def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPhase | None:

@@ -25,6 +25,8 @@ _UNITS = (
 )  # fmt: skip
 # What figures of the evidence are called that are none of a run's, and their parts.
 _LABELS = {
+    "left_for_compute": "what the rank that computes least computes meanwhile", "idle_for_launches": "idle for late launches",
+    "idle_at_late_start": "idle until what was launched late starts", "idle_for_input_and_calls": "idle for input and in blocking calls, as much as the host launches beside",
     "left_for_launching": "what hosts take to launch the step", "beside_compute": "beside compute, which stays", "above_launching": "step longer than the fastest host takes to launch it", "host_launch": "time to launch a step",
     "is_launch_bound": "hosts take longer to launch a step than devices work",
     "all_reduce": "longest all-reduce", "arrived_last": "collectives reached last, in all steps", "backward_on_device": "backward on the device",
@@ -189,9 +191,13 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
     """Return the sum that a bound is; nothing of one visible part, but of late ranks."""
     parts, longest = (evidence.get(name, {}) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
     parts = dict(sorted(parts.items(), key=lambda part: -part[1]))
-    if "delays" in parts and longest and abs(parts["delays"] / longest - 1) >= words.SEEN:
+    has_more = len(parts) > 1 or (longest and abs(parts.get("delays", 0.0) / longest - 1) >= words.SEEN)
+    if "delays" in parts and longest and has_more:
         late = f"rank {names.name(evidence['rank'])}'s"
-        return f"all delays of a step together, at most; its longest is {late} for {ms_text(longest)} in the mean"
+        cut = {name: ns for name, ns in parts.items() if name != "delays"}
+        together = "all delays of a step together, at most" + f" {ms_text(parts['delays'])}" * bool(cut)
+        together += "".join(f", less {ms_text(-ns)} {_label(name)}" for name, ns in cut.items())
+        return f"{together}; its longest is {late} for {ms_text(longest)} in the mean"
     if parts.keys() == {"above_launching"}:
         return "what a step takes longer than the fastest host needs to launch it"
     whole = sum(parts.values())

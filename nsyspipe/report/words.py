@@ -244,7 +244,7 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if (compared := evidence.get("compared_share")) and compared < 1 - SEEN:
         text += f", as if all compute beside communication were slowed like the {percent_text(compared, 0)} of it that can be compared"
     if ratio:
-        text += f", assuming that communication slows compute by up to {percent_text(ratio, 0)}, as too few kernels could be compared"
+        text += f", assuming that communication slows compute by {percent_text(ratio, 0)} on the whole, as too few kernels could be compared"
     return text
 
 

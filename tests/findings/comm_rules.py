@@ -92,7 +92,10 @@ def slowing(*kernels, hidden=220):
     return evidence(steps(2, hidden=hidden), kernels=kernels)
 
 
-LATER = [step(rank, hidden=226, comm_delay_ns=10 * (1 + rank)) for rank in range(2)]
+# Rank 0 waits for rank 1, whose kernels begin later too.
+LATER = [step(0, hidden=226, exposed=100, wait=100, comm_delay_ns=10), step(1, hidden=226, comm_delay_ns=20)]
+# Rank 0 waits for rank 1, which has half as much communication beside compute.
+WAITS_BESIDE = [step(0, hidden=226, exposed=500, wait=500), step(1, hidden=113)]
 OF_RANKS = (kernel("gemm", 10, 150, 100, rank=rank) for rank in range(2))
 MIXED = (*OF_RANKS, kernel("norm", 30, 800, 800), kernel("alone", 0, 0, 0))
 SEVEN = [kernel(f"k{number}", 10, 1000 + 100 * number, 1000) for number in range(1, 8)]
@@ -103,6 +106,9 @@ COMM_SLOWS_COMPUTE = of(
     case("what kernels are slower", slowing(*MIXED, hidden=226), saving=26),
     case("what begins later, on the rank with most", evidence(LATER, kernels=[kernel("gemm", 30, 1100, 1000)]),
         saving=26 + 1.3 * 20),
+    # Rank 1 sets the pace: 113 x 0.13 / 1.13 of its own; nothing makes up for what rank 0 is slowed by, since it waits.
+    case("on a rank that only waits", evidence(WAITS_BESIDE, kernels=[kernel("gemm", 30, 1100, 1000)]), saving=13,
+        overlap_compute_at_most_ns_per_step=113.0, saving_ns_per_step_by_part={"slowed_compute": pytest.approx(13)}),
     case(*("five by what they lose", slowing(*SEVEN)),
         slowdown_ratio_by_kernel={f"k{number}": pytest.approx(number / 10) for number in (7, 6, 5, 4, 3)}),
     *(  # slowed by, hidden: of 1000 it must cost 0.25 %, and 2 % must be hidden

@@ -3,7 +3,7 @@
 from nsyspipe.findings.gradients import ddp_single_gpu, grad_copy
 from nsyspipe.findings.host import input_bound, launch_bound, pageable_copy, profiler_overhead, sync_bound
 from nsyspipe.model.schema import IDLE_CAUSES
-from tests.findings.make import FIRES, case, collective, evidence, of, phase, step, steps, threshold
+from tests.findings.make import FIRES, case, collective, evidence, kernel, of, phase, step, steps, threshold
 
 DATA = [phase("data"), phase("forward")]
 
@@ -98,6 +98,11 @@ def in_unknown_groups(*idle_and_exposed):
     return evidence([row | WAIT_NOT_KNOWN for row in rows], phases=DATA, are_groups_known=False)
 
 
+def with_optimizer(functor):
+    kernels = [kernel(f"multi_tensor_apply_kernel [{functor}]", 0, 0, 0)]
+    return evidence([step(idle_launch_ns=250)], phases=DATA, kernels=kernels)
+
+
 NO_IDLE = dict.fromkeys(["idle_ns", "exposed_memory_ns", *IDLE_CAUSES])
 NOBODY_KNOWS = "why the GPU idles is not known without "
 LAUNCH_BOUND = of(
@@ -105,6 +110,11 @@ LAUNCH_BOUND = of(
     case("want of launches", idle(LAUNCH, 250, idle_dependency_ns=30), saving=250),
     *(case(f"pauses of {pause}", idle(LAUNCH, 250, idle_pause_ns=pause), saving=250, **words)
         for pause, words in ((125, PAUSING), (63, IN_PART), (62, LATE), (None, LATE))),
+    *(case(f"an optimizer of {functor}", with_optimizer(functor),
+            saving=250, action=action)
+        for functor, action in (("FusedAdamMathFunctor", "launch less (torch.compile, CUDA graphs)"),
+            ("FusedSgdMathFunctor", "launch less (torch.compile, CUDA graphs)"),
+            ("BinaryOpListAlphaFunctor", LESS["action"]), ("AdamFunctor", LESS["action"]))),
     case("pauses of another rank", evidence(OTHERS_PAUSE, phases=DATA), **LATE),
     *threshold("2 % of step time", idle(LAUNCH, 20), idle(LAUNCH, 19)),
     *(case(f"who is waited for, {by_rank}", idle(LAUNCH, *by_rank), saving=900)

@@ -257,8 +257,8 @@ ROLES_OF_OTHERS = [
     ),
     *of(
         straggler,
-        case("in layers", OF_LATE["tensor"], title="the others wait for rank 1, whose host launches late, mostly in collectives of tensor parallelism"),
-        case("of gradients", OF_LATE["data"], title="the others wait for rank 1, whose host launches late"),
+        case("in layers", OF_LATE["tensor"], title="the others wait for rank 1 (...), whose host launches late, mostly in collectives of tensor parallelism"),
+        case("of gradients", OF_LATE["data"], title="the others wait for rank 1 (...), whose host launches late"),
         # The norm of all stages meets when the last of them is done.
         case("a norm of all stages", STAGES_AND_NORM),
         case("calls not known", evidence(LATE, collective(1, (0, 0), 10, kind="send_recv") + WAITS),

@@ -71,7 +71,7 @@ LATE = of(
     case("for two at once", evidence(steps(2, exposed=900), TWO_COMMUNICATORS), saving=700),
     # Rank 0 only passes on what it waited for rank 1.
     case("of a grid", GRID, saving=150, held_up_ns_per_step_by_rank=IN_GRID),
-    case("who passes a delay on is not named", PASSED_ON, title="the others wait for rank 1", saving=100),
+    case("who passes a delay on is not named", PASSED_ON, title="the others wait for rank 1 (...)", saving=100),
     # Rank 1 computes 900 where rank 0 computes 300 and waits for 600.
     case("what it computes more",
         evidence([step(0, exposed=700, wait=600), step(1, exposed=100)], collective(1, (300, 900), 1000)), saving=600),
@@ -79,7 +79,7 @@ LATE = of(
     case("in turn", run(90, -80, 90, 90), saving=87.5),
     # Of four ranks one comes 100 late, and once it is mended the others wait for the one before it: a quarter of that.
     case("one behind the last", each_step(4, 3, ((0, 25, 0, 100), 300), exposed=300), saving=100),
-    case("one hardly behind", each_step(4, 3, ((0, 24, 0, 100), 300), exposed=300), title="the others wait for rank 3"),
+    case("one hardly behind", each_step(4, 3, ((0, 24, 0, 100), 300), exposed=300), title="the others wait for rank 3 (...)"),
     # Rank 1 comes 100 late to the first collective, rank 0 120 late to the second.
     case("both in one step", each_step(2, 3, ((0, 100), 300), ((520, 400), 700), exposed=700), saving=220),
     case("many", evidence(steps(5, 1, 2, 3, 4, exposed=500), IN_TURN), action="4 ranks in turn make the others wait"),
@@ -90,7 +90,7 @@ LATE = of(
     case("late before the first step", evidence(
         [step(0, 1, exposed=300), step(1, 1, exposed=300, start_ns=1060), *steps(2, 2, 3, exposed=300)],
         [row for number in (1, 2, 3) for row in collective(number, (0, 50 * number), 500)]),
-        title="the others wait for rank 1, in part because rank 1 began step 1 late", late_before_first_step_ns=60),
+        title="the others wait for rank 1 (...), in part because rank 1 began step 1 late", late_before_first_step_ns=60),
     case("whoever comes between", each_step(3, 3, ((0, 400, 440), 800)), saving=440, rank=2),
     case("a world of many", evidence([step(rank, exposed=300) for rank in (0, LAST)], FAR, phases=OF_FAR), rank=LAST),
     *threshold("3 % of three steps", run(30, 30, 30), run(30, 30, 29)),
@@ -164,6 +164,29 @@ def behind_hosts(*launch_ns, compute_ns=(400, 400), by=100):
     return evidence(rows, [row for number in (1, 2, 3) for row in collective(number, (0, by), 500)])
 
 
+def late_in_turn(*launch_ns, compute_ns=(400, 400, 400), late_in_each):
+    """Return launch-bound steps of 1000, in each of which the ranks given come 100 late; rank 2 never does."""
+    numbers, rows = range(1, len(late_in_each) + 1), []
+    for number in numbers:
+        for rank in range(3):
+            row = step(rank, number, exposed=600, wait=600)
+            rows.append(row | {"host_launch_ns": launch_ns[rank], "compute_ns": compute_ns[rank]})
+    met = [
+        row
+        for number in numbers
+        for seq, late in enumerate(late_in_each[number - 1])
+        for row in collective(number, [300 * seq + 100 * (rank == late) for rank in range(3)], 300 * seq + 200, seq=seq)
+    ]
+    return evidence(rows, met)
+
+
+def beside_compute(launch_ns):
+    """Return three steps of 1000 in which rank 0 waits 100 for rank 1 beside compute, and hosts launch for so long."""
+    known = {"hidden": 300, "compute_ns": 400, "host_launch_ns": launch_ns}
+    rows = [step(rank, number, wait=100 * (rank == 0), **known) for number in (1, 2, 3) for rank in range(2)]
+    return evidence(rows, [row for number in (1, 2, 3) for row in collective(number, (0, 100), 500)])
+
+
 def idle_for_launches(idle_ns):
     """Return three steps in which rank 1 comes 100 late, and idles so long for launches."""
     rows = [
@@ -172,7 +195,7 @@ def idle_for_launches(idle_ns):
     return evidence(rows, [row for number in (1, 2, 3) for row in collective(number, (0, 100), 500)])
 
 
-BEGAN_APART = "the ranks differ only by where their capture began"
+NONE_SLOWER = "the ranks that are waited for launch and compute no slower than the others on average"
 HOSTS = of(
     straggler,
     # A tenth of all delays, 200 a step; both are noticeable.
@@ -183,14 +206,29 @@ HOSTS = of(
         for rank in range(2)], [row for number in (1, 2, 3) for row in collective(number, (0, 70), 500)]), saving=40),
     case("3 % slower to launch", behind_hosts(900, 930), saving=100, rank=1, is_launch_bound=True,
         host_launch_ns_per_step_by_rank={"0": 900.0, "1": 930.0}),
-    case("3 % slower to launch, not quite", behind_hosts(900, 929), BEGAN_APART),
+    case("3 % slower to launch, not quite", behind_hosts(900, 929), NONE_SLOWER),
     case("3 % slower to compute", behind_hosts(900, 900, compute_ns=(370, 400)), rank=1),
-    case("3 % slower to compute, not quite", behind_hosts(900, 900, compute_ns=(371, 400)), BEGAN_APART),
+    case("3 % slower to compute, not quite", behind_hosts(900, 900, compute_ns=(371, 400)), NONE_SLOWER),
     # The devices work 400: launching in as much decides nothing.
     case("launching takes as long as work", behind_hosts(400, 400), rank=1, is_launch_bound=None),
-    case("launching takes longer than work", behind_hosts(401, 401), BEGAN_APART),
-    case("60 % idle for launches", idle_for_launches(60), title="the others wait for rank 1, whose host launches late"),
-    case("60 % idle for launches, not quite", idle_for_launches(59), title="the others wait for rank 1"),
+    case("launching takes longer than work", behind_hosts(401, 401), NONE_SLOWER),
+    # Rank 0 is no slower, but alone holds up the third step; not so where rank 1 holds up each.
+    case("no slower in a step of its own", late_in_turn(900, 930, 900, late_in_each=[[1], [1], [0]]),
+        held_up_steps_by_rank={"1": ["1-2"], "0": ["3"]}, n_steps_held_up_by_rank={"1": 2, "0": 1}),
+    case("no slower in another's steps", late_in_turn(900, 930, 900, late_in_each=[[1], [1], [1, 0]]),
+        held_up_steps_by_rank={"1": ["1-3"]}, title="the others wait for rank 1 (in 3 of 3 steps: 1-3), whose host launches late"),
+    case("a slow host", late_in_turn(900, 930, 900, late_in_each=[[1]] * 3), advice="let the host of rank 1 launch...CPUs"),
+    case("a host hardly slower", late_in_turn(880, 930, 901, late_in_each=[[1]] * 3),
+        title="the others wait for rank 1 (in 3 of 3 steps: 1-3)", advice="compare what this rank does in those steps...GPU's clocks"),
+    case("a slow host that computes more", late_in_turn(900, 930, 900, compute_ns=(400, 430, 400), late_in_each=[[1]] * 3),
+        advice="compare what this rank does in those steps...GPU's clocks"),
+    case("one slow host of two", late_in_turn(900, 930, 900, late_in_each=[[1], [1], [0]]),
+        advice="let the host of rank 1 launch...; and compare what these ranks do in the steps that each holds up..."),
+    # The fastest host launches 950 of 1000: of delays of 100 half stay.
+    case("what hosts launch is no delay", beside_compute(launch_ns=950), saving=50,
+        saving_ns_per_step_by_part={"delays": 100.0, "left_for_launching": -50.0}),
+    case("60 % idle for launches", idle_for_launches(60), title="the others wait for rank 1 (...), whose host launches late"),
+    case("60 % idle for launches, not quite", idle_for_launches(59), title="the others wait for rank 1 (...)"),
     # 120 of 200 longer in forward, then 121 of 201.
     case("60 % in forward", on_device(forward=130, backward=70), phase=None),
     case("more than 60 % in forward", on_device(forward=131, backward=70), phase="forward"),

@@ -1,10 +1,13 @@
 """Findings of small built reports, from the SQLite rows to the saving; every number is worked out by hand."""
 
+import re
+
 import pytest
 
 import nsyspipe
 from nsyspipe.findings.lateness import late_node
 from nsyspipe.model import schema
+from nsyspipe.report.findings import parts_text
 from nsyspipe.report.verdict import verdict
 from tests.build import nccl_layouts as nccl
 from tests.build.tools import edit, run_of
@@ -328,6 +331,12 @@ def test_a_pipelines_bubble_is_its_own_and_nobodys_lateness(tmp_path, has_norm):
     assert said.startswith(f"Communication is {'(42 %)' if has_norm else '(31 %)'} of step time, ")
     others = " and for other ranks takes (10 % of step time)" if has_norm else ""
     assert waiting == f"Of communication, waiting for other stages takes (29 % of step time){others}."
+
+
+def test_a_bound_on_late_ranks_tells_what_it_leaves_of_their_delays():
+    parts = {"delays": 12e6, "left_for_launching": -4e6, "left_for_compute": -1e6}
+    text = parts_text({"saving_ns_per_step_by_part": parts, "lateness_ns_per_step": 8e6, "rank": 1})
+    assert re.findall(r"([\d.]+) ms", text) == ["12.00", "1.000", "4.000", "8.000"]
 
 
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}

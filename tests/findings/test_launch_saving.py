@@ -46,7 +46,15 @@ def test_waiting_beside_compute_leaves_the_compute():
 
 def test_the_parts_are_those_of_the_rank_that_sets_the_limit():
     bound = saving_without_launching(evidence([step(0, idle_launch_ns=300), step(1, idle_launch_ns=100)]))
-    assert (bound.limit_rank, dict(bound.parts)) == (1, {"idle": 100.0})
+    assert (bound.limit_rank, dict(bound.parts)) == (1, {"idle_for_launches": 100.0})
+
+
+def test_the_parts_tell_late_launches_from_what_they_make_of_input_and_calls():
+    row = step(idle_launch_ns=30, idle_dependency_ns=20, idle_late_start_ns=10, idle_input_ns=300, idle_blocked_ns=200)
+    bound = saving_without_launching(evidence([row | {"host_launch_ns": 450, "host_input_ns": 20}]))
+    # The host launches beside 450 - 20 - 30 of the 500 for input and in calls.
+    parts = {"idle_for_launches": 30.0, "idle_at_late_start": 10.0, "idle_for_input_and_calls": 400.0}
+    assert (bound.saving_ns, dict(bound.parts)) == (440, parts)
 
 
 def of_input(*launch_ns):
