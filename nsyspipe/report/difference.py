@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
-from nsyspipe.comparison.changes import SIDES, top_kernels
+from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
 from nsyspipe.comparison.facts import MEASURED, NEITHER as NEITHER_SIDE
@@ -153,19 +153,19 @@ def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | Non
 
 
 def _kernels(difference: RunDifference) -> Table:
-    rows = top_kernels(difference.kernels).to_pylist()
+    rows = difference.top_kernels.to_pylist()
     fields = [
         Field("kernels, per\nrank and step", of("name"), "name"),
         *_times("_ns_per_step"),
         Field("phase", of("phase"), "word", from_width=_WORDS),
         Field("status", of("status"), "word", from_width=_WORDS),
     ]
-    more = f" {n} more changed less or not at all." if (n := difference.kernels.num_rows - len(rows)) else ""
+    more = f" None of the {n} others changed by more than these." if (n := difference.kernels.num_rows - len(rows)) else ""
     note = f"Means over all ranks, where the parts of the step are of its slowest rank. No interval: times per step are not kept by kernel, and a small change may be noise.{more}"
     if not difference.kernels.num_rows:
         note = "not known: a side has no steps, or it was not counted what runs in them"
     elif not rows:
-        note = "none appeared, vanished, or changed by more than the smallest change that counts"
+        note = "none changed by more than 0.1 % of the step"
     return table_of(KERNELS, rows, fields, note)
 
 
@@ -451,7 +451,7 @@ def difference_document(difference: RunDifference) -> dict[str, Any]:
         "mean_step_time": _mean_step_time(difference),
         "cause": difference.cause and difference.cause._asdict(),
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
-        "kernels": top_kernels(difference.kernels).to_pylist(), "changes": changes,
+        "kernels": difference.top_kernels.to_pylist(), "changes": changes,
         "facts": difference.facts.to_pylist(),
         "problems": difference.problem_rows,
     }  # fmt: skip
