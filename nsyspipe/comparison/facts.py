@@ -38,12 +38,15 @@ MEASURED = frozenset({BANDWIDTH, DELAYS})
 NCCL_SETTINGS, ENVIRONMENT = "NCCL settings", "environment variables at the start of the programs"
 STRAGGLER, NONE = "straggler", "none"
 EXPORTER = "nsys that exported"  # which reports name; another may have captured
+CUDA_OF_TORCH, CUDA_OF_DRIVER = "CUDA of torch", "CUDA of the driver"  # built with; the newest that it supports
+TRACE, TRACED_EVENTS, GRAPH_TRACE = "trace", "traced events", "trace of CUDA graphs"
 HOST_NAMES = "host names"  # two machines may have the same
 # What records what reports may lack.
 BY_LOG = "--nccl-log FILE of a run with NCCL_DEBUG=INFO"
 BY_LAUNCHER = "a capture with nsyspipe's launchers"
 BY_REPORT = "reports that were not redacted"
 BY_GROUPS = f"NCCL's process groups: nsys export --include-blobs=true, or {BY_LOG}"
+BY_REPORT_OR_LAUNCHER = f"{BY_REPORT}, or {BY_LAUNCHER}"
 BY_PAYLOADS = "NCCL's NVTX payloads, see nsyspipe doctor REPORTS"
 BY_GRAPH_NODES = "nsys profile --cuda-graph-trace=node"
 BY_STEPS = "whole steps with all operations, see nsyspipe doctor REPORTS"
@@ -119,7 +122,7 @@ def matters_of(table: StepTable) -> list[Matter]:
         _matter("capture", HOST_NAMES, "nsys", **{HOST_NAMES: ", ".join(run.header.hosts)}),
         Matter("capture", "CUDA graphs", "nsys", {"CUDA graphs": graphs}),
         _matter("capture", "command", BY_LAUNCHER, command=shlex.join(capture.command or [])),
-        Matter("capture", "trace options", BY_LAUNCHER, _trace_words(capture)),
+        Matter("capture", "trace options", BY_REPORT_OR_LAUNCHER, _trace_words(run, capture)),
         environment_of(run),
     ]
 
@@ -168,17 +171,27 @@ def _versions(run: Run, capture: RunCapture) -> list[Matter]:
     commit = f"{capture.git_commit}{dirty}" if capture.git_commit else None
     by_launcher = {
         "torch": capture.torch_version,
-        "CUDA": capture.cuda_version,
-        "driver": capture.driver_version,
+        CUDA_OF_TORCH: capture.cuda_version,
         "Python": capture.python_version,
     }
     versions = [_matter("versions", name, BY_LAUNCHER, **{name: word}) for name, word in by_launcher.items()]
     nccl_version = _matter("versions", "NCCL version", BY_LOG, NCCL=nccl)
-    return [nccl_version, *versions, _matter("versions", "commit", BY_LAUNCHER, commit=commit)]
+    driver = capture.driver_version or ", ".join(run.header.driver_versions)
+    cuda = ", ".join(run.header.cuda_driver_versions)
+    of_driver = [
+        _matter("versions", "driver", BY_REPORT_OR_LAUNCHER, driver=driver),
+        _matter("versions", CUDA_OF_DRIVER, BY_REPORT, **{CUDA_OF_DRIVER: cuda}),
+    ]
+    return [nccl_version, *of_driver, *versions, _matter("versions", "commit", BY_LAUNCHER, commit=commit)]
 
 
-def _trace_words(capture: RunCapture) -> dict[str, str]:
-    words = {"trace": ", ".join(capture.trace or []), "capture range": capture.capture_range}
+def _trace_words(run: Run, capture: RunCapture) -> dict[str, str]:
+    words = {
+        TRACED_EVENTS: ", ".join(run.header.traced_events),
+        GRAPH_TRACE: ", ".join(run.header.cuda_graph_traces),
+        TRACE: ", ".join(capture.trace or []),
+        "capture range": capture.capture_range,
+    }
     return {name: word for name, word in words.items() if word}
 
 

@@ -21,12 +21,15 @@ from nsyspipe.comparison.facts import (
     BY_GRAPH_NODES,
     BY_PAYLOADS,
     BY_STEPS,
+    CUDA_OF_TORCH,
     DELAYS,
     ENVIRONMENT,
     HOST_NAMES,
     NCCL_SETTINGS,
     NONE,
     STRAGGLER,
+    TRACE,
+    TRACED_EVENTS,
     Compared,
     Matter,
     delays_recorded_by,
@@ -98,7 +101,7 @@ MARKED = 0.1  # of the larger side: from here on a change of a number may be the
 # Of each part of the step the topics, and single facts, that it may depend on; what any may depend on.
 _CAUSES = {
     "compute": set[str](), "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
-    "exposed_memory": {"copies"}, "idle": {"CUDA graphs", "trace"},
+    "exposed_memory": {"copies"}, "idle": {"CUDA graphs", TRACE, TRACED_EVENTS},
 }  # fmt: skip
 _NUMBERS = (
     _Numbers("collectives", "collectives per step", BY_GRAPH_NODES, frozenset({_IN_ALL[1]})),
@@ -111,7 +114,7 @@ _NUMBERS = (
 # that only say more of it.
 _PARTS_BY_EFFECT = {STREAMS: {"exposed_comm", "idle"}, HOST: {"exposed_comm", "idle"}, LINK: {"exposed_comm"}}
 _OF_COMM_SETTINGS, _HARMLESS = ("NCCL_", "TORCH_NCCL_"), {"NCCL_DEBUG", "NCCL_NVTX_DISABLE"}
-_OF_ANY = {"parallelism", "torch", "CUDA", "driver", "commit", COMMAND, HOST_NAMES}
+_OF_ANY = {"parallelism", "torch", CUDA_OF_TORCH, "driver", "commit", COMMAND, HOST_NAMES}
 Change = tuple[str, str | None, float | str | None, float | str | None]  # what, unit of numbers, before, after
 
 
@@ -218,6 +221,8 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
             is_in_both = what in old and what in new
             # Where both sides say any settings, one that is not there was not set.
             is_compared = is_in_both or (matter.is_setting and all(is_known))
+            if what == TRACED_EVENTS and TRACE in old and TRACE in new:
+                continue  # which has more words for the same
             is_by_log = matter.what == ENVIRONMENT and what in named_by_log
             if is_compared:
                 own = rows_by_log if is_by_log else rows

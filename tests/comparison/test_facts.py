@@ -6,10 +6,10 @@ import pytest
 
 import nsyspipe
 from nsyspipe.comparison.difference import Side
-from nsyspipe.comparison.facts import BY_GRAPH_NODES, BY_GROUPS, ENVIRONMENT
+from nsyspipe.comparison.facts import BY_GRAPH_NODES, BY_GROUPS, CUDA_OF_DRIVER, CUDA_OF_TORCH, ENVIRONMENT
 from nsyspipe.comparison.surroundings import cause_of
-from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.model.schema import FINDINGS
+from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.difference import notes
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank
@@ -44,7 +44,7 @@ def state(before, after, what):
 def test_what_neither_side_recorded_is_not_the_same(run):
     found = facts(run, run)
     lacking = {what for what, row in found.items() if row["recorded_on"] == "neither"}
-    assert {"link", "NCCL settings", "torch", "CUDA", "driver", "command", ENVIRONMENT} <= lacking
+    assert {"link", "NCCL settings", "torch", CUDA_OF_TORCH, "driver", "command", ENVIRONMENT} <= lacking
     assert not [what for what in lacking if found[what]["is_same"] is not None]
     assert not [what for what in lacking if not found[what]["recorded_by"]]
 
@@ -144,6 +144,50 @@ def test_the_delays_of_groups_that_are_not_named_need_their_names(run):
     unnamed = Changed(run, problem_rows=[row], stragglers=lambda: run.stragglers().slice(0, 0))
     found = facts(unnamed, run)["delays by ranks"]
     assert (found["recorded_on"], found["recorded_by"]) == ("candidate", BY_GROUPS)
+
+
+def told_run(folder, driver, cuda, events, **options):
+    """Return two ranks of steps whose reports say what the machine and the capture were."""
+    folder.mkdir()
+    for rank in range(2):
+        builder = plain_rank(rank, STEPS, world_size=2, **options)
+        for name, value in (("NvDriverVersion", driver), ("CudaDriverVersion", cuda)):
+            builder.add("TARGET_INFO_SYSTEM_ENV", globalVid=0, devStateName="", name=name, value=value, nameEnum=0)
+        for value in events:
+            builder.add("META_DATA_CAPTURE", name="CAPTURE_EVENT_TYPE", value=value)
+        builder.add("META_DATA_CAPTURE", name="PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE", value="Node")
+        builder.write(folder / f"r_{rank}.sqlite")
+    return nsyspipe.load(folder, jobs=1)
+
+
+def test_drivers_and_traced_events_of_reports_are_compared(tmp_path):
+    before = told_run(tmp_path / "a", "580.159.04", "13000", ["NvtxEvents", "Cuda"])
+    after = told_run(tmp_path / "b", "570.86", "12080", ["Cuda", "NvtxEvents", "OSRuntime"])
+    found = changes(before, after)
+    assert found["versions", "driver"] == ("580.159.04", "570.86")
+    assert found["versions", CUDA_OF_DRIVER] == ("13.0", "12.8")
+    assert found["capture", "traced events"] == ("Cuda, NvtxEvents", "Cuda, NvtxEvents, OSRuntime")
+    assert before.header.cuda_graph_traces == ["node"]
+    assert state(before, before, "driver") == ("both", True)
+    save(before, tmp_path / "store")
+    assert nsyspipe.load(tmp_path / "store").header == before.header
+
+
+@pytest.mark.parametrize("value", ["/home/me", "hunter2", "580 <b>", ""])
+def test_what_is_no_version_in_a_report_is_not_read(tmp_path, value):
+    header = told_run(tmp_path / "a", value, value, [value, "1"]).header
+    assert (header.driver_versions, header.cuda_driver_versions) == ([], [])
+    assert header.traced_events == []
+
+
+def test_the_one_kind_that_redacted_copies_keep_is_not_taken_for_all(tmp_path):
+    assert told_run(tmp_path / "a", "580", "13000", ["NvtxEvents"]).header.traced_events == []
+
+
+def test_a_driver_of_a_sidecar_comes_before_that_of_reports(run, tmp_path):
+    told = told_run(tmp_path / "a", "580.159.04", "13000", [])
+    assert changes(captured(run, driver_version="570"), told)["versions", "driver"] == ("570", "580.159.04")
+    assert state(run, told, CUDA_OF_DRIVER) == ("candidate", None)
 
 
 SLOWED = "comm-slows-compute"
