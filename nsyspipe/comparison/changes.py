@@ -236,8 +236,7 @@ def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable]
     if not is_counted or len({has_whole_graphs(table.run) for table in tables}) > 1:
         return KERNEL_CHANGES.empty()
     before, after = (_side_costs(side) for side in (baseline, candidate))
-    wall = [table.matrix("wall_ns") for table in tables]
-    little = _LITTLE * min(float(one.max(axis=0).mean()) for one in wall if one is not None)
+    little = little_ns(tables)
     rows: list[dict[str, Any]] = []
     for key in {*before, *after}:
         (old, n_old), (new, n_new) = before.get(key, (0.0, 0.0)), after.get(key, (0.0, 0.0))
@@ -251,9 +250,16 @@ def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable]
     return KERNEL_CHANGES.from_rows(rows)
 
 
-def top_kernels(kernels: pa.Table) -> pa.Table:
-    """Keep the ten largest differences of those that are not the same."""
-    return kernels.filter(pc.not_equal(kernels["status"], "same")).slice(0, 10)
+def little_ns(tables: Iterable[StepTable]) -> float:
+    """Return the change of a kernel that is worth no line, per rank and step: a thousandth of the least step time."""
+    walls = (table.matrix("wall_ns") for table in tables)
+    return _LITTLE * min((float(wall.max(axis=0).mean()) for wall in walls if wall is not None), default=0.0)
+
+
+def top_kernels(kernels: pa.Table, little_ns: float) -> pa.Table:
+    """Keep the ten largest differences of those above a little, in their order: no other is larger than any of them."""
+    sizes = pc.abs(kernels["delta_ns_per_step"])
+    return kernels.filter(pc.greater(sizes, little_ns)).slice(0, 10)
 
 
 def _side_costs(side: Sequence[StepTable]) -> Costs:

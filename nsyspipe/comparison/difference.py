@@ -11,7 +11,15 @@ from typing import Any
 import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness
-from nsyspipe.comparison.changes import SIDES, StepTable, kernel_changes, mean_step_time, step_parts
+from nsyspipe.comparison.changes import (
+    SIDES,
+    StepTable,
+    kernel_changes,
+    little_ns,
+    mean_step_time,
+    step_parts,
+    top_kernels,
+)
 from nsyspipe.comparison.comparability import (
     COMPARABILITY,
     SIDE_PROBLEMS,
@@ -271,6 +279,11 @@ class RunDifference(ShownInNotebooks):
     def kernels(self) -> pa.Table:
         """`KERNEL_CHANGES`: every kernel of either side, the largest |delta| per step first."""
         return kernel_changes(*self._tables, min_effect=self.rules.min_effect)
+
+    @cached_property
+    def top_kernels(self) -> pa.Table:
+        """The first rows of `kernels`, ten at most: those that change by more than 0.1 % of the lesser step time."""
+        return top_kernels(self.kernels, little_ns(chain.from_iterable(self._tables)))
 
     @cached_property
     def _surroundings(self) -> Surroundings:

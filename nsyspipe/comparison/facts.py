@@ -26,18 +26,27 @@ FACTS = table("""
     recorded_on  text   both, baseline, candidate or neither
     is_same      flag?  whether both sides are alike in it; null unless both recorded it, and where values are hidden
     recorded_by  text?  what records it; null where both sides have it
+    words        text?  what the only side that recorded it says, or both alike; of a number its name
+    unit         text?  of the number; null for words
+    value        float:the_row's?  the number, where only one side has it and the matter is one
 """)
 
 BOTH, NEITHER = "both", "neither"
 # What is measured is never the same twice: only that it was not recorded is worth a word.
 BANDWIDTH, DELAYS = "bus bandwidth", "delays by ranks"
 MEASURED = frozenset({BANDWIDTH, DELAYS})
-NCCL_SETTINGS, ENVIRONMENT = "NCCL settings", "environment variables"
+NCCL_SETTINGS, ENVIRONMENT = "NCCL settings", "environment variables at the start of the programs"
 STRAGGLER, NONE = "straggler", "none"
+EXPORTER = "nsys that exported"  # which reports name; another may have captured
+CUDA_OF_TORCH, CUDA_OF_DRIVER = "CUDA of torch", "CUDA of the driver"  # built with; the newest that it supports
+TRACE, TRACED_EVENTS, GRAPH_TRACE = "trace", "traced events", "trace of CUDA graphs"
+HOST_NAMES = "host names"  # two machines may have the same
 # What records what reports may lack.
 BY_LOG = "--nccl-log FILE of a run with NCCL_DEBUG=INFO"
 BY_LAUNCHER = "a capture with nsyspipe's launchers"
 BY_REPORT = "reports that were not redacted"
+BY_GROUPS = f"NCCL's process groups: nsys export --include-blobs=true, or {BY_LOG}"
+BY_REPORT_OR_LAUNCHER = f"{BY_REPORT}, or {BY_LAUNCHER}"
 BY_PAYLOADS = "NCCL's NVTX payloads, see nsyspipe doctor REPORTS"
 BY_GRAPH_NODES = "nsys profile --cuda-graph-trace=node"
 BY_STEPS = "whole steps with all operations, see nsyspipe doctor REPORTS"
@@ -71,6 +80,9 @@ class Compared:
     recorded_by: str
     is_known: tuple[bool, bool]
     is_same: bool | None
+    words: str | None = None  # of the only side that recorded it, or of both where they are alike; of a number its name
+    unit: str | None = None
+    value: float | None = None  # of the only side that recorded it, where the matter is one number
 
     def row(self) -> dict[str, Any]:
         """Return its row of `FACTS`."""
@@ -82,6 +94,9 @@ class Compared:
             "recorded_on": recorded_on,
             "is_same": self.is_same if is_both else None,
             "recorded_by": None if is_both else self.recorded_by,
+            "words": self.words,
+            "unit": self.unit,
+            "value": self.value,
         }
 
 
@@ -96,19 +111,18 @@ def matters_of(table: StepTable) -> list[Matter]:
     capture = run.header.capture or RunCapture()
     parallelism = None if table.outdated_columns else _parallelism(run)
     by_payloads = ANALYZE_AGAIN if table.outdated_columns else BY_PAYLOADS
-    by_all_ranks = ANALYZE_AGAIN if table.outdated_columns else BY_ALL_RANKS
     graphs = "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole"
     return [
         _matter("collectives", "parallelism", by_payloads, parallelism=parallelism),
-        _matter("stragglers", STRAGGLER, by_all_ranks, straggler=_straggler(table)),
+        _matter("stragglers", STRAGGLER, delays_recorded_by(table), straggler=_straggler(table)),
         Matter("link", "link", BY_LOG, _link_words(run)),
         _nccl_settings(run),
-        Matter("versions", "nsys version", "nsys", _nsys_words(run)),
+        Matter("versions", EXPORTER, "nsys", _nsys_words(run)),
         *_versions(run, capture),
-        _matter("capture", "hosts", "nsys", hosts=", ".join(run.header.hosts)),
+        _matter("capture", HOST_NAMES, "nsys", **{HOST_NAMES: ", ".join(run.header.hosts)}),
         Matter("capture", "CUDA graphs", "nsys", {"CUDA graphs": graphs}),
         _matter("capture", "command", BY_LAUNCHER, command=shlex.join(capture.command or [])),
-        Matter("capture", "trace options", BY_LAUNCHER, _trace_words(capture)),
+        Matter("capture", "trace options", BY_REPORT_OR_LAUNCHER, _trace_words(run, capture)),
         environment_of(run),
     ]
 
@@ -145,7 +159,7 @@ def _nccl_settings(run: Run) -> Matter:
 
 def _nsys_words(run: Run) -> dict[str, str]:
     words = {
-        "nsys": ", ".join(run.header.nsys_versions),
+        EXPORTER: ", ".join(run.header.nsys_versions),
         "export schema": ", ".join(run.header.export_schema_versions),
     }
     return {name: word for name, word in words.items() if word}
@@ -157,17 +171,27 @@ def _versions(run: Run, capture: RunCapture) -> list[Matter]:
     commit = f"{capture.git_commit}{dirty}" if capture.git_commit else None
     by_launcher = {
         "torch": capture.torch_version,
-        "CUDA": capture.cuda_version,
-        "driver": capture.driver_version,
+        CUDA_OF_TORCH: capture.cuda_version,
         "Python": capture.python_version,
     }
     versions = [_matter("versions", name, BY_LAUNCHER, **{name: word}) for name, word in by_launcher.items()]
     nccl_version = _matter("versions", "NCCL version", BY_LOG, NCCL=nccl)
-    return [nccl_version, *versions, _matter("versions", "commit", BY_LAUNCHER, commit=commit)]
+    driver = capture.driver_version or ", ".join(run.header.driver_versions)
+    cuda = ", ".join(run.header.cuda_driver_versions)
+    of_driver = [
+        _matter("versions", "driver", BY_REPORT_OR_LAUNCHER, driver=driver),
+        _matter("versions", CUDA_OF_DRIVER, BY_REPORT, **{CUDA_OF_DRIVER: cuda}),
+    ]
+    return [nccl_version, *of_driver, *versions, _matter("versions", "commit", BY_LAUNCHER, commit=commit)]
 
 
-def _trace_words(capture: RunCapture) -> dict[str, str]:
-    words = {"trace": ", ".join(capture.trace or []), "capture range": capture.capture_range}
+def _trace_words(run: Run, capture: RunCapture) -> dict[str, str]:
+    words = {
+        TRACED_EVENTS: ", ".join(run.header.traced_events),
+        GRAPH_TRACE: ", ".join(run.header.cuda_graph_traces),
+        TRACE: ", ".join(capture.trace or []),
+        "capture range": capture.capture_range,
+    }
     return {name: word for name, word in words.items() if word}
 
 
@@ -177,6 +201,23 @@ def environment_of(run: Run) -> Matter:
     is_recorded = variables is not None
     words = variables or {}
     return Matter("capture", ENVIRONMENT, BY_REPORT, words, is_setting=True, is_recorded=is_recorded)
+
+
+def delays_recorded_by(table: StepTable) -> str:
+    """Return what a run lacks where it is not known who is late."""
+    if table.outdated_columns:
+        return ANALYZE_AGAIN
+    if has_whole_graphs(table.run):
+        return BY_GRAPH_NODES
+    has_groups = "groups-not-named" not in {row["code"] for row in table.run.problem_rows}
+    return BY_ALL_RANKS if has_groups else BY_GROUPS
+
+
+def environment_contradicts_log(matters: Iterable[Matter]) -> bool:
+    """Tell whether NCCL took a variable that a run's environment does not have, or has with another value."""
+    by_what = {one.what: one for one in matters}
+    environment, log = by_what[ENVIRONMENT], by_what[NCCL_SETTINGS]
+    return environment.is_known and any(environment.words.get(name) != word for name, word in log.words.items())
 
 
 def longest_delay(table: StepTable) -> float | None:

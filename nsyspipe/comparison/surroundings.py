@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,13 +21,19 @@ from nsyspipe.comparison.facts import (
     BY_GRAPH_NODES,
     BY_PAYLOADS,
     BY_STEPS,
+    CUDA_OF_TORCH,
     DELAYS,
     ENVIRONMENT,
+    HOST_NAMES,
     NCCL_SETTINGS,
     NONE,
     STRAGGLER,
+    TRACE,
+    TRACED_EVENTS,
     Compared,
     Matter,
+    delays_recorded_by,
+    environment_contradicts_log,
     facts_table,
     longest_delay,
     matters_of,
@@ -95,7 +101,7 @@ MARKED = 0.1  # of the larger side: from here on a change of a number may be the
 # Of each part of the step the topics, and single facts, that it may depend on; what any may depend on.
 _CAUSES = {
     "compute": set[str](), "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
-    "exposed_memory": {"copies"}, "idle": {"CUDA graphs", "trace"},
+    "exposed_memory": {"copies"}, "idle": {"CUDA graphs", TRACE, TRACED_EVENTS},
 }  # fmt: skip
 _NUMBERS = (
     _Numbers("collectives", "collectives per step", BY_GRAPH_NODES, frozenset({_IN_ALL[1]})),
@@ -108,7 +114,7 @@ _NUMBERS = (
 # that only say more of it.
 _PARTS_BY_EFFECT = {STREAMS: {"exposed_comm", "idle"}, HOST: {"exposed_comm", "idle"}, LINK: {"exposed_comm"}}
 _OF_COMM_SETTINGS, _HARMLESS = ("NCCL_", "TORCH_NCCL_"), {"NCCL_DEBUG", "NCCL_NVTX_DISABLE"}
-_OF_ANY = {"parallelism", "torch", "CUDA", "driver", "commit", COMMAND, "hosts"}
+_OF_ANY = {"parallelism", "torch", CUDA_OF_TORCH, "driver", "commit", COMMAND, HOST_NAMES}
 Change = tuple[str, str | None, float | str | None, float | str | None]  # what, unit of numbers, before, after
 
 
@@ -178,8 +184,23 @@ def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
     for matter in _NUMBERS:
         is_known = matter.is_known_in(before), matter.is_known_in(after)
         is_same = all(key not in different for key in matter.keys_in(before | after))
-        found.compared.append(Compared(matter.topic, matter.what, matter.recorded_by, is_known, is_same))
+        lacking = [side for side, known in zip(tables, is_known, strict=True) if not known]
+        compared = Compared(matter.topic, matter.what, _recorded_by(matter, lacking), is_known, is_same)
+        if is_known in {(True, False), (False, True)} and len(matter.names) == 1:
+            key, numbers = matter.keys_in(before | after)[0], before if is_known[0] else after
+            compared = replace(compared, words=key[1], unit=key[2], value=numbers[key])
+        found.compared.append(compared)
     return found
+
+
+def _recorded_by(matter: _Numbers, lacking: Sequence[Sequence[StepTable]]) -> str:
+    """Return what records numbers that some sides lack: where operations inside CUDA graphs were not seen, those."""
+    tables = [table for side in lacking for table in side]
+    if matter.what == DELAYS and tables:
+        return delays_recorded_by(tables[0])
+    if matter.recorded_by == BY_STEPS and any(has_whole_graphs(table.run) for table in tables):
+        return BY_GRAPH_NODES
+    return matter.recorded_by
 
 
 def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
@@ -187,6 +208,7 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
     is_told = _hashes_can_be_compared([table.run for side in tables for table in side])
     sides = [[matters_of(table) for table in side] for side in tables]
     named_by_log = _named_by_log(sides)
+    is_contradicted = any(environment_contradicts_log(matters) for side in sides for matters in side)
     for at, matter in enumerate(sides[0][0]):
         of_sides = [[matters[at] for matters in side] for side in sides]
         is_known = [all(one.is_known for one in side) for side in of_sides]
@@ -194,20 +216,36 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
         unknown = [one.recorded_by for side in of_sides for one in side if not one.is_known]
         recorded_by = unknown[0] if unknown else matter.recorded_by
         rows: list[dict[str, Any]] = []
+        rows_by_log: list[dict[str, Any]] = []
         for what in sorted({*old, *new}):
             is_in_both = what in old and what in new
             # Where both sides say any settings, one that is not there was not set.
             is_compared = is_in_both or (matter.is_setting and all(is_known))
+            if what == TRACED_EVENTS and TRACE in old and TRACE in new:
+                continue  # which has more words for the same
             is_by_log = matter.what == ENVIRONMENT and what in named_by_log
-            if is_compared and not is_by_log:
-                rows += _word_rows(matter.topic, what, old.get(what), new.get(what))
+            if is_compared:
+                own = rows_by_log if is_by_log else rows
+                own += _word_rows(matter.topic, what, old.get(what), new.get(what))
         found.changes += rows
         is_hidden = any(row["what"].endswith(MAY_HAVE) for row in rows)
         has_common = matter.is_setting or bool(old.keys() & new.keys())
         known_on = (is_known[0], is_known[1]) if has_common or not all(is_known) else (False, False)
-        is_same = None if is_hidden else not rows
-        found.compared.append(Compared(matter.topic, matter.what, recorded_by, known_on, is_same))
+        is_same = None if is_hidden else not (rows or rows_by_log)
+        if is_same and matter.what == ENVIRONMENT and is_contradicted:
+            is_same = None
+        is_told_once = known_on in {(True, False), (False, True)} or is_same
+        words = _told(matter, new if known_on == (False, True) else old) if is_told_once else None
+        found.compared.append(Compared(matter.topic, matter.what, recorded_by, known_on, is_same, words))
     return found
+
+
+def _told(matter: Matter, words: Mapping[str, str]) -> str | None:
+    """Return what a matter's words are, each with its name where that is not the matter's own."""
+    if not matter.is_setting and len(words) == 1:
+        return next(iter(words.values()))
+    between = "=" if matter.is_setting else " "
+    return ", ".join(f"{name}{between}{word}" for name, word in words.items()) or None
 
 
 def _hashes_can_be_compared(runs: Sequence[Run]) -> bool:

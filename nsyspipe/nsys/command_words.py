@@ -20,6 +20,7 @@ HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
 GPU_NAME = re.compile(r"(?:[A-Za-z0-9().+-]{1,24}(?: |\Z)){1,10}", re.ASCII)
 CAPTURE_NAME = re.compile(r"[^/\\<>&\"'`\x00-\x1f]{1,255}")
 CAPTURE_RANGE = re.compile(r"[A-Za-z]{1,40}", re.ASCII)
+TRACED = CAPTURE_RANGE  # what nsys calls kinds of events, and how it traced CUDA graphs
 HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")  # a hashed value, as `secrets.hash_key` writes it
 # Between the values of one variable in different processes, and what stands for a process that does not have it.
 JOINT, NOT_SET = " | ", "not set"
@@ -211,6 +212,11 @@ def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
         written, owner = _next(word, owner, mask)
         found.append(written)
     return found
+
+
+def shown_alone(texts: Iterable[str | None], form: re.Pattern[str]) -> list[str]:
+    """Return the distinct texts of a form, sorted: nothing else may stand in their place."""
+    return sorted({text for text in texts if text is not None and form.fullmatch(text)})
 
 
 def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str, str]:

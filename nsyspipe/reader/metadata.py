@@ -16,7 +16,15 @@ from nsyspipe.analysis.comm_calls import Called, find_called
 from nsyspipe.model import canonical
 from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
 from nsyspipe.model.table import Int64
-from nsyspipe.nsys.command_words import VARIABLES, Mask, joined_environments, recorded_environment
+from nsyspipe.nsys.command_words import (
+    TRACED,
+    VARIABLES,
+    VERSION,
+    Mask,
+    joined_environments,
+    recorded_environment,
+    shown_alone,
+)
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Calls, Strings, read_calls, read_overhead, read_strings
 from nsyspipe.reader.operations import SHAPE_COLUMNS, Operations, read_operations, with_communication
@@ -39,6 +47,8 @@ _LAUNCHING = (
     "cuGraphLaunch",
 )  # beginnings of the calls that launch kernels
 NVTX_TRACED = "CAPTURE_EVENT_TYPE", "NvtxEvents"  # nsys's own row of what it traced
+_EVENT_TYPE, _GRAPH_MODE = NVTX_TRACED[0], "CUDA_GRAPH_TRACE_OPTIONS:MODE"
+_CUDA_NUMBER = re.compile(r"[0-9]{4,6}")  # of a driver: 1000 times the major version and 10 times the minor one
 _OF_ENVIRONMENT = "name LIKE '%ENVIRONMENT_VARIABLE'"
 # Beginning of nsys's own rows of what it recorded of Python, as of PYTHON_BACKTRACE_SAMPLING_OPTIONS:COLLECT_SAMPLES.
 PYTHON_BACKTRACES = "PYTHON_BACKTRACE", "true"
@@ -62,6 +72,10 @@ class ReportFacts:
     # Training variables of the program when it started, as they may be written down; None where only those of the launcher,
     # which copies without an environment keep, or none at all were recorded.
     environment: dict[str, str] | None = None
+    driver_versions: tuple[str, ...] = ()
+    cuda_driver_versions: tuple[str, ...] = ()  # of CUDA that the driver supports
+    traced_events: tuple[str, ...] = ()  # kinds of events, as nsys calls them
+    cuda_graph_traces: tuple[str, ...] = ()  # how CUDA graphs were traced: ``graph`` or ``node``
     # Model by GPU id, and the id of each CUDA ordinal by (pid, ordinal) and by ordinal alone
     gpu_names: dict[int, str] = field(default_factory=dict)
     gpu_of_ordinal: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -111,7 +125,11 @@ def read_facts(report: Report) -> ReportFacts:
     variables: dict[str, set[str]] = {}
     for _, name, value in variables_of(report, (*RANK_VARIABLES, *JOB_VARIABLES)):
         variables.setdefault(name, set()).add(value)
+    drivers, cuda_drivers = driver_versions_of(report)
+    traced_events, cuda_graph_traces = traced_by(report)
     return ReportFacts(
+        driver_versions=drivers, cuda_driver_versions=cuda_drivers, traced_events=traced_events,
+        cuda_graph_traces=cuda_graph_traces,
         nsys_version=meta.get("EXPORT_PRODUCT_VERSION"), schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
         session_start_utc_ns=start if start is not None and abs(start) < versions.TIME_LIMIT else None,
         host=host_of(report), gpu_names={row[id_column]: row["name"] for row in gpus if row["name"]},
@@ -128,6 +146,27 @@ def host_of(report: Report) -> str | None:
     """Return the name of the host that was captured."""
     rows = report.few(versions.SYSTEM_ENV, {"name": "text", "value": "text"}, "name = 'Hostname'")
     return next((row["value"] for row in rows), None)
+
+
+def driver_versions_of(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the versions of the driver, and of CUDA that it supports; none where they are not there or look otherwise."""
+    where = "name IN ('NvDriverVersion', 'CudaDriverVersion')"
+    rows = report.few(versions.SYSTEM_ENV, {"name": "text", "value": "text"}, where)
+    drivers = [row["value"] for row in rows if row["name"] == "NvDriverVersion"]
+    numbers = [row["value"] for row in rows if row["name"] == "CudaDriverVersion" and row["value"]]
+    of_cuda = [f"{int(n) // 1000}.{int(n) % 1000 // 10}" for n in numbers if _CUDA_NUMBER.fullmatch(n)]
+    return tuple(shown_alone(drivers, VERSION)), tuple(shown_alone(of_cuda, VERSION))
+
+
+def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return which kinds of events nsys says that it traced, and how CUDA graphs."""
+    where = f"name = '{_EVENT_TYPE}' OR name LIKE '%{_GRAPH_MODE}'"
+    rows = report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, where)
+    events = [row["value"] for row in rows if row["name"] == _EVENT_TYPE]
+    if set(events) == {NVTX_TRACED[1]}:  # all that redacted copies keep of them
+        events = []
+    graphs = [(row["value"] or "").lower() for row in rows if row["name"] != _EVENT_TYPE]
+    return tuple(shown_alone(events, TRACED)), tuple(shown_alone(graphs, TRACED))
 
 
 def traces_nvtx(report: Report) -> bool:

@@ -8,14 +8,15 @@ from functools import partial
 from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
-from nsyspipe.comparison.changes import SIDES, top_kernels
+from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
-from nsyspipe.comparison.facts import MEASURED, NEITHER as NEITHER_SIDE
+from nsyspipe.comparison.facts import MEASURED, NEITHER as NEITHER_SIDE, NONE, STRAGGLER
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.comparison.surroundings import Cause
+from nsyspipe.errors import shortened
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.names import listed
@@ -34,9 +35,10 @@ _BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
 _NO_PERCENTAGE = 10_000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
 _LITTLE, _MUCH = 0.001, 0.05  # of the step time: nobody asks where less comes from, everybody where so much does
+_SLOWED_COMPUTE = "comm-slows-compute"  # the finding that says how much slower
 # What was given or found beside the reports, and is not used; and what is used that nobody named.
 _OF_FILES = {"log-of-another-run", "topology-of-another-machine", *OF_FILES_BESIDE}
-_SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 4, 40, 20
+_SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE, _LONGEST_TOLD = 20, 4, 40, 20, 60
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = "A time is that of each step's rank with most of it; nsyspipe analyze has means over ranks and steps."
 # Captions of the tables, by which a page knows them.
@@ -153,19 +155,20 @@ def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | Non
 
 
 def _kernels(difference: RunDifference) -> Table:
-    rows = top_kernels(difference.kernels).to_pylist()
+    rows = difference.top_kernels.to_pylist()
     fields = [
         Field("kernels, per\nrank and step", of("name"), "name"),
         *_times("_ns_per_step"),
         Field("phase", of("phase"), "word", from_width=_WORDS),
         Field("status", of("status"), "word", from_width=_WORDS),
     ]
-    more = f" {n} more changed less or not at all." if (n := difference.kernels.num_rows - len(rows)) else ""
+    n_others = difference.kernels.num_rows - len(rows)
+    more = f" None of the {n_others} others changed by more than these." if n_others else ""
     note = f"Means over all ranks, where the parts of the step are of its slowest rank. No interval: times per step are not kept by kernel, and a small change may be noise.{more}"
     if not difference.kernels.num_rows:
         note = "not known: a side has no steps, or it was not counted what runs in them"
     elif not rows:
-        note = "none appeared, vanished, or changed by more than the smallest change that counts"
+        note = "none changed by more than 0.1 % of the step"
     return table_of(KERNELS, rows, fields, note)
 
 
@@ -195,20 +198,38 @@ _OTHER_DEFINITIONS = (
 def facts_text(difference: RunDifference) -> str:
     """Return which facts are the same on both sides, and which are not compared, with what records them."""
     rows = difference.facts.to_pylist()
-    same = [row["what"] for row in rows if row["is_same"] and row["what"] not in MEASURED]
+    same = [_same_fact(row) for row in rows if row["is_same"] and row["what"] not in MEASURED]
     nothing = [] if difference.changes.num_rows else ["nothing that both sides recorded."]
     texts = [*nothing, f"The same on both sides: {listed(same)}."] if same else nothing
     for side in (NEITHER_SIDE, *SIDES):
         by_fix: dict[str, list[str]] = {}
         for row in rows:
             if row["recorded_on"] == side:
-                by_fix.setdefault(row["recorded_by"], []).append(row["what"])
-        why = "neither side recorded them" if side == NEITHER_SIDE else f"only the {side} recorded them"
+                by_fix.setdefault(row["recorded_by"], []).append(_fact_of_one_side(row))
+        why = f"only the {side} has them"
+        if side == NEITHER_SIDE:
+            why = "they were not found in the reports or beside them"
         told = [f"{listed(names)} ({fix})" for fix, names in by_fix.items()]
         texts += [f"Not compared, because {why}: {', '.join(told)}."] if told else []
     if DEFINITIONS in difference.comparability["check"].to_pylist():
         texts.append(_OTHER_DEFINITIONS)
     return " ".join(texts)
+
+
+def _same_fact(row: Mapping[str, Any]) -> str:
+    return f"no {STRAGGLER}" if (row["what"], row["words"]) == (STRAGGLER, NONE) else str(row["what"])
+
+
+def _fact_of_one_side(row: Mapping[str, Any]) -> str:
+    """Return a fact that is not compared, and what the side that has it says."""
+    if (row["what"], row["words"]) == (STRAGGLER, NONE):
+        return f"no {STRAGGLER}"
+    if row["value"] is not None:
+        return f"{row['words']} {value_text(row['unit'], row['value'])}"
+    if row["words"] is None:
+        return str(row["what"])
+    cut = shortened(row["words"], _LONGEST_TOLD)
+    return f"{row['what']} [{cut}]" if " " in cut else f"{row['what']} {cut}"
 
 
 def percent_change(row: Mapping[str, Any]) -> str:
@@ -362,11 +383,14 @@ def _beside_text(difference: RunDifference) -> str | None:
     before, after = (parts[0][side] - parts[1][side] for side in SIDES)
     if after - before < max(compute["min_effect"], compute["delta"]):
         return None
-    return (
+    text = (
         f"Compute takes {delta_text('ns', compute['delta'])}, while communication beside it went from {ms_text(before)} to "
-        f"{ms_text(after)} a step: they share the GPU. The step time has both; what of it is a slowdown is in the "
-        "candidate's nsyspipe analyze (comm-slows-compute)."
+        f"{ms_text(after)} a step: they share the GPU. The step time has both"
     )
+    findings = {row["id"] for run in difference.candidate.runs for row in run.judged_findings().to_pylist()}
+    is_told = _SLOWED_COMPUTE in findings
+    where = f"; what of it is a slowdown is in the candidate's nsyspipe analyze ({_SLOWED_COMPUTE})"
+    return f"{text}{where}." if is_told else f"{text}."
 
 
 def _against_parts(difference: RunDifference) -> dict[str, str]:
@@ -451,7 +475,7 @@ def difference_document(difference: RunDifference) -> dict[str, Any]:
         "mean_step_time": _mean_step_time(difference),
         "cause": difference.cause and difference.cause._asdict(),
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
-        "kernels": top_kernels(difference.kernels).to_pylist(), "changes": changes,
+        "kernels": difference.top_kernels.to_pylist(), "changes": changes,
         "facts": difference.facts.to_pylist(),
         "problems": difference.problem_rows,
     }  # fmt: skip

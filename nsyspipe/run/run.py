@@ -6,7 +6,7 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
@@ -65,6 +65,11 @@ class RunHeader:
     # processes side by side; None where no report captured them.
     environment: dict[str, str] | None = None
     steps_from: str | None = None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
+    # What reports say; nothing where they do not, and in runs saved before this was read.
+    driver_versions: list[str] = field(default_factory=list)
+    cuda_driver_versions: list[str] = field(default_factory=list)  # of CUDA that the driver supports
+    traced_events: list[str] = field(default_factory=list)  # kinds of events, as nsys calls them
+    cuda_graph_traces: list[str] = field(default_factory=list)  # ``graph`` or ``node``
 
     @property
     def training_variables(self) -> dict[str, str] | None:

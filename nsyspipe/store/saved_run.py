@@ -25,7 +25,16 @@ from nsyspipe.model.definitions import FIRST_VERSION
 from nsyspipe.model.schema import EVENT_TABLES
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import conform
-from nsyspipe.nsys.command_words import BETWEEN_VALUES, Mask, recorded_command, recorded_environment, recorded_settings
+from nsyspipe.nsys.command_words import (
+    BETWEEN_VALUES,
+    TRACED,
+    VERSION,
+    Mask,
+    recorded_command,
+    recorded_environment,
+    recorded_settings,
+    shown_alone,
+)
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.store.layout import file_name, find_saved, published
 from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
@@ -172,6 +181,13 @@ def parse_details(text: str) -> Details:
         command = None if capture.command is None else recorded_command(capture.command, Mask())
         capture = replace(capture, command=command, environment=recorded_environment(capture.environment, Mask()))
     environment = None if environment is None else recorded_environment(environment, Mask())
+    header = replace(
+        header,
+        driver_versions=shown_alone(header.driver_versions, VERSION),
+        cuda_driver_versions=shown_alone(header.cuda_driver_versions, VERSION),
+        traced_events=shown_alone(header.traced_events, TRACED),
+        cuda_graph_traces=shown_alone(header.cuda_graph_traces, TRACED),
+    )
     nccl = details.nccl
     if nccl is not None:
         settings = {name: values.split(BETWEEN_VALUES) for name, values in nccl.settings.items()}

@@ -11,7 +11,7 @@ import nsyspipe
 from nsyspipe.analysis import kernels as window_sums
 from nsyspipe.comparison.changes import StepTable, apportioned, kernel_changes, mean_step_time, step_parts, top_kernels
 from nsyspipe.comparison.comparability import check_comparable
-from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.metrics import per_step
 from nsyspipe.errors import DatasetError
 from nsyspipe.store.write import save
@@ -179,7 +179,7 @@ def test_a_run_has_the_same_kernels_as_itself_and_none_without_steps_of_figures(
     found = kernel_changes(tables(run), tables(run), min_effect=0.02)
     assert set(found["status"].to_pylist()) == {"same"}
     assert set(found["delta_ns_per_step"].to_pylist()) == {0.0}
-    assert top_kernels(found).num_rows == 0
+    assert top_kernels(found, 0.0).num_rows == 0
     empty = StepTable(run)
     vars(empty)["rows"] = StepTable(run).rows.slice(0, 0)
     assert kernel_changes(tables(run), [empty], min_effect=0.02).num_rows == 0
@@ -291,4 +291,12 @@ def test_the_largest_difference_stands_first_and_ten_are_kept(run_with):
     found = kernel_changes(tables(before), tables(after), min_effect=0.02)
     apart = [abs(delta) for delta in found["delta_ns_per_step"].to_pylist()]
     assert apart == sorted(apart, reverse=True)
-    assert top_kernels(found).num_rows == 10
+    assert top_kernels(found, 0.0).num_rows == 10
+
+
+@pytest.mark.parametrize(("by", "is_listed"), [(13, True), (12, False)])
+def test_a_kernel_is_listed_for_its_time_however_long_it_is(made, by, is_listed):
+    """The lesser step is 12 000 ns, of which 0.1 % are 12, and 13 ns are 0.12 % of the kernel's 11 000."""
+    before, after = made([(11_000, 100, 40, 860)] * 3), made([(11_000 + by, 100, 40, 860)] * 3)
+    listed = RunDifference(Side("a", (before,)), Side("b", (after,))).top_kernels
+    assert listed["delta_ns_per_step"].to_pylist() == [float(by)] * is_listed

@@ -6,14 +6,16 @@ import pytest
 
 import nsyspipe
 from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.facts import BY_GRAPH_NODES, BY_GROUPS, CUDA_OF_DRIVER, CUDA_OF_TORCH, ENVIRONMENT
 from nsyspipe.comparison.surroundings import cause_of
+from nsyspipe.model.schema import FINDINGS
 from nsyspipe.model.side_files import NcclFacts
+from nsyspipe.report.difference import notes
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank
 from tests.build.tools import Changed
 from tests.comparison.conftest import STEPS, captured, changes
 
-ENVIRONMENT = "environment variables"
 SLOW, FAST = [(1000, 600, 0, 100)] * 8, [(1000, 100, 0, 100)] * 8
 LINK = NcclFacts("2.28.3", {"NCCL_P2P_DISABLE": "1"}, nvls=False)
 
@@ -42,15 +44,15 @@ def state(before, after, what):
 def test_what_neither_side_recorded_is_not_the_same(run):
     found = facts(run, run)
     lacking = {what for what, row in found.items() if row["recorded_on"] == "neither"}
-    assert {"link", "NCCL settings", "torch", "CUDA", "driver", "command", ENVIRONMENT} <= lacking
+    assert {"link", "NCCL settings", "torch", CUDA_OF_TORCH, "driver", "command", ENVIRONMENT} <= lacking
     assert not [what for what in lacking if found[what]["is_same"] is not None]
     assert not [what for what in lacking if not found[what]["recorded_by"]]
 
 
 def test_what_both_sides_recorded_alike_is_the_same(run):
     found = facts(run, run)
-    assert [found[what]["is_same"] for what in ("collectives per step", "hosts", "CUDA graphs")] == [True] * 3
-    assert found["hosts"]["recorded_by"] is None
+    assert [found[what]["is_same"] for what in ("collectives per step", "host names", "CUDA graphs")] == [True] * 3
+    assert found["host names"]["recorded_by"] is None
 
 
 @pytest.mark.parametrize("what", ["torch", "driver"])
@@ -102,6 +104,103 @@ def test_a_setting_is_compared_once_where_logs_and_environments_have_it(tmp_path
     logged = Changed(before, nccl=LINK), Changed(after, nccl=replace(LINK, settings={"NCCL_DEBUG": "INFO"}))
     named = [topic for topic, what in changes(*logged) if what == "NCCL_P2P_DISABLE"]
     assert named == ["link"]
+
+
+def test_an_environment_that_a_log_contradicts_is_not_the_same(tmp_path):
+    """Programs that set a variable themselves: NCCL took it, and the environment of their start lacks it."""
+    before, after = run_of(tmp_path / "a", NCCL_P2P_DISABLE=1), run_of(tmp_path / "b", NCCL_P2P_DISABLE=1)
+    assert state(before, after, ENVIRONMENT) == ("both", True)
+    assert state(Changed(before, nccl=LINK), after, ENVIRONMENT) == ("both", True)
+    other = replace(LINK, settings={"NCCL_P2P_DISABLE": "0"})
+    assert state(before, Changed(after, nccl=other), ENVIRONMENT) == ("both", None)
+
+
+def test_environments_that_differ_in_what_logs_compare_are_not_the_same(tmp_path):
+    before, after = run_of(tmp_path / "a", NCCL_P2P_DISABLE=1), run_of(tmp_path / "b", PATH="/usr/bin")
+    logged = Changed(before, nccl=LINK), Changed(after, nccl=replace(LINK, settings={}))
+    assert state(*logged, ENVIRONMENT) == ("both", False)
+
+
+def test_what_only_one_side_has_stands_with_its_value(run):
+    told = captured(Changed(run, nccl=LINK), torch_version="2.7")
+    for found in (facts(run, told), facts(told, run)):
+        assert [found[what]["words"] for what in ("torch", "NCCL settings", "NCCL version")] == [
+            "2.7", "NCCL_P2P_DISABLE=1", "2.28.3"
+        ]  # fmt: skip
+    assert facts(told, told)["straggler"]["words"] == "none"
+
+
+def test_the_delays_that_graphs_as_a_whole_hide_are_recorded_node_by_node(runs):
+    found = facts(runs("2gpu-graph"), runs("2gpu-graph-node"))
+    lacking = [found[what] for what in ("collectives per step", "copies on the device", "delays by ranks", "straggler")]
+    assert {(row["recorded_on"], row["recorded_by"]) for row in lacking} == {("candidate", BY_GRAPH_NODES)}
+    assert [row["unit"] for row in lacking] == ["count", None, "ns", None]
+    (n,) = runs("2gpu-graph-node").summary()["collectives_per_step"].to_pylist()
+    assert lacking[0]["value"] == n
+
+
+def test_the_delays_of_groups_that_are_not_named_need_their_names(run):
+    row = {"code": "groups-not-named", "severity": "warning", "message": "", "fix": None}
+    unnamed = Changed(run, problem_rows=[row], stragglers=lambda: run.stragglers().slice(0, 0))
+    found = facts(unnamed, run)["delays by ranks"]
+    assert (found["recorded_on"], found["recorded_by"]) == ("candidate", BY_GROUPS)
+
+
+def told_run(folder, driver, cuda, events, **options):
+    """Return two ranks of steps whose reports say what the machine and the capture were."""
+    folder.mkdir()
+    for rank in range(2):
+        builder = plain_rank(rank, STEPS, world_size=2, **options)
+        for name, value in (("NvDriverVersion", driver), ("CudaDriverVersion", cuda)):
+            builder.add("TARGET_INFO_SYSTEM_ENV", globalVid=0, devStateName="", name=name, value=value, nameEnum=0)
+        for value in events:
+            builder.add("META_DATA_CAPTURE", name="CAPTURE_EVENT_TYPE", value=value)
+        builder.add("META_DATA_CAPTURE", name="PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE", value="Node")
+        builder.write(folder / f"r_{rank}.sqlite")
+    return nsyspipe.load(folder, jobs=1)
+
+
+def test_drivers_and_traced_events_of_reports_are_compared(tmp_path):
+    before = told_run(tmp_path / "a", "580.159.04", "13000", ["NvtxEvents", "Cuda"])
+    after = told_run(tmp_path / "b", "570.86", "12080", ["Cuda", "NvtxEvents", "OSRuntime"])
+    found = changes(before, after)
+    assert found["versions", "driver"] == ("580.159.04", "570.86")
+    assert found["versions", CUDA_OF_DRIVER] == ("13.0", "12.8")
+    assert found["capture", "traced events"] == ("Cuda, NvtxEvents", "Cuda, NvtxEvents, OSRuntime")
+    assert before.header.cuda_graph_traces == ["node"]
+    assert state(before, before, "driver") == ("both", True)
+    save(before, tmp_path / "store")
+    assert nsyspipe.load(tmp_path / "store").header == before.header
+
+
+@pytest.mark.parametrize("value", ["/home/me", "hunter2", "580 <b>", ""])
+def test_what_is_no_version_in_a_report_is_not_read(tmp_path, value):
+    header = told_run(tmp_path / "a", value, value, [value, "1"]).header
+    assert (header.driver_versions, header.cuda_driver_versions) == ([], [])
+    assert header.traced_events == []
+
+
+def test_the_one_kind_that_redacted_copies_keep_is_not_taken_for_all(tmp_path):
+    assert told_run(tmp_path / "a", "580", "13000", ["NvtxEvents"]).header.traced_events == []
+
+
+def test_a_driver_of_a_sidecar_comes_before_that_of_reports(run, tmp_path):
+    told = told_run(tmp_path / "a", "580.159.04", "13000", [])
+    assert changes(captured(run, driver_version="570"), told)["versions", "driver"] == ("570", "580.159.04")
+    assert state(run, told, CUDA_OF_DRIVER) == ("candidate", None)
+
+
+SLOWED = "comm-slows-compute"
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_a_slowdown_is_said_to_be_in_analyze_only_if_it_is(runs, is_found):
+    """Compute got slower beside more communication, and the finding of it is not judged without kernels to compare."""
+    after = runs("2gpu-gpt-b25-shm")
+    rows = [row for row in after.judged_findings().to_pylist() if row["id"] != SLOWED]
+    found = FINDINGS.from_rows([*rows, rows[0] | {"id": SLOWED}][: len(rows) + is_found])
+    texts = notes(difference(runs("2gpu-gpt-b25"), Changed(after, judged_findings=lambda: found)))
+    assert any(SLOWED in text for text in texts) == is_found
 
 
 def test_hidden_values_may_have_changed_and_are_not_the_same(tmp_path):

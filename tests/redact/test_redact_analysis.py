@@ -25,11 +25,18 @@ NEW = "3.25.0 2026.2.1 mfu"
 QUICK = {"baseline", "ddp-2gpu-bucket100-nsys2025"}
 
 
+# Of the machine and the capture, which copies leave out.
+LEFT_OUT = ("driver_versions", "cuda_driver_versions", "traced_events", "cuda_graph_traces")
+
+
 def answers(reports):
     run = nsyspipe.load([str(one) for one in reports], jobs=1)
     tables = [run.kernels(), run.collectives(), run.phases(), run.idle_calls(), run.links()]
     tables += [table for _, *pair in run.operations() for table in pair]
-    return json.loads(dumps(document(run))), tables
+    said = json.loads(dumps(document(run)))
+    for name in LEFT_OUT:
+        del said["run"][name]
+    return said, tables
 
 
 def assert_same(folder, copies, hosts=("node0",), names="*.sqlite"):
@@ -62,6 +69,7 @@ def _comparable(path):  # but what a copy says in other words
     # A copy leaves out what identifies the job.
     numbers = {name: facts.number(name) for name in facts.variables if name not in JOB_VARIABLES}
     facts = replace(facts, host=facts.host is None, exported_tables="", variables=numbers, file_state=None)
+    facts = replace(facts, **dict.fromkeys(LEFT_OUT, ()))
     names = ("families", "n_nccl_ranges", "n_message_bytes", "comm_ranks", "mpi_ranks")
     return facts, [getattr(digest, name) for name in names]
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import SIDES, top_kernels
+from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
@@ -259,7 +259,7 @@ def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 def kernel_table(difference: RunDifference, table: Table) -> Table:
     """Return the table of kernels with the sign of each difference drawn, and how often each runs."""
-    rows = top_kernels(difference.kernels).to_pylist()
+    rows = difference.top_kernels.to_pylist()
     most = max(abs(row["delta_ns_per_step"]) for row in rows) or 1
     tracks = [Track(row["delta_ns_per_step"] / most) for row in rows]
     table = with_column(table, 4, Field("less, more", kind="track"), tracks)
