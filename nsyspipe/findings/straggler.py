@@ -21,7 +21,7 @@ from nsyspipe.findings.lateness import (
     why_waiting_is_unknown,
     with_slow_hosts,
 )
-from nsyspipe.findings.model import IS_LAUNCH_BOUND, OF_COMM, Answer, Evidence, Finding, Rules
+from nsyspipe.findings.model import IS_LAUNCH_BOUND, OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import few, listed, ranges
 from nsyspipe.model.table import Int64
 
@@ -71,6 +71,10 @@ class Explanation:
     late_at_start_ns: int | None  # by how much it began the first step late, where that is a part of its delays
 
 
+_NOTHING_TO_GAIN = "ranks come late, but each host takes as long to launch a step as the step lasts, so evening out the ranks gains nothing"
+_RECORD_WAITS = "if hosts wait outside of CUDA calls, mark that with NVTX ranges; else see launch-bound"
+
+
 def straggler(evidence: Evidence) -> Answer:
     """Fire when ranks come late by themselves, and the others wait for them in most steps; see `lateness.StragglerLimits`.
 
@@ -87,6 +91,8 @@ def straggler(evidence: Evidence) -> Answer:
     if not isinstance(culprit, LateRanks):
         return culprit
     parts = saving_of_all(evidence, lateness.collectives)
+    if sum(parts.values()) <= 0:
+        return NotJudged(_NOTHING_TO_GAIN, _RECORD_WAITS)
     return _finding_of_ranks(evidence, lateness, culprit, explain(evidence, lateness, culprit), parts)
 
 
