@@ -25,8 +25,8 @@ NEW = "3.25.0 2026.2.1 mfu"
 QUICK = {"baseline", "ddp-2gpu-bucket100-nsys2025"}
 
 
-# Of the machine and the capture, which copies leave out.
-LEFT_OUT = ("driver_versions", "cuda_driver_versions", "traced_events", "cuda_graph_traces")
+# Of the programs, the machine and the capture, which copies leave out.
+LEFT_OUT = ("environment", "driver_versions", "cuda_driver_versions", "traced_events", "cuda_graph_traces")
 
 
 def answers(reports):
