@@ -173,7 +173,14 @@ def test_what_runs_beside_compute_and_signs_that_differ_are_said(compute, expose
         for name, (old, new) in values.items()
     ]  # fmt: skip
     metrics, parts = map(pa.Table.from_pylist, (rows, [{"part": "compute", "delta_ns": part * MS}]))
-    found = SimpleNamespace(metrics=metrics, step_time_parts=parts, mean_step_time=(50 * MS,), statistic="median")
+    candidate = SimpleNamespace(runs=[])
+    found = SimpleNamespace(
+        metrics=metrics,
+        step_time_parts=parts,
+        mean_step_time=(50 * MS,),
+        statistic="median",
+        candidate=candidate,
+    )
     texts = [text for text in (words._beside_text(found), *words._against_parts(found).values()) if text]
     assert texts[0].startswith(said) if said else not texts
 

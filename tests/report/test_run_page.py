@@ -297,7 +297,8 @@ def test_of_graphs_that_were_captured_as_a_whole_the_page_says_that_hardly_anyth
     assert "capture some steps without CUDA graphs" in said
     assert "wrap loss.backward()" not in said
     assert "≥ 1.8" in said
-    assert "Why devices idle is not known: the clock of the device may be apart" in said
+    # Each rank synchronises once, at its end: that ties the clocks, so why devices idle is known.
+    assert "Why devices idle is not known" not in said
     assert "exposed and waiting" not in said
     steps = json.loads(re.search(r'id="data-step-columns">(.*?)</script>', text)[1])["parts"]
     assert {name for name, parts in steps.items() if any(parts)} == {"idle"}
