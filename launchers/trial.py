@@ -318,7 +318,8 @@ def _change(finding: Mapping[str, Any], takes: Mapping[str, str]) -> Change | No
         return Change(words=_split(takes[kind]))
     if kind == "slow-link":
         told = finding["evidence"].get("nccl_settings")
-        names = [name for name in (_OF_LINKS if told is None else told) if name in os.environ]
+        # What programs started with may be set further on: without a name, every setting of links counts.
+        names = [name for name in (told or _OF_LINKS) if name in os.environ]
         return Change(dict.fromkeys(names)) if names else None
     if kind == "comm-slows-compute":
         return Change({"NCCL_MAX_CTAS": "8"})
