@@ -130,7 +130,7 @@ def test_a_call_of_another_process_made_no_copy_of_this_one(tmp_path):
 
 def test_copies_without_their_kinds_are_not_told(tmp_path):
     builder = copy(TraceBuilder(), 100, PAGEABLE)
-    del builder.schema[MEMCPY]["copyKind"]
+    del nullable(builder).schema[MEMCPY]["copyKind"]
     assert read(builder, tmp_path).blocking_copies is None
 
 
