@@ -290,7 +290,7 @@ def test_a_difference_compares_what_logs_beside_both_sides_say(tmp_path):
     before, after = reports(tmp_path / "a"), reports(tmp_path / "b")
     (before / "run.nccl.log").write_text(log_text())
     (after / "run.nccl.log").write_text(
-        log_text().replace("SHM/direct/direct", "P2P/CUMEM").replace("P2P_DISABLE", "DEBUG_X")
+        log_text().replace("SHM/direct/direct", "P2P/CUMEM").replace("P2P_DISABLE", "SHM_DISABLE")
     )
     found = {
         row["what"]: (row["baseline"], row["candidate"]) for row in nsyspipe.diff(before, after).changes.to_pylist()
