@@ -117,7 +117,10 @@ def test_who_asks_it_to_end_is_obeyed_and_nothing_is_left(large, tmp_path, numbe
     assert len(workers) == (2 if jobs == 2 else 0)
     (os.killpg if everybody else os.kill)(process.pid, number)
     out, errors = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, out, errors) == (128 + number, "", "")
+    # Who presses Ctrl-C looks at the terminal; who sends another signal does not.
+    is_said = number == signal.SIGINT
+    assert (process.returncode, out, bool(errors)) == (128 + number, "", is_said)
+    assert len(errors.splitlines()) <= 1
     gone(workers)
     assert list(tmp_path.iterdir()) == []
 
