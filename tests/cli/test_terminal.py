@@ -140,7 +140,7 @@ def test_control_characters_from_reports_logs_and_programs_never_reach_the_termi
     reading = ["--step", "^st.*ep", "--nccl-log", log]
     for words, said in [
         (["analyze", folder, *reading], "sync-bound"),
-        (["analyze", folder, *reading, "--findings", "all"], "link: NEW"),
+        (["analyze", folder, *reading, "--findings", "all"], "sync-bound"),
         (["analyze", folder, "--step", "nothing"], ""),
         (["doctor", folder], "H200"),
         (["doctor"], "H200"),
