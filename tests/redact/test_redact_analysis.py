@@ -51,8 +51,8 @@ def assert_same(folder, copies, hosts=("node0",), names="*.sqlite"):
     redacted, tables_of_copy = answers([copies / report.name for report in reports])
     renamed = json.loads(text)
     renamed["run"]["hosts"].sort()
-    for document in (redacted, renamed):
-        for finding in document["findings"]:  # copies keep no environment, which says that no setting of links was set
+    for answer in (redacted, renamed):
+        for finding in answer["findings"]:  # copies keep no environment, which says that no setting of links was set
             finding["evidence"].pop("nccl_settings", None)
     assert redacted == renamed
     assert all(one.equals(other) for one, other in zip(tables, tables_of_copy, strict=True))
