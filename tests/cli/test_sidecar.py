@@ -105,7 +105,7 @@ def test_the_doctor_knows_what_the_sidecar_says(tmp_path, call):
     ranks = [{"rank": at + 4, "report": f"ddp_{at}", "pid": 1000 + at} for at in (0, 1)]
     (tmp_path / "ddp.capture.json").write_text(json.dumps({"ranks": ranks, "world_size": 8, "topology_file": "t.txt"}))
     link = "the GPUs are connected by NV18; no NCCL log says what NCCL uses"
-    assert found() == ["4-5 from the capture's sidecar", "8, of which 2 in these reports", link]
+    assert found() == ["4-5 from the capture's sidecar", "8, of which 2 in these reports", link, "files-beside-used"]
     assert found("--rank-map", "ddp_0=0,ddp_1=1")[0] == "0-1 from --rank-map"
     (tmp_path / "ddp.capture.json").write_text("{")
     assert found()[3:] == ["unusable-sidecar"]

@@ -20,6 +20,9 @@ ROOT = Path(nsyspipe.__file__).parents[1]
 # What a terminal, a CI service or a developer may have set, and what would change the output.
 _TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CLICOLOR_FORCE")
 
+# What a command says that Ctrl-C ends.
+INTERRUPTED = "interrupted: no file is half-written\n"
+
 
 def environment(**variables):
     kept = {name: value for name, value in os.environ.items() if name not in _TERMINAL}

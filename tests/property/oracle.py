@@ -31,6 +31,7 @@ class Call:
 
     start: int
     end: int
+    name: str = "cudaDeviceSynchronize_v3020"
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,8 @@ def processes(draw):
     found = draw(st.lists(ops(launches), min_size=1, max_size=14))
     if has_launches and draw(st.booleans()):
         found += draw(bursts(st.one_of(inside, TIMES)))
-    calls = [Call(*span) for span in draw(st.lists(intervals(), max_size=3))]
+    spans = draw(st.lists(intervals(), max_size=3))
+    calls = [Call(*span, BLOCKING[number % 2]) for number, span in enumerate(spans)]
     return Process(found, draw(st.permutations(ranges)), calls)
 
 
@@ -128,7 +129,7 @@ def workloads(draw):
                 busy = draw(st.sampled_from([busy, found[-1].end]))
             if draw(st.booleans()):
                 called = draw(st.integers(start, at))
-                calls.append(Call(called, called + draw(st.integers(0, 9))))
+                calls.append(Call(called, called + draw(st.integers(0, 9)), BLOCKING[len(calls) % 2]))
         ranges.append(Range(begin, at, f"step {number}", 1))
         at += draw(st.integers(0, 3))
     return Process(found or [draw(ops(st.none()))], draw(st.permutations(ranges)), calls)
@@ -147,8 +148,8 @@ def build(process: Process, pid: int = 1000) -> TraceBuilder:
         else:
             kind = {"dtod": 8, "unified": 11}.get(op.category, 1)
             builder.copy(op.start, op.end, kind, op.n_bytes, launch=op.launch)
-    for number, call in enumerate(process.calls):
-        builder.launch(call.start, api=BLOCKING[number % 2])
+    for call in process.calls:
+        builder.launch(call.start, api=call.name)
         builder.rows[RUNTIME][-1]["end"] = call.end
     domains = sorted({one.domain for one in process.ranges if one.domain})
     for number, domain in enumerate(domains, start=3):
