@@ -13,7 +13,7 @@ import pytest
 from tests.build.fake_nsys import COPY, NEWER, calls, fake_nsys, fake_report
 from tests.build.programs import is_running
 from tests.build.tools import file_names
-from tests.cli.tools import INTERRUPTED, assert_refused, environment, nsyspipe_here, program, terminal_run
+from tests.cli.tools import SAID_AT_END, assert_refused, environment, nsyspipe_here, program, terminal_run
 
 
 @pytest.fixture
@@ -116,13 +116,12 @@ def started_export(variables, folder, tmp_path, *arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "sent"), [("convert", signal.SIGTERM), ("analyze", signal.SIGINT)])
 def test_an_interrupt_ends_every_nsys_and_leaves_nothing(variables, reports, tool, tmp_path, command, sent):
-    said = INTERRUPTED if sent == signal.SIGINT else ""
     child = tmp_path / "child"
     tool(f'head -c 9000 "$report" > "$out"; sleep 60 & echo $! > "{child}"; wait')
     process = started_export(variables, reports, tmp_path, command, "-j", "2")
     process.send_signal(sent)
     output, errors = process.communicate(timeout=20)
-    assert (process.returncode, output, errors) == (128 + sent, "", said)
+    assert (process.returncode, output, errors) == (128 + sent, "", SAID_AT_END[sent])
     assert file_names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
     assert [one for one in tmp_path.glob("cache/exports/*/*") if one.name != "lock"] == []
     assert not is_running(int(child.read_text()))

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import pty
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,8 +21,8 @@ ROOT = Path(nsyspipe.__file__).parents[1]
 # What a terminal, a CI service or a developer may have set, and what would change the output.
 _TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CLICOLOR_FORCE")
 
-# What a command says that Ctrl-C ends.
-INTERRUPTED = "interrupted: no file is half-written\n"
+# What a command says on its error stream when a signal ends it.
+SAID_AT_END = {signal.SIGINT: "interrupted: no file is half-written\n", signal.SIGTERM: ""}
 
 
 def environment(**variables):

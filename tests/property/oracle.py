@@ -31,7 +31,7 @@ class Call:
 
     start: int
     end: int
-    name: str = "cudaDeviceSynchronize_v3020"
+    name: str
 
 
 @dataclass(frozen=True)
