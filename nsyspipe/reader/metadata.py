@@ -67,6 +67,8 @@ class ReportFacts:
     nsys_version: str | None = None
     schema_version: str | None = None
     session_start_utc_ns: int | None = None
+    # When the nsys that captured was started. It is the same in all captures of one nsys.
+    nsys_start_utc_ns: int | None = None
     host: str | None = None
     variables: dict[str, str] = field(default_factory=dict)  # of those that are read, what was captured with one value
     # Training variables of the program when it started, as they may be written down; None where only those of the launcher,
@@ -122,6 +124,7 @@ def read_facts(report: Report) -> ReportFacts:
     gpus = report.few(versions.GPU, {id_column: "int", device_column: "int", "name": "text"})
     starts = (row["utcEpochNs"] for row in report.few(versions.SESSION_START, {"utcEpochNs": "int"}))
     start: int | None = next((one for one in starts if one is not None), None)
+    session_start_utc_ns = start if start is not None and abs(start) < versions.TIME_LIMIT else None
     variables: dict[str, set[str]] = {}
     for _, name, value in variables_of(report, (*RANK_VARIABLES, *JOB_VARIABLES)):
         variables.setdefault(name, set()).add(value)
@@ -131,7 +134,8 @@ def read_facts(report: Report) -> ReportFacts:
         driver_versions=drivers, cuda_driver_versions=cuda_drivers, traced_events=traced_events,
         cuda_graph_traces=cuda_graph_traces,
         nsys_version=meta.get("EXPORT_PRODUCT_VERSION"), schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
-        session_start_utc_ns=start if start is not None and abs(start) < versions.TIME_LIMIT else None,
+        session_start_utc_ns=session_start_utc_ns,
+        nsys_start_utc_ns=_nsys_start_utc_ns(report, session_start_utc_ns),
         host=host_of(report), gpu_names={row[id_column]: row["name"] for row in gpus if row["name"]},
         gpu_of_device={row[device_column]: row[id_column] for row in gpus if row[device_column] is not None},
         variables={name: values.pop() for name, values in variables.items() if len(values) == 1},
@@ -140,6 +144,15 @@ def read_facts(report: Report) -> ReportFacts:
         tells_export=any(name.startswith("EXPORT_PARAM_") for name in meta),
         is_lazy=(meta.get("EXPORT_PARAM_LAZY") or "true").lower() != "false", file_state=report.state,
     )  # fmt: skip
+
+
+def _nsys_start_utc_ns(report: Report, session_start_utc_ns: int | None) -> int | None:
+    """Return when the nsys that captured was started: a report says how long after that its own capture began."""
+    rows = report.few(versions.CAPTURE_TIMES, {"startTime": "int"})
+    began_after_ns: int | None = next((row["startTime"] for row in rows), None)
+    if session_start_utc_ns is None or began_after_ns is None or abs(began_after_ns) >= versions.TIME_LIMIT:
+        return None
+    return session_start_utc_ns - began_after_ns
 
 
 def host_of(report: Report) -> str | None:

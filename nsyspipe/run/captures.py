@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nsyspipe.run.gather import P, Rank, ReportDigest
 
 _ONE_RUN_NS = 60 * 10**9  # captures farther apart need more than their names to be of one process
+MAX_NSYS_START_ROUNDING_NS = 1_000  # reports of one nsys differ by some ns in when it was started
 _TIMES_OF_MEMBERS = ("start_ns", "end_ns", "device_start_ns", "device_end_ns")
 _Ranks: TypeAlias = "Sequence[Rank[ProcessDigest]]"
 _Shifted: TypeAlias = Sequence[tuple[ProcessDigest, int, int]]  # a capture's, how much later it is, members before it
@@ -63,16 +64,40 @@ def captures_of_processes(parts: _Ranks, *, is_one_job: bool) -> list[list[Rank[
 def _is_next_capture(before: Rank[ProcessDigest], after: Rank[ProcessDigest], *, is_one_job: bool) -> bool:
     """Tell whether two reports of processes with one number on one host are captures of one process.
 
-    Other programs, in containers, may have that number too. Then they are no job, number their steps alike, and are called
-    by other names or ran long after each other.
+    Captures of one nsys are, whatever they are called: nsys starts the process once. Where that was not recorded, other
+    programs, in containers, may have that number too. Then they are no job, number their steps alike, and are called by
+    other names or ran long after each other.
     """
     gap_ns = after.span[0] - before.span[1]
     is_other = _has_other_rank(before, after) or _has_other_communicators(before, after)
     if gap_ns < 0 or before.argument == after.argument or is_other:
         return False
+    if _are_by_one_nsys(before, after):
+        return True
     are_alike = _name(before.report) == _name(after.report)
     is_near = gap_ns <= _ONE_RUN_NS or _have_one_rank(before, after)
     return is_one_job or _do_numbers_go_on(before, after) or (are_alike and is_near)
+
+
+def _are_by_one_nsys(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
+    """Tell whether one nsys made both reports."""
+    one, other = (part.report.facts.nsys_start_utc_ns for part in (before, after))
+    return one is not None and other is not None and abs(one - other) <= MAX_NSYS_START_ROUNDING_NS
+
+
+def share_one_process_number(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
+    """Tell whether two ranks are soon after each other on one device of a process with one number on one host.
+
+    Most probably these are captures of one process that nothing recorded shows to be. As two ranks of a run they would make
+    every figure across ranks wrong.
+    """
+    keys = [(part.report.facts.host, part.process.pid, part.process.device_id) for part in (before, after)]
+    are_timed = all(part.report.facts.session_start_utc_ns is not None for part in (before, after))
+    if keys[0] != keys[1] or keys[0][0] is None or not are_timed or before.argument == after.argument:
+        return False
+    if _has_other_rank(before, after) or _has_other_communicators(before, after):
+        return False
+    return 0 <= after.span[0] - before.span[1] <= _ONE_RUN_NS
 
 
 def _have_one_rank(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from nsyspipe.model.side_files import NcclLog
 from nsyspipe.nsys import find_reports as files
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
-from nsyspipe.run.captures import joined_ranks
+from nsyspipe.run.captures import capture_numbers, joined_ranks, share_one_process_number
 from nsyspipe.run.collectives import CrossRank
 from nsyspipe.run.gather import Gathered, Rank, ReportDigest, one_of_each_process, place
 from nsyspipe.run.process import HostDigest, ProcessDigest
@@ -39,6 +40,8 @@ _LEAST_STARTER_PID, _MOST_APART_FROM_STARTER = 300, 16
 
 def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> None:
     """Raise if two reports are one and the same, claim one rank, or come from different runs, naming both files."""
+    if not is_surely_one_run(digests, sidecars):
+        _check_processes_once(digests, ranks)
     seen: dict[object, tuple[object, ReportDigest]] = {}
     for digest, key, value, what in _identities(digests, ranks, sidecars):
         theirs, other = seen.setdefault(key, (value, digest))
@@ -55,6 +58,33 @@ def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSi
             apart = f"{gap_ns / 1e9:.3g} s" if gap_ns < _LONG_NS else f"{gap_ns / 60e9:.0f} min"
             what = f"{_ACTIVE} {apart} apart"
             raise _conflict(digests, latest.report, rank.report, _DIFFERENT.format(what))
+
+
+def _check_processes_once(digests: Sequence[ReportDigest], ranks: Ranks) -> None:
+    """Raise if reports seem to be captures of one process, and nothing shows that they are: analyzing each is right anyway."""
+    processes = [rank for rank in ranks if isinstance(rank.process, ProcessDigest)]
+    of_number = grouped(
+        ((rank.report.facts.host, rank.process.pid, rank.process.device_id), rank) for rank in processes
+    )
+    groups = [sorted(group, key=lambda rank: rank.span) for group in of_number.values()]
+    pairs = itertools.chain.from_iterable(map(itertools.pairwise, groups))
+    pair = next((pair for pair in pairs if share_one_process_number(*pair)), None)
+    if pair is None:
+        return
+    before, _ = pair
+    names = " and ".join(decoded(str(files.source_of(Path(rank.report.path)))) for rank in pair)
+    what = (
+        f"process {before.process.pid} of one host in both, one after the other: captures of one process, it seems,"
+        " which nothing in the reports confirms"
+    )
+    captures = capture_numbers(groups)
+    first = [
+        as_given(digest.path) for at, digest in enumerate(digests) if captures.get(at) == captures[before.argument]
+    ]
+    words = " ".join(shlex.quote(decoded(str(files.source_of(Path(path))))) for path in first)
+    example = f": nsyspipe analyze {words}" if len(first) <= _SHOWN_NAMES else ""
+    fix = f"analyze the reports of each capture by themselves{example}; if they are ranks of one run, use --rank-map"
+    raise RankConflictError(names, what, fix=fix)
 
 
 def _most_apart_ns(first: ReportDigest, second: ReportDigest) -> int:

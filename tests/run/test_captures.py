@@ -1,5 +1,8 @@
 """Several captures of the same processes, as ``nsys --capture-range-end=repeat`` makes them, are one run."""
 
+import shlex
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.report.perfetto import bin_edges
+from nsyspipe.run.captures import MAX_NSYS_START_ROUNDING_NS
 from tests.build.trace import TraceBuilder
 
 US, MS, S = 10**3, 10**6, 10**9
@@ -312,3 +316,74 @@ def test_a_rank_map_gives_the_captures_of_a_process_one_rank(tmp_path):
     with pytest.raises(OptionError) as caught:
         loaded(tmp_path, THREE, rank_map="report1:4000=0,report1:4001=1,report2:4001=0").steps()
     assert "ranks 0 and 1" in caught.value.problem
+
+
+# Names of the reports of three captures of two processes. The first six are what nsys makes of --output with
+# --capture-range-end=repeat, the others of nsys start and stop.
+NAMES = {
+    "report": [["report1"], ["report2"], ["report3"]],
+    "node": [["all.1"], ["all.2"], ["all.3"]],
+    "rank": [[f"ddp_{rank}.{capture}" for rank in (0, 1)] for capture in (1, 2, 3)],
+    "process": [[f"name_{pid}.{capture}" for pid in (4000, 4001)] for capture in (1, 2, 3)],
+    "counted before rank": [[f"rep_{capture}_{rank}" for rank in (0, 1)] for capture in (1, 2, 3)],
+    "counted before host": [[f"rep_{rank + 2 * capture}_node0" for rank in (1, 2)] for capture in (0, 1, 2)],
+    "words": [[f"{word}_{rank}" for rank in (0, 1)] for word in ("before", "middle", "after")],
+    "words, one report": [["before"], ["middle"], ["after"]],
+}
+
+
+def unnumbered(directory, names, *, is_by_one_nsys, has_rank=False, nsys_later_ns=0):
+    """Write captures whose steps have no numbers; if recorded, nsys was started 10 s before the first, or later than that."""
+    paths = []
+    for capture, reports in enumerate(names):
+        for rank, name in enumerate(reports):
+            pids = (4000 + rank,) if len(reports) > 1 else (4000, 4001)
+            variables = (("RANK", rank), ("WORLD_SIZE", 2)) if has_rank and len(reports) > 1 else ()
+            one = Captured(after_ns=3 * S * capture, pids=pids, text="step", variables=variables)
+            paths.append(one.write(directory / f"{name}.sqlite"))
+            if is_by_one_nsys:
+                began_after_ns = 10 * S + 3 * S * capture - nsys_later_ns * capture
+                with closing(sqlite3.connect(paths[-1])) as report, report:
+                    report.execute("CREATE TABLE ANALYSIS_DETAILS (startTime INTEGER)")
+                    report.execute("INSERT INTO ANALYSIS_DETAILS VALUES (?)", (began_after_ns,))
+    return paths
+
+
+@pytest.mark.parametrize("has_rank", [True, False])
+@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+def test_captures_of_one_nsys_are_one_run_whatever_their_names(tmp_path, names, has_rank):
+    run = nsyspipe.load(unnumbered(tmp_path, names, is_by_one_nsys=True, has_rank=has_rank))
+    assert (run.header.n_ranks, summary_steps(run)) == (2, [1, 2, 3, 6, 7, 8, 11, 12, 13])
+    assert "captured-several-times" in codes(run)
+
+
+@pytest.mark.parametrize(("later_ns", "is_one"), [
+    (MAX_NSYS_START_ROUNDING_NS, True),
+    (MAX_NSYS_START_ROUNDING_NS + 1, False),
+])  # fmt: skip
+def test_reports_of_one_nsys_agree_on_when_it_was_started(tmp_path, later_ns, is_one):
+    names = [["before"], ["after"]]
+    paths = unnumbered(tmp_path, names, is_by_one_nsys=True, nsys_later_ns=later_ns)
+    if is_one:
+        assert nsyspipe.load(paths).header.n_ranks == 2
+    else:
+        with pytest.raises(RankConflictError):
+            nsyspipe.load(paths).steps()
+
+
+@pytest.mark.parametrize("has_rank", [True, False])
+@pytest.mark.parametrize("key", ["counted before rank", "counted before host", "words", "words, one report"])
+def test_the_fix_for_unconfirmed_captures_works_as_printed(tmp_path, key, has_rank):
+    paths = unnumbered(tmp_path, NAMES[key], is_by_one_nsys=False, has_rank=has_rank)
+    with pytest.raises(RankConflictError) as caught:
+        nsyspipe.load(paths).steps()
+    command, _, _ = caught.value.fix.partition(";")
+    _, _, reports = command.partition("nsyspipe analyze ")
+    run = nsyspipe.load(shlex.split(reports))
+    assert (run.header.n_ranks, summary_steps(run)) == (2, [1, 2, 3])
+
+
+def test_a_rank_map_tells_that_unconfirmed_captures_are_ranks(tmp_path):
+    paths = unnumbered(tmp_path, [["before", "x"], ["after", "y"]], is_by_one_nsys=False)
+    run = nsyspipe.load([paths[0], paths[2]], rank_map={"before": 0, "after": 1})
+    assert run.ranks["rank"].to_pylist() == [0, 1]
