@@ -105,7 +105,10 @@ Culprit = LateRanks | LateNode | NotJudged | None
 
 def why_waiting_is_unknown(evidence: Evidence) -> NotJudged | None:
     """Return why nobody can tell who waits for whom; None where it is known."""
-    if not pc.any(pc.is_valid(evidence.stragglers["lateness_ns"])).as_py():
+    is_lateness_known = pc.any(pc.is_valid(evidence.stragglers["lateness_ns"])).as_py()
+    # Where only stages of a pipeline meet, waiting is known though lateness is not.
+    is_waiting_known = pc.any(pc.is_valid(evidence.stragglers["wait_ns"])).as_py()
+    if not is_lateness_known and not is_waiting_known:
         return NotJudged(*WAITING_UNKNOWN)
     starts = evidence.all_steps["start_ns"]
     began = evidence.all_steps.filter(pc.equal(starts, pc.min(starts)))["step"]

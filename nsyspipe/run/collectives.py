@@ -542,12 +542,17 @@ def places_in_steps(across: CrossRank) -> Int64:
 def stragglers_table(
     collectives: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool, is_whole: bool = True
 ) -> pa.Table:
-    """Return `schema.STRAGGLERS` over the summary steps; null where nothing could be matched or ranks are missing, lateness without steps."""
+    """Return `schema.STRAGGLERS` over the summary steps.
+
+    Null where nothing could be matched, where ranks are missing, and where only stages of a pipeline meet: who is late is
+    not told from those. Lateness is also null without steps.
+    """
     chosen = collectives.select(_OF_STRAGGLERS).filter(pc.and_(collectives["in_summary"], collectives["is_matched"]))
     in_figures = steps.filter(steps["in_summary"])
     # Where every waiting time is known and nothing matched, there was no communication.
-    is_known = chosen.num_rows > 0 or (in_figures.num_rows > 0 and not in_figures["wait_ns"].null_count)
+    is_silent = not chosen.num_rows and in_figures.num_rows > 0 and not in_figures["wait_ns"].null_count
     chosen = own_lateness(chosen)
+    is_known = is_silent or chosen.num_rows > 0
     rank, step = chosen["rank"].to_numpy(), chosen["step"].to_numpy()
     late_by = pc.fill_null(chosen["late_by_ns"], 0).to_numpy()
     late = np.flatnonzero(late_by)

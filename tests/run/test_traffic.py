@@ -272,3 +272,10 @@ def test_links_between_hosts_stand_beside_those_within(tmp_path):
     ]  # fmt: skip
     worst = slowest(table)
     assert (worst.text, worst.edges) == ("network (NET/IB/0/GDRDMA)", "2 of 6 edges, rank 1 to 2 first, 2 not known")
+
+
+def test_who_is_late_is_not_known_where_only_stages_meet(real):
+    run = nsyspipe.load(f"{real}/2gpu-pp_*.sqlite")
+    delays = run.stragglers().select(["n_arrived_last", "wait_caused_ns", "lateness_ns", "held_up_ns"])
+    assert {value for row in delays.to_pylist() for value in row.values()} == {None}
+    assert run.stragglers()["wait_ns"].null_count == 0
