@@ -13,6 +13,8 @@ from nsyspipe.analysis.intervals import EMPTY, IntervalSet, least_of, sums_of, u
 from nsyspipe.model.names import grouped, listed
 
 ROLES = DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER = "data", "sharded", "tensor", "pipeline", "expert", "other"
+# What the next layer or stage needs at once: a stream of its own gains nothing.
+NEEDED_AT_ONCE = frozenset({TENSOR, PIPELINE, EXPERT})
 
 # A layer's collective stands in forward about as often as in backward; now and then one of a loss or a buffer does.
 _LEAST_IN_FORWARD = 0.2

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import ENOUGH_COMPARED
-from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, TENSOR
+from nsyspipe.analysis.traffic import DATA, NEEDED_AT_ONCE, OTHER
 from nsyspipe.findings.model import AT_MOST, MOST_BELIEVED, OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.table import Float64, Int64
 
@@ -92,8 +92,7 @@ def _advice(evidence: Evidence, *, is_ddp: bool, has_others: bool) -> tuple[str,
     """Return the action and the advice for exposed communication."""
     on_stream = evidence.mean("comm_on_compute_stream_ns") or 0.0
     exposed = {role: ns or 0.0 for role, ns in evidence.exposed_by_role.items()}
-    # What the next layer or stage needs at once gains nothing by a stream of its own.
-    is_needed_at_once = max(exposed, key=exposed.__getitem__, default=None) in {TENSOR, PIPELINE, EXPERT}
+    is_needed_at_once = max(exposed, key=exposed.__getitem__, default=None) in NEEDED_AT_ONCE
     if on_stream >= _MOSTLY * (evidence.mean("comm_ns") or 0.0) > 0 and not is_needed_at_once:
         return _ON_COMPUTE_STREAM
     if not (is_ddp and evidence.gradient_all_reduces.num_rows):

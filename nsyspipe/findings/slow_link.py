@@ -80,10 +80,8 @@ def slow_link(evidence: Evidence) -> Answer:
     saving, figures = (None, evidence.slowdown_figures) if is_open else evidence.saving_without(kept=kept)
     mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
     settings = evidence.link_settings  # of these what decides which way NCCL takes is shown
-    is_between = verdict.evidence["link_kind"] == "net" and evidence.n_hosts > 1
-    to_find_out = "" if verdict.is_seen else _WHY_UNUSED if verdict.is_nvlink_there else _FIND_OUT
     title = f"the ranks communicate {'over a slow link: ' if verdict.is_seen else 'with '}{verdict.text}{mostly}"
-    action = "use InfiniBand or RoCE: data goes over TCP" if is_between else _action(verdict, evidence)
+    change = _change(verdict, evidence)
     figures = {
         **verdict.evidence,
         # whether there is a faster one was not recorded
@@ -93,24 +91,37 @@ def slow_link(evidence: Evidence) -> Answer:
         "transfer_ns_per_step": transfer,
         **figures,
     }
-    if action.startswith(_UNSET):
-        advice = _UNSET
-    else:
-        advice = _BETWEEN_HOSTS if is_between else "; ".join(filter(None, [to_find_out, _INSIDE_HOSTS]))
-    return Finding(title, action, advice, saving, figures)
+    return Finding(title, change.action, change.advice, saving, figures)
 
 
-def _action(verdict: LinkVerdict, evidence: Evidence) -> str:
+@dataclass(frozen=True)
+class _Change:
+    """What to change, and how."""
+
+    action: str
+    advice: str
+
+
+def _change(verdict: LinkVerdict, evidence: Evidence) -> _Change:
+    """Return what gives the ranks a faster link."""
     kind = verdict.evidence["link_kind"]
+    if kind == "net" and evidence.n_hosts > 1:
+        return _Change("use InfiniBand or RoCE: data goes over TCP", _BETWEEN_HOSTS)
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
     is_switched_off = is_costly(_P2P_DISABLE, (evidence.link_settings or {}).get(_P2P_DISABLE))
     over = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}.get(kind or "", "something slower")
     if is_inside and is_switched_off:
         # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
-        return f"{_UNSET}: it forces {over.removesuffix(' (SHM)')}"
-    if verdict.is_nvlink_there and not verdict.is_seen:
-        return "use the NVLink that connects the GPUs"
-    return f"use NVLink or P2P: data goes over {over}" if kind else "use NVLink, if it connects the GPUs (not recorded)"
+        return _Change(f"{_UNSET}: it forces {over.removesuffix(' (SHM)')}", _UNSET)
+    if verdict.is_seen:
+        advice = _INSIDE_HOSTS
+    elif verdict.is_nvlink_there:
+        return _Change("use the NVLink that connects the GPUs", f"{_WHY_UNUSED}; {_INSIDE_HOSTS}")
+    else:
+        advice = f"{_FIND_OUT}; {_INSIDE_HOSTS}"
+    if kind:
+        return _Change(f"use NVLink or P2P: data goes over {over}", advice)
+    return _Change("use NVLink, if it connects the GPUs (not recorded)", advice)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.traffic import EXPERT, PIPELINE, TENSOR, bubble_ns_per_step
+from nsyspipe.analysis.traffic import NEEDED_AT_ONCE, bubble_ns_per_step
 from nsyspipe.model.names import few, ranges
 from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.report.findings import Finding, findings_of, is_little
@@ -113,8 +113,7 @@ def _on_compute_stream(run: Run, comm_share: float, amount: Callable[..., str]) 
     which = f"stream{'s'[: len(streams) > 1]} {few(ranges(streams), 3)}"
     whole = share >= (1 - SEEN) * comm_share
     how_much = "Communication" if whole else f"Of communication {amount(share)}"
-    # What the next layer or stage needs at once gains nothing by a stream of its own.
-    is_needed_at_once = _largest_role(run) in {TENSOR, PIPELINE, EXPERT}
+    is_needed_at_once = _largest_role(run) in NEEDED_AT_ONCE
     consequence = (
         "nothing runs beside it" if is_needed_at_once else "it cannot overlap until it has a stream of its own"
     )
