@@ -21,7 +21,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from nsyspipe.model.comm_kernels import are_communication, is_communication
 from nsyspipe.model.figures import RATES
-from nsyspipe.model.names import PHASES, kernel_label
+from nsyspipe.model.names import PHASES, is_nccl_communicator, kernel_label
 from nsyspipe.model.table import Flags, Int32, Int64
 
 _MOST_SUMS, _LEAST_GROUPS = 2**18, 8  # sums by window of one rank (32 bytes each) until ranks tell which windows count
@@ -327,7 +327,7 @@ def costs(
     of_all = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
     for row in sorted(of_all, key=lambda row: -(row["comm_ns_per_step"] or 0)):
         named = {"table": TRAFFIC, "name": row["collective"], "time_ns_per_step": row["comm_ns_per_step"]}
-        if not (are_groups_known or row["communicator"].startswith("0x")):
+        if not (are_groups_known or is_nccl_communicator(row["communicator"])):
             row["ranks"] = None
         rows.append(named | {name: row[name] for name in _OF_TRAFFIC})
     return schema.COSTS.from_rows(sorted(rows, key=lambda row: TABLES.index(row["table"])))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, least_of, sums_of, union_of
-from nsyspipe.model.names import grouped, listed
+from nsyspipe.model.names import grouped, is_nccl_communicator, listed
 
 ROLES = DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER = "data", "sharded", "tensor", "pipeline", "expert", "other"
 # What the next layer or stage needs at once: a stream of its own gains nothing.
@@ -147,7 +147,7 @@ def dimensions(traffic: pa.Table, world_size: int | None) -> list[Dimension]:
             shared = [other for other in groups if other & group]
             groups = [*(other for other in groups if other not in shared), group.union(*shared)]
         widths = {len(group) for group in groups}
-        told = {(row["n_ranks"] or 0) if row["communicator"].startswith("0x") else 0 for row in own}
+        told = {(row["n_ranks"] or 0) if is_nccl_communicator(row["communicator"]) else 0 for row in own}
         is_even = len(told) == 1 and 0 not in told and (len(widths) == 1 or max(widths) <= max(told))
         size = max(widths | told) if is_even else None
         # Of groups that are not seen whole nobody knows whether they are the same.

@@ -14,6 +14,7 @@ from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.launching import fastest_launch_times
 from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, bubble_ns_per_step, parallelism
 from nsyspipe.model import schema
+from nsyspipe.model.names import is_nccl_communicator
 from nsyspipe.model.table import Float64, Int64
 
 
@@ -194,7 +195,7 @@ class Evidence:
     @property
     def has_communicators(self) -> bool:
         """Whether NCCL names them; else each is a stream of all ranks, and an all-to-all may be sends and receives."""
-        return all(row["communicator"].startswith("0x") for row in self._by_rank)
+        return all(is_nccl_communicator(row["communicator"]) for row in self._by_rank)
 
     @property
     def is_pipeline(self) -> bool:

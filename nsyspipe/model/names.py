@@ -18,6 +18,15 @@ _BY_NAME = {  # NCCL's name of the collective -> ours; longest first, since Redu
 OTHER = "other"
 COLLECTIVES = (*_BY_NAME.values(), OTHER)
 
+
+def is_nccl_communicator(name: str) -> bool:
+    """Tell whether a communicator has NCCL's own id, as ``0x58a8`` or, split off another, ``0x58a8/2.0``.
+
+    Others are named by a collective and their order of first use, as ``all_reduce/0``.
+    """
+    return name.startswith("0x")
+
+
 # Also as other libraries spell it: all_reduce, alltoall.
 _COLLECTIVE = re.compile(
     "All_?Reduce|All_?Gather|Reduce_?Scatter|Broadcast|All_?To_?All|Send_?Recv|Reduce", re.IGNORECASE

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.links import GB, NAMED_LINKS, named_link
 from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
+from nsyspipe.model.names import is_nccl_communicator
 from nsyspipe.model.options import check_flags, check_kind, check_number
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Float64
@@ -245,8 +246,9 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
         where = "on the stream of the communication, as with PowerSGD or where one stream has both"
         shares = f"{most.n_hooked / n_steps:,.3g} per step, {100 * share:.1f} % of it"
         yield f"compute kernels run {where} ({shares}): the model does not cover that"
-    # Without NCCL's ids a communicator is named collective/order, by its stream.
-    if any(map(_has_several, others)) and any("/" in name for name in inside["comm_id"].unique().to_pylist()):
+    # Without NCCL's ids a communicator is told by its stream.
+    has_ids = all(map(is_nccl_communicator, inside["comm_id"].unique().to_pylist()))
+    if any(map(_has_several, others)) and not has_ids:
         without = "NCCL's ids of them were not recorded (export with --include-blobs=true)"
         yield f"several communicators are in use, and {without}, so which collectives follow one another is not known"
     if any(np.isin(one.collectives.launch[~one.collectives.is_inline], one.launch).any() for one in timelines):

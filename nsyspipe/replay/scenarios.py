@@ -17,7 +17,7 @@ from nsyspipe.analysis.links import GB, nominal_speed
 from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import grouped
+from nsyspipe.model.names import grouped, is_nccl_communicator
 from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
@@ -339,7 +339,8 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     percents = [100 * after.total(replay.operations_per_ns) for _, after in found.pairs]
     has_delays = replay.contention is not None and replay.contention.delay_ns is not None
     how = "measured here" if found.is_measured else "assumed, but for delays" if has_delays else "assumed"
-    rare = ", more than is usual" if percents[0] > 100 * MOST_USUAL else ""
+    is_rare = percents[0] > 100 * MOST_USUAL
+    rare = f"; few captures show more than {100 * MOST_USUAL:.0f} %" if is_rare else ""
     within = f"{min(percents):.0f} to {max(percents):.0f} %"
     alone = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
     measured = f": kernels take {alone:.1f} % longer (comm-slows-compute), the rest is later starts" * found.is_measured
@@ -369,8 +370,8 @@ def _uses(run: Run, timelines: Sequence[RankTimeline], role_of: _Roles) -> tuple
     found = [rows.get(key, [None, None, "/", ""]) for key in zip(first.step.tolist(), first.seq.tolist(), strict=True)]
     n_bytes, datatypes, comm_ids, calls = (list(column) for column in zip(*found, strict=True))
     role = np.array([role_of.get(key, OTHER) for key in zip(comm_ids, calls, strict=True)], object)
-    # Without NCCL's ids a communicator is named collective/order.
-    known = None if any("/" in one for one in comm_ids) else np.unique(comm_ids, return_inverse=True)[1].reshape(-1)
+    has_ids = all(map(is_nccl_communicator, comm_ids))
+    known = np.unique(comm_ids, return_inverse=True)[1].reshape(-1) if has_ids else None
     sizes = np.array(n_bytes, np.float64)  # NaN where None
     return Uses(sizes, _gradient_collectives(timelines, role), role, _chains(timelines, known)), datatypes
 

@@ -13,6 +13,7 @@ from nsyspipe import errors
 from nsyspipe.cli.app import app
 from nsyspipe.errors import InputError, OptionError, in_python
 from nsyspipe.model import names as module
+from nsyspipe.model.names import is_nccl_communicator
 from nsyspipe.model.options import Reading, compile_pattern, parse_skip_first
 from nsyspipe.model.table import Column, table
 from tests.conftest import FROZEN
@@ -189,3 +190,13 @@ def test_a_table_is_read_as_it_is_written_maybe_without_a_key_and_never_with_an_
     assert table("calls: One row per call.\n    call text its name").key == ()
     with pytest.raises(KeyError, match="parsec"):
         table("way: One row.\n    length parsec how far")
+
+
+@pytest.mark.parametrize(("name", "is_nccl"), [
+    ("0x58373079116a0ea8", True),
+    ("0x58373079116a0ea8/2.0", True),  # split off another, as NCCL's log names it
+    ("all_reduce/0", False),
+    ("/", False),
+])  # fmt: skip
+def test_communicators_with_ids_of_nccl_are_told_from_inferred_ones(name, is_nccl):
+    assert is_nccl_communicator(name) == is_nccl
