@@ -81,9 +81,9 @@ _KINDS = """
     step-without-window (info): step ranges left out of all figures: {n}; no kernel launched in them starts later than the step before does, so that it has no time of its own on the device
     dropped-operations (warning): device operations that end before they start or have no time: {n}, left out -> <EXPORT_ALL>
     dropped-ranges (info): {n} NVTX ranges end before they start: left out
-    graphs-as-a-whole (warning): CUDA graphs were captured as a whole and count as compute: what ran inside {n} launches of the report is not seen,
+    graphs-as-a-whole (warning): CUDA graphs were captured as a whole and count as compute: what ran inside {n} graph launches of the report is not seen,
         so copies are null, and idle time inside them is missing from idle -> <GRAPH_NODES>
-    comm-in-graphs (error): CUDA graphs were captured as a whole: communication inside {n} launches of the report is not seen, so communication, waiting,
+    comm-in-graphs (error): CUDA graphs were captured as a whole: communication inside {n} graph launches of the report is not seen, so communication, waiting,
         compute and copies are null, and idle time inside them is missing from idle -> <GRAPH_NODES>
     no-kernels (error): kernels were launched, but the report has no table of them: figures that need them are null -> <EXPORT_ALL>
     no-kernel-names (error): no kernel has a name: communication cannot be told from compute, both are null -> <EXPORT_ALL>
@@ -98,7 +98,7 @@ _KINDS = """
     no-common-clock (warning): nothing puts the ranks on one clock (no session start, fewer than 3 matching collectives): waiting and transfer are
         null -> export with nsys 2022.1 or newer
     clock-error-unknown (info): the ranks do not all share 3 collectives that end at once on each (sends and receives do not): their times are as good as
-        their sessions' starts -> capture more steps; where ranks only send and receive, capture 3 collectives of all ranks too, such as torch.distributed.barrier()
+        their sessions' starts -> capture 3 collectives of all ranks or more: more steps if each has one, else add some, such as torch.distributed.barrier()
     unmatched-collectives (warning): {n} of {total} communication operations have no certain counterpart on the other ranks: waiting is null in their
         steps -> capture whole steps on every rank; with several process groups <WITH_BLOBS>, so that NCCL's payload names the communicator
     groups-not-named (warning): the process groups of {which} are not known, and the ranks cannot all be one group ({reason}): waiting, transfer, who is late

@@ -122,7 +122,7 @@ def unmatched(rank):
 
 
 @pytest.mark.parametrize(("build", "changes", "words"), [
-    (whole_graphs, {}, "CUDA graphs were captured as a whole: communication inside 7 launches .*--cuda-graph-trace=node"),
+    (whole_graphs, {}, "CUDA graphs were captured as a whole: communication inside 7 graph launches .*--cuda-graph-trace=node"),
     (late_launcher, {"link": "shm"}, "the GPU of rank 1 stands idle"),
     (launch_bound, {}, "GPUs stand idle"),
     (lambda rank: early(rank, ("orthogonalise", 6 * MS, 7 * MS, 5 * MS, 19)), {},

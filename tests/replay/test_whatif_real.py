@@ -41,7 +41,7 @@ REFUSED = {
     "2gpu-tp": {"no-wait": None, "link-nvlink4": "the GPU of rank 1 stands idle for want of launches, 22.5 %"},
     "2gpu-moe": {"no-wait": "the middle one of the hosts that launch in time takes 29.19 ms to launch a step", "link-nvlink4": "the GPU of rank 0 stands idle for want of launches, 22.3 %"},
     "2gpu-graph-node": {"no-wait": None, "perfect-overlap": "communication is on the stream of the compute", "bucket-25": "no all-reduces of gradients (the communication is of a kind that is not known)"},
-    "2gpu-graph": {"no-wait": "CUDA graphs were captured as a whole: communication inside 8 launches"},
+    "2gpu-graph": {"no-wait": "CUDA graphs were captured as a whole: communication inside 8 graph launches"},
     "2gpu-pp": {"no-wait": "a pipeline: which stage waits for which micro-batch"},
 }  # fmt: skip
 

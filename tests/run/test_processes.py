@@ -50,7 +50,7 @@ def test_what_communicates_inside_whole_graphs_is_not_known(tmp_path, world_size
     assert figures(run) == dict.fromkeys(STEADY) | {"wall_ns": 1000, "idle_ns": 660}
     assert run.ranks["n_kernels"].to_pylist() == [16]
     row = problem_of(run, "comm-in-graphs")
-    assert (row["severity"], "inside 4 launches of the report" in row["message"]) == ("error", True)
+    assert (row["severity"], "inside 4 graph launches of the report" in row["message"]) == ("error", True)
     assert "--cuda-graph-trace=node" in row["fix"]
     summary = run.summary().to_pylist()[0]
     unknown = ("comm_share", "exposed_comm_share", "compute_share", "wait_share", "overlap_ratio")
