@@ -15,8 +15,10 @@ from nsyspipe.reader.beside import FilesBeside, find_beside
 from nsyspipe.reader.metadata import read_counts
 from nsyspipe.reader.report import NEWEST_TESTED, version_numbers
 from nsyspipe.reader.sidecar import read_sidecars
+from nsyspipe.run.assemble import merge
 from nsyspipe.run.beside import files_beside
 from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
+from nsyspipe.run.process_groups import MIN_RANKS
 from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
 from nsyspipe.run.ranks import check_one_run, job_size, number_by_name, number_ranks, run_sizes
 from nsyspipe.run.workers import SerialExecutor, place_for, telling_shortage
@@ -95,10 +97,14 @@ def examine(
     own_log = beside.log and beside.log.of_run([rank.process.pid for rank in ranks], run_sizes(merged))
     job = job_size(merged, ranks, numbering, log=own_log, there=())
     is_several = max(0 if is_host_only else len(ranks), job.n_ranks or 1) > 1
+    is_one_run = all(own.digests[0] is one for own, one in zip(gathered, together.digests, strict=True))
+    lacks_groups = is_one_run and _lacks_groups(together, beside)
     reports = []
     for at, (digest, rows, one) in enumerate(zip(digests, counts, gathered, strict=True)):
         was_left_out = is_host_only and sidecars.is_without_gpu(at)
-        reports.append(Examined(digest, rows, reading, one.family, is_host_only, was_left_out, job, is_several))
+        reports.append(
+            Examined(digest, rows, reading, one.family, is_host_only, was_left_out, job, is_several, lacks_groups)
+        )
     own += [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []
     for report, name in zip(reports, names, strict=True):
         # An option that matches nothing changes no answer; what may be communication or not, only its figures.
@@ -116,6 +122,15 @@ def examine(
         problems=(*own, *sidecars.problems, *found.problems),
         runs=tuple(runs),
     )
+
+
+def _lacks_groups(run: Gathered, beside: Beside) -> bool:
+    """Tell whether the analysis does not know the process groups of a run, so that it cannot tell who waits for whom."""
+    is_named = any(digest.comm_sizes for digest in run.digests)
+    if is_named or sum(len(digest.processes) for digest in run.digests) < MIN_RANKS:
+        return False
+    tables = merge(run, beside.rank_map, None, beside.log, frozenset())
+    return any(one.code == "groups-not-named" for one in tables.problems)
 
 
 def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tuple[Gathered, list[Gathered]]:

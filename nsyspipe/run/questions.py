@@ -82,6 +82,7 @@ class Examined:
     was_left_out: bool  # whether no GPU was to be traced either
     job: JobSize  # how large the job was, as far as anything tells
     is_several: bool  # whether there are several ranks, here or elsewhere
+    lacks_groups: bool = False  # whether the run's process groups are not known
 
     @property
     def n_processes(self) -> int:
@@ -361,6 +362,10 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
         there = _lack("ranks-missing", "who waits is not known where the other ranks take part", status=PARTLY)
     elif there.status == YES and any(report.hides_comm for report in reports):
         there = _lack("comm-in-graphs", "communication inside CUDA graphs is not seen")
+    elif there.status == YES and any(report.lacks_groups for report in reports):
+        there = _lack(
+            "groups-not-named", f"{text}, but which ranks communicate with each other is not known", status=PARTLY
+        )
     absent = _lack("no-session-start", "no session start")
     return [absent if report.digest.facts.session_start_utc_ns is None else there for report in reports]
 

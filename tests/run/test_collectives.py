@@ -2,6 +2,7 @@
 
 import pytest
 
+from nsyspipe.run.doctor import examine
 from tests.build import across
 from tests.build.across import (
     BROADCAST,
@@ -261,3 +262,10 @@ def test_a_report_without_gpu_activity_takes_no_session_start_from_the_others(tm
     run = load([*builders, idle], tmp_path)
     assert clocks(run) == [(0, 0, None), (5000, 0, None)]
     assert collectives(run, "start_ns", "wait_ns") == [(1300, 40), (1340, 0)]
+
+
+@pytest.mark.parametrize(("names", "is_known"), [((SCATTER, REDUCE), False), ((REDUCE,), True)])
+def test_doctor_says_when_it_is_not_known_who_communicates_with_whom(tmp_path, names, is_known):
+    load(hybrid_shards(4, *names), tmp_path)
+    found = {one.name: one for one in examine(sorted(tmp_path.glob("*.sqlite"))).capabilities}
+    assert (found["one_clock"].status == "yes") == is_known
