@@ -41,6 +41,7 @@ CUPTI_ACTIVITY_KIND_CUDA_EVENT: deviceId contextId streamId correlationId global
     timestamp
 PROFILER_OVERHEAD: start end globalTid correlationId overheadType | | nameId returnValue
 TARGET_INFO_SESSION_START_TIME: utcEpochNs | | utcTime localTime systemClockNs
+ANALYSIS_DETAILS: startTime | | globalVid duration stopTime
 TARGET_INFO_CUDA_DEVICE: gpuId cudaId pid numMultiprocessors | | uuid
 TARGET_INFO_GPU: vmId id deviceId cuDevice isDiscrete l2CacheSize totalMemory memoryBandwidth clockRate smCount computeMajor
     computeMinor smMajor smMinor | name
@@ -62,7 +63,7 @@ TARGET_INFO_SYSTEM_ENV: | name value | globalVid devStateName nameEnum
 # Tables that stay behind, by what they hold; a star stands for the rest of a name.
 _DROPPED = """
 process list: PROCESSES TARGET_INFO_PROCESS ThreadNames MPI_RANKS UCP_WORKERS
-program output and files: ANALYSIS_FILE ANALYSIS_DETAILS ProcessStreams OSRT_FILE_ACCESS_DESCRIPTORS OSRT_FILE_ACCESS_EVENTS
+program output and files: ANALYSIS_FILE ProcessStreams OSRT_FILE_ACCESS_DESCRIPTORS OSRT_FILE_ACCESS_EVENTS
 diagnostics: DIAGNOSTIC_EVENT
 operating system calls, CPU samples and call chains: OSRT_API OSRT_CALLCHAINS CUDA_CALLCHAINS SAMPLING_CALLCHAINS
     COMPOSITE_EVENTS SCHED_EVENTS UnwindMethodType PERF_EVENT_CPU_METRIC_EVENT PERF_EVENT_CPU_RAW_EVENT PMU_EVENTS
