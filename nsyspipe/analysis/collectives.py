@@ -221,6 +221,8 @@ def comm_operations(
     """
     operations = device.operations
     rows = np.flatnonzero(operations.is_comm)
+    if not rows.size:
+        return CommOperations.of((), canonical.COMM_OPERATIONS.empty())
     in_time = np.argsort(operations.kernel_start[rows], kind="stable")
     rows = rows[in_time]
     start, launch = operations.kernel_start[rows], operations.kernel_launch[rows]
@@ -360,6 +362,8 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> pa.Tab
     `payloads` is `canonical.PAYLOADS` of the process; `launches` is `NEVER` where unknown; `kinds` as of `kernel_kinds`.
     """
     calls = calls_of(payloads)
+    if not calls.num_rows:
+        return calls.take(pa.nulls(launches.size, pa.int64()))
     call_kind, call_end = calls["kind"].to_numpy(), filled(calls["end_ns"], -NEVER)  # of one that never ended
     kernel = np.flatnonzero(launches < NEVER)
     order = np.argsort(np.append(calls["start_ns"], launches[kernel]), kind="stable")  # of equal times the call first

@@ -128,6 +128,9 @@ def kernels_table(
 
 def _slowed(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64, Int64]:
     """Return `kernel_slowdown` of the sample of kernels whose grids are known, with the places of the kernels."""
+    if not (len(comm) and operations.kernel_start.size):
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing, nothing
     known = np.flatnonzero(operations.kernel_column("grid") != UNKNOWN)
     first, last = (int(known[0]), int(known[-1]) + 1) if known.size else (0, 0)
     own = np.flatnonzero(~operations.is_comm[first:last])
