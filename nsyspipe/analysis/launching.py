@@ -59,8 +59,10 @@ def _launches_into_full_queue(
     is_launched = operations.copy_launch != NEVER
     finished = np.append(operations.kernel_end[: operations.n_launched], operations.copy_end[is_launched])
     finished = np.sort(finished) - offset_ns
-    n_queued = np.searchsorted(launches, starts) - np.searchsorted(finished, starts, side="right")
-    is_waiting: Flags = np.isin(starts, launches) & (n_queued >= MIN_QUEUED_OPERATIONS)
+    n_launched = np.searchsorted(launches, starts)
+    is_launch = np.searchsorted(launches, starts, side="right") > n_launched
+    n_queued = n_launched - np.searchsorted(finished, starts, side="right")
+    is_waiting: Flags = is_launch & (n_queued >= MIN_QUEUED_OPERATIONS)
     return union(starts[is_waiting], ends[is_waiting])
 
 
