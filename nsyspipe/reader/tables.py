@@ -188,11 +188,12 @@ def plain_tables(
     plain = _plain_names(path, entries, is_needed)
     if pages is not None:
         pages.add(first_page for _, _, first_page, _ in entries if first_page)
+    needed = {name for _, name, *_ in entries if is_needed(name)}
     columns: dict[str, list[str]] = {}
     for number, (table, name, hidden, default) in enumerate(fetch_rows(connection, _COLUMNS)):
         if number >= _MOST_COLUMNS:
             raise DamagedReportError(str(path), "has too many columns", fix=EXPORT_AGAIN)
-        if is_needed(table) and (hidden or default > _LONGEST_DEFAULT):
+        if table in needed and (hidden or default > _LONGEST_DEFAULT):
             why = "computes its values" if hidden else "has a default value"
             problem = f"{table}.{name} {why}, as no column of an nsys export does"
             raise NotAReportError(str(path), problem, fix="nsys export --type=sqlite")
