@@ -17,6 +17,8 @@ UNKNOWN = np.iinfo(np.int64).min  # null in `ProcessOperations.kernel_column`; n
 _NARROW = ("device_id", "stream_id", "name_id")
 # Correlation ids are looked up in a table by id, by their place where that table would be so many times longer than the rows.
 _SPARSE = 8
+# Of ids that are looked for, the longest table, in bytes for each row that is looked through.
+_MOST_TABLE_BYTES_PER_ROW = 16
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,19 @@ def launch_times(launches: pa.Table | None, *operations: pa.Table) -> list[Int64
         np.minimum.at(first, places(batch["correlation_id"].to_numpy()), batch["start_ns"].to_numpy())
     chunks = [table["correlation_id"].chunks for table in operations]
     return [np.concatenate([first[:0], *(first[places(filled(ids))] for ids in own)]) for own in chunks]
+
+
+def are_among(ids: Int64, wanted: Int64) -> Flags:
+    """Tell which ids are among the wanted ones.
+
+    numpy's own limit, from which on it sorts instead of looking into a table, is just below what correlation ids need.
+    """
+    if not wanted.size:
+        return np.zeros(ids.size, np.bool_)
+    n_bytes = int(wanted.max()) - int(wanted.min()) + 1
+    fits_in_table = n_bytes <= _MOST_TABLE_BYTES_PER_ROW * (ids.size + wanted.size)
+    flags: Flags = np.isin(ids, wanted, kind="table" if fits_in_table else "sort")
+    return flags
 
 
 def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:

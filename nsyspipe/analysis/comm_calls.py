@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.analysis.attribution import UNKNOWN, filled
+from nsyspipe.analysis.attribution import UNKNOWN, are_among, filled
 from nsyspipe.analysis.intervals import Slices, is_sorted, outermost, run_starts
 from nsyspipe.model import canonical
 from nsyspipe.model.comm_kernels import (
@@ -178,7 +178,7 @@ def _launched_in(host_calls: pa.Table, ranges: CallRanges, correlation_ids: Int6
     inside, calls = inside[order], calls[order]
     rows = host_calls.select(["process_id", "correlation_id", "start_ns"]).take(pa.array(inside))
     rows = rows.append_column("call", pa.array(calls))
-    rows = rows.filter(pa.array(np.isin(rows["correlation_id"].to_numpy(), correlation_ids)))
+    rows = rows.filter(pa.array(are_among(rows["correlation_id"].to_numpy(), correlation_ids)))
     return rows.take(pa.array(np.sort(np.unique(_pairs(rows), return_index=True)[1])))
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import filled
+from nsyspipe.analysis.attribution import are_among, filled
 from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.model.table import Int64
@@ -198,7 +198,7 @@ def _blocking_calls(strings: Strings, found: pa.Table, blocking: BlockingCopies 
 
 
 def _timed(found: pa.Table, column: str, values: Int64) -> pa.Table:
-    is_one = pa.array(np.isin(filled(found[column]), values))  # by a table of the values, where they are close
+    is_one = pa.array(are_among(filled(found[column]), values))
     return found.filter(pc.and_(is_one, pc.greater(found["end"], found["start"])))
 
 

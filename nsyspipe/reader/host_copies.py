@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import UNKNOWN, filled
+from nsyspipe.analysis.attribution import UNKNOWN, are_among, filled
 from nsyspipe.analysis.intervals import Slices, is_sorted
 from nsyspipe.model import canonical
 from nsyspipe.model.table import Flags, Int64
@@ -86,7 +86,7 @@ def _table(copies: pa.Table, calls: pa.Table, call: Int64, host_memory: Int64, i
 def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
     """Return the row of the call that made each copy, the first of several with its process and id; -1 for none."""
     wanted = filled(copies["correlationId"])
-    rows = np.flatnonzero(np.isin(filled(calls["correlationId"]), wanted))
+    rows = np.flatnonzero(are_among(filled(calls["correlationId"]), wanted))
     chosen = calls.select(["correlationId", "globalTid"]).take(pa.array(rows))
     ids = filled(chosen["correlationId"]), wanted
     processes = processes_of(pc.fill_null(chosen["globalTid"], 0)).to_numpy(), filled(copies["globalPid"])

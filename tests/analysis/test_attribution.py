@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.attribution import NEVER, UNKNOWN, launch_times
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN, are_among, launch_times
 from nsyspipe.analysis.intervals import Slices
 from nsyspipe.model import canonical
 from tests.build.make import comm, compute, dtod, htod, ints, memset, operations
@@ -90,3 +90,15 @@ def test_slices_reduce_their_rows_whether_they_touch_overlap_or_leave_gaps():
     slices = Slices(ints(0, 2, 1, 4, 5), ints(2, 3, 4, 6, 6))
     assert slices.reduced(np.minimum, ints(9, 4, 7, -1, 8, 6)).tolist() == [4, 7, -1, 6, 6]
     assert slices.counts.tolist() == [2, 1, 3, 2, 1]
+
+
+# Three rows have room for a table of 3 * 16 bytes: 48 ids, from 0 to 47.
+@pytest.mark.parametrize("last", [47, 48, UNKNOWN])
+def test_wanted_ids_are_found_close_together_and_far_apart(last):
+    found = are_among(np.array([last], np.int64), np.array([0, last], np.int64))
+    assert found.tolist() == [True]
+    assert are_among(np.array([1], np.int64), np.array([0, last], np.int64)).tolist() == [False]
+
+
+def test_nothing_is_among_no_wanted_ids():
+    assert are_among(np.array([1, 2], np.int64), np.array([], np.int64)).tolist() == [False, False]
