@@ -145,6 +145,18 @@ def log_of(run):
     return "".join(lines)
 
 
+def test_waits_of_tensor_and_data_parallelism_by_the_log_are_those_by_payloads(runs, real, tmp_path):
+    by_payload = runs("4gpu-tpddp")
+    log = tmp_path / "run.nccl.log"
+    log.write_text(log_of(by_payload))
+    unnamed = runs("4gpu-tpddp-nsys2024")
+    by_log = nsyspipe.load(real / "4gpu-tpddp-nsys2024_?.sqlite", nccl_log=log, jobs=1)
+    waits = [run.steps()["wait_ns"].to_pylist() for run in (by_payload, by_log, unnamed)]
+    assert waits == [waits[0], waits[0], [None] * len(waits[0])]
+    assert None not in waits[0]
+    assert by_log.stragglers() == by_payload.stragglers()
+
+
 def test_waits_of_stages_by_the_log_are_those_by_payloads(tmp_path):
     folder = unpacked("4gpu/pp", tmp_path)
     by_payload = nsyspipe.load(folder, jobs=1)
