@@ -21,6 +21,9 @@ WIDE_START_SPREAD_NS = 100_000
 MIN_WIDE_COLLECTIVES = 3
 MIN_APART_SHARE = 0.5
 MIN_UNEVEN_STEPS = 3
+# Of calls that two ranks start far apart: a send may leave before its receiver comes, so some end apart even of partners.
+MAX_APART_SHARE_OF_PARTNERS = 0.5
+MIN_APART_SHARE_OF_STRANGERS = 2 / 3
 _MIN_LAYERS = 2  # calls of a step in forward, and in backward, from which on they are those of layers
 
 
@@ -121,6 +124,41 @@ def groups_by_times(calls: CallTimes, groups: Sequence[tuple[int, ...]]) -> dict
 
 def _is_possible(calls: CallTimes, group: tuple[int, ...]) -> bool:
     return not any(_is_pair_contradicted(calls, *pair) for pair in combinations(group, 2))
+
+
+def partners_by_times(calls: CallTimes) -> dict[int, int] | None:
+    """Return by rank the one other rank that it sends to and receives from; None where that is not certain.
+
+    A send may leave before its receiver comes, so times alone contradict no pair. But a receive ends with its send:
+    partners end most calls together, also those that they start far apart, and ranks that are not partners do not.
+    Each rank needs one partner, and every other rank has to be shown to be none.
+    """
+    ranks = np.unique(calls.rank).tolist()
+    partners: dict[int, list[int]] = {rank: [] for rank in ranks}
+    for one, other in combinations(ranks, 2):
+        apart_share = _apart_share(calls, one, other)
+        if apart_share is None or MAX_APART_SHARE_OF_PARTNERS <= apart_share < MIN_APART_SHARE_OF_STRANGERS:
+            return None
+        if apart_share < MAX_APART_SHARE_OF_PARTNERS:
+            partners[one].append(other)
+            partners[other].append(one)
+    if any(len(found) != 1 for found in partners.values()):
+        return None
+    return {rank: found[0] for rank, found in partners.items()}
+
+
+def _apart_share(calls: CallTimes, one: int, other: int) -> float | None:
+    """Return how many of the k-th calls of two ranks that start far apart also end apart; None of too few."""
+    own, others = (np.flatnonzero(calls.rank == rank) for rank in (one, other))
+    if not np.array_equal(calls.step[own], calls.step[others]):
+        return 1.0  # partners make as many calls in each step
+    start_spread = np.abs(calls.start_ns[own] - calls.start_ns[others])
+    end_spread = np.abs(calls.end_ns[own] - calls.end_ns[others])
+    is_wide = start_spread >= WIDE_START_SPREAD_NS
+    n_wide = int(np.count_nonzero(is_wide))
+    if n_wide < MIN_WIDE_COLLECTIVES:
+        return None
+    return int(np.count_nonzero(is_wide & (2 * end_spread >= start_spread))) / n_wide
 
 
 def _is_pair_contradicted(calls: CallTimes, one: int, other: int) -> bool:

@@ -545,14 +545,15 @@ def stragglers_table(
     """Return `schema.STRAGGLERS` over the summary steps.
 
     Null where nothing could be matched, where ranks are missing, and where only stages of a pipeline meet: who is late is
-    not told from those. Lateness is also null without steps.
+    not told from those. Lateness is also null without steps. Without any communication in these steps figures are 0.
     """
     chosen = collectives.select(_OF_STRAGGLERS).filter(pc.and_(collectives["in_summary"], collectives["is_matched"]))
     in_figures = steps.filter(steps["in_summary"])
     # Where every waiting time is known and nothing matched, there was no communication.
     is_silent = not chosen.num_rows and in_figures.num_rows > 0 and not in_figures["wait_ns"].null_count
     chosen = own_lateness(chosen)
-    is_known = is_silent or chosen.num_rows > 0
+    # Then nobody came late, whatever is not known of the collectives of other steps.
+    is_known = is_silent or (is_whole and chosen.num_rows > 0)
     rank, step = chosen["rank"].to_numpy(), chosen["step"].to_numpy()
     late_by = pc.fill_null(chosen["late_by_ns"], 0).to_numpy()
     late = np.flatnonzero(late_by)
@@ -569,5 +570,5 @@ def stragglers_table(
         "lateness_ns": pa.nulls(n_ranks) if is_capture else sums_of(place[largest], late_by[largest], n_ranks),
         "held_up_ns": sums_of(np.searchsorted(ranks, held_up["rank"]), held_up["held_up_ns"].to_numpy(), n_ranks),
     }
-    figures = figures if is_known and is_whole else dict.fromkeys(figures, pa.nulls(n_ranks))
+    figures = figures if is_known else dict.fromkeys(figures, pa.nulls(n_ranks))
     return schema.STRAGGLERS.table({"rank": ranks, "wait_ns": [*map(waits.get, ranks)], **figures})

@@ -18,12 +18,13 @@ from nsyspipe.analysis.process_groups import (
     doubt_of_purposes,
     groups_by_times,
     is_contradicted_by_counts,
+    partners_by_times,
 )
 from nsyspipe.analysis.traffic import begins_in_stages
 from nsyspipe.model.names import COLLECTIVES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from nsyspipe.model.side_files import NcclLog
     from nsyspipe.model.table import Flags, Int64
@@ -96,19 +97,40 @@ def named_by_log(rows: CommRows, pids: Sequence[int], log: NcclLog) -> CommRows:
     """Give communicators the names that NCCL's log has for them, where times leave one group possible for each rank.
 
     The log says which ranks are a group, not which calls are made in it. So it has to name every group of the run's
-    processes, and their clocks have to be one: those of one host.
+    processes, and their clocks have to be one: those of one host. Sends and receives get the group of their two ranks.
     """
     groups = _groups_of_log(pids, log)
     chosen = np.flatnonzero(rows.in_step)
     found: dict[int, dict[int, tuple[int, ...]]] = {}
     for communicator in np.unique(rows.communicator[chosen]).tolist() if groups else ():
         own = chosen[rows.communicator[chosen] == communicator]
-        if COLLECTIVES[rows.collective[own[0]]] not in ALIGNING:
-            continue  # its ranks may leave early
         calls = CallTimes(rows.rank[own], rows.step[own], rows.start_ns[own], rows.end_ns[own])
-        if by_rank := groups_by_times(calls, list(groups)):
+        by_rank = None
+        if COLLECTIVES[rows.collective[own[0]]] in ALIGNING:
+            by_rank = groups_by_times(calls, list(groups))
+        elif rows.collective[own[0]] == _SEND_RECV:
+            by_rank = _pairs_of_stages(rows, own, calls, groups)
+        if by_rank is not None:
             found[communicator] = by_rank
     return _with_groups(rows, _without_doubles(rows, found), groups)
+
+
+def _pairs_of_stages(
+    rows: CommRows, chosen: Int64, calls: CallTimes, groups: Collection[tuple[int, ...]]
+) -> dict[int, tuple[int, ...]] | None:
+    """Return by rank the pair of pipeline stages whose sends and receives these are; None where that is not certain.
+
+    The log has to name each pair, and the two ranks of a pair have to be of different stages.
+    """
+    partners = partners_by_times(calls)
+    kernels_before = kernels_before_sends(rows, rows.in_step).get(int(use_of(rows)[chosen[0]]))
+    if partners is None or kernels_before is None:
+        return None
+    n_before = dict(zip(sorted(partners), kernels_before, strict=True))
+    by_rank = {one: (min(one, other), max(one, other)) for one, other in partners.items()}
+    pairs = set(by_rank.values())
+    are_stages = all(begins_in_stages([n_before[rank] for rank in pair]) for pair in pairs)
+    return dict(by_rank) if are_stages and pairs.issubset(groups) else None
 
 
 def _groups_of_log(pids: Sequence[int], log: NcclLog) -> dict[tuple[int, ...], str]:

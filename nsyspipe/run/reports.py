@@ -333,4 +333,7 @@ def _label(names: Sequence[str]) -> str:
     if len(stems) > 1:
         stems = [re.sub(r"(?i)[._-]*(?:rank)?[._-]*\d+$", "", stem) for stem in stems]
     same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*stems, strict=False))
-    return "".join(letters[0] for letters in same).rstrip(" ._-") or "run"
+    shared = "".join(letters[0] for letters in same)
+    if any(stem[len(shared) :][:1].isdigit() for stem in stems):
+        shared = shared.rstrip("0123456789")  # half a number: process IDs or hosts that differ
+    return shared.rstrip(" ._-") or "run"

@@ -11,6 +11,7 @@ from nsyspipe.analysis.process_groups import (
     groups_by_times,
     is_contradicted_by_counts,
     is_contradicted_by_times,
+    partners_by_times,
 )
 
 
@@ -144,3 +145,54 @@ def test_ranks_that_make_different_numbers_of_calls_are_of_different_groups():
     is_kept = ~((calls.rank >= 2) & (calls.start_ns > 2 * 10**9))  # ranks 2 and 3 make two calls of three
     fewer = CallTimes(*(getattr(calls, name)[is_kept] for name in ("rank", "step", "start_ns", "end_ns")))
     assert groups_by_times(fewer, [*PAIRS, *ACROSS, *ALL]) == {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
+
+
+def sends_of(ends, *, start_spread=100_000):
+    """Return sends and receives of three ranks or four: of each rank the end of each call, ns after the call of rank 0 starts.
+
+    Each rank starts its calls so much later than the one before it.
+    """
+    rows = [(rank, place, end) for rank, own in enumerate(ends) for place, end in enumerate(own)]
+    rank, place, end = np.array(rows, np.int64).T
+    begun = 10**9 * place
+    return CallTimes(rank, np.zeros_like(rank), begun + start_spread * rank, begun + end)
+
+
+def with_partners(n_apart, n_together, *, n_strange_together=0):
+    """Return the ends of ranks 0 and 1, which end so many calls apart and together, and of 2 and 3, which do as they.
+
+    The two pairs end calls far apart, but so many at the same time.
+    """
+    n_calls = n_apart + n_together
+    first = np.full(n_calls, 10**6)
+    second = first + np.where(np.arange(n_calls) < n_apart, 50_000, 49_999)
+    later = np.where(np.arange(n_calls) < n_calls - n_strange_together, 10**6, 0)
+    return [first, second, first + later, second + later]
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        (with_partners(0, 3), {0: 1, 1: 0, 2: 3, 3: 2}),
+        (with_partners(0, 2), None),  # too few calls
+        (with_partners(4, 5), {0: 1, 1: 0, 2: 3, 3: 2}),  # 4 of 9 sends leave before their receivers come
+        (with_partners(5, 5), None),  # half of them
+        (with_partners(0, 3, n_strange_together=1), {0: 1, 1: 0, 2: 3, 3: 2}),  # others end 2 of 3 calls apart
+        (with_partners(0, 5, n_strange_together=2), None),  # 3 of 5
+    ],
+)
+def test_ranks_that_end_most_calls_together_send_to_each_other(ends, expected):
+    assert partners_by_times(sends_of(ends)) == expected
+
+
+def test_sends_that_start_within_100_us_of_each_other_tell_no_partner():
+    assert partners_by_times(sends_of(with_partners(0, 3), start_spread=99_999)) is None
+
+
+def test_a_rank_that_ends_its_calls_with_two_others_has_no_certain_partner():
+    assert partners_by_times(sends_of([[10**6] * 3] * 3)) is None
+
+
+def test_ranks_that_send_different_numbers_of_times_are_no_partners():
+    together = [10**6] * 4
+    assert partners_by_times(sends_of([together, together, together[:3], together[:3]])) == {0: 1, 1: 0, 2: 3, 3: 2}

@@ -1,5 +1,6 @@
 """Findings of real captures: what was wrong with them is found, and what was right is not blamed."""
 
+import json
 import lzma
 
 import pytest
@@ -34,6 +35,8 @@ ON_CAPTURES = [
     ("ddp-2gpu-straggler", {}, {"straggler"}, {"slow-link", "single-bucket"}, None),
     ("ddp-1gpu", {}, {"ddp-single-gpu"}, OF_COMMUNICATION, None),
     ("baseline", {}, set(), {*OF_COMMUNICATION, "ddp-single-gpu"}, set()),
+    # Each step waits for the loss, and batches come from pageable memory. Nobody is late.
+    ("4gpu-item-pageable", {}, {"sync-bound", "pageable-copy"}, {"straggler", "launch-bound", *OF_BUCKETS}, set()),
 ]  # fmt: skip
 
 
@@ -197,3 +200,15 @@ def test_advice_on_four_gpus_is_of_what_a_run_has(tmp_path, name, expected):
     if name == "pp":
         # Rank 3 idles for want of launches; rank 1, which receives from it, comes late to its gradients for that.
         assert found["straggler"]["evidence"]["held_up_steps_by_rank"].keys() == {"3"}
+
+
+@pytest.mark.parametrize("name", ["4gpu-tpddp", "4gpu-tpddp-nsys2024"])
+def test_hosts_that_launch_late_come_first_with_and_without_payloads(runs, name):
+    first, *_ = runs(name).findings().to_pylist()
+    assert (first["id"], json.loads(first["evidence"])["rank"]) == ("launch-bound", 1)
+
+
+def test_idle_time_behind_the_call_that_reads_the_loss_names_the_call(runs):
+    run = runs("4gpu-item-pageable")
+    assert run.findings()["id"][0].as_py() == "sync-bound"
+    assert run.idle_calls()["call"][0].as_py() == "cudaStreamSynchronize"

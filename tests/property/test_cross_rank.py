@@ -88,8 +88,22 @@ def two_streams_used_at_once():
     return cross_oracle.Run(tuple(ranks), (10**18,))
 
 
+def apart_in_the_last_step_only():
+    """Return three ranks whose clocks are apart, with one collective, in the step that is no summary step.
+
+    Two of three ends precede the last start: the ranks cannot be one group, and nothing is matched.
+    """
+    kernels = (
+        cross_oracle.Kernel(0, 1, 0),
+        cross_oracle.Kernel(100, 101, 100),
+        cross_oracle.Kernel(110, 111, 101, "all_gather", 1),
+    )
+    ranks = tuple(cross_oracle.Rank(place, ((0, 0, 95), (1, 100, 195)), kernels) for place in range(3))
+    return cross_oracle.Run(ranks, (10**18, 10**18, 10**18 + 2))
+
+
 # Where a nanosecond decides who is late: equal ends, a median of two ends that is floored, sessions 1 ns apart, and streams
-# that are first used at once.
+# that are first used at once. Where a doubt of process groups concerns only steps that do not count, lateness is 0.
 ONE_NS = {
     "ends at once": one_ns_apart((20, 20)),
     "the last ends later": one_ns_apart((20, 21)),
@@ -98,6 +112,7 @@ ONE_NS = {
     "no session": replace(one_ns_apart((20, 21)), sessions=(10**18, None)),
     "two streams": one_ns_apart((20, 20), streams=(1, 1)),
     "two streams at once": two_streams_used_at_once(),
+    "groups in doubt outside the summary": apart_in_the_last_step_only(),
 }
 
 

@@ -61,3 +61,13 @@ def test_no_job_has_as_many_ranks(tmp_path, stem, rank, source):
 @pytest.mark.parametrize(("size", "ranks", "source"), [(8, [7], "file_name"), (7, [0], "order")])
 def test_a_number_that_the_world_does_not_have_is_no_rank(tmp_path, size, ranks, source):
     assert numbered(tmp_path, {"ddp_7": 50}, WORLD_SIZE=size)[:2] == (ranks, source)
+
+
+@pytest.mark.parametrize(("stems", "label"), [
+    (["ddp_0", "ddp_1"], "ddp"), (["node0.2041", "node0.2053"], "node0"), (["report1", "report2"], "report"),
+    (["train.2041.0", "train.2053.1"], "train"), (["node0.2041.0", "node1.2042.1"], "node"), (["gpt2.0", "gpt2.1"], "gpt2"),
+    (["1", "2"], "run"),
+])  # fmt: skip
+def test_a_label_is_what_names_share_less_parts_of_numbers(tmp_path, stems, label):
+    paths = [write_report(tmp_path / f"{stem}.sqlite", 50 + at, 10**18 + at) for at, stem in enumerate(stems)]
+    assert nsyspipe.load(paths).label == label

@@ -3,6 +3,7 @@
 import json
 import lzma
 import shutil
+import sqlite3
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -118,3 +119,54 @@ def test_what_an_untouched_program_sends_has_its_role_and_only_who_sends_each_ti
         assert {collective: rows[collective]["calls_per_step"] for collective in calls} == calls
         assert role in {row["role"] for row in rows.values()} <= {role, "other"}
         assert ("no-sync" in run.findings()["id"].to_pylist()) == (name == "ddp-sync-big")
+
+
+def without_payloads(folder):
+    for path in folder.glob("*.sqlite"):
+        with sqlite3.connect(path) as database:
+            database.execute("UPDATE NVTX_EVENTS SET binaryData = NULL")
+        database.close()
+    return folder
+
+
+def log_of(run):
+    """Return what NCCL's log says of the communicators of a run on one host that names them."""
+    pids = {row["rank"]: row["pid"] for row in run.ranks.to_pylist()}
+    pairs = {(row["comm_id"], row["rank"]) for row in run.collectives().to_pylist()}
+    members = {comm_id: sorted(rank for one, rank in pairs if one == comm_id) for comm_id, _ in pairs}
+    lines = []
+    for comm_id, ranks in members.items():
+        for place, rank in enumerate(ranks):
+            comm = f"comm 0x{comm_id[2:6]}{rank} rank {place} nranks {len(ranks)} cudaDev {rank} nvmlDev {rank}"
+            process = f"node0:{pids[rank]}:{pids[rank]} [{rank}]"
+            lines.append(
+                f"{process} NCCL INFO ncclCommInitRankConfig {comm} busId {rank} commId {comm_id} - Init COMPLETE\n"
+            )
+    return "".join(lines)
+
+
+def test_waits_of_tensor_and_data_parallelism_by_the_log_are_those_by_payloads(runs, real, tmp_path):
+    by_payload = runs("4gpu-tpddp")
+    log = tmp_path / "run.nccl.log"
+    log.write_text(log_of(by_payload))
+    unnamed = runs("4gpu-tpddp-nsys2024")
+    by_log = nsyspipe.load(real / "4gpu-tpddp-nsys2024_?.sqlite", nccl_log=log, jobs=1)
+    waits = [run.steps()["wait_ns"].to_pylist() for run in (by_payload, by_log, unnamed)]
+    assert waits == [waits[0], waits[0], [None] * len(waits[0])]
+    assert None not in waits[0]
+    assert by_log.stragglers() == by_payload.stragglers()
+
+
+def test_waits_of_stages_by_the_log_are_those_by_payloads(tmp_path):
+    folder = unpacked("4gpu/pp", tmp_path)
+    by_payload = nsyspipe.load(folder, jobs=1)
+    steps, stragglers = by_payload.steps(), by_payload.stragglers()
+    columns = "step", "rank", "collective", "comm_id", "start_ns", "wait_ns", "transfer_ns", "late_by_ns"
+    collectives = by_payload.collectives().select(columns)
+    log = tmp_path / "run.nccl.log"
+    log.write_text(log_of(by_payload))
+    by_log = nsyspipe.load(without_payloads(folder), nccl_log=log, jobs=1)
+    assert set(collectives["collective"].to_pylist()) == {"send_recv", "all_reduce"}
+    assert by_log.collectives().select(columns).to_pylist() == collectives.to_pylist()
+    assert by_log.steps().select(["wait_ns", "exposed_wait_ns"]) == steps.select(["wait_ns", "exposed_wait_ns"])
+    assert by_log.stragglers() == stragglers
