@@ -416,6 +416,7 @@ def profiler_overhead(evidence: Evidence) -> Answer:
     overhead = evidence.mean("overhead_ns") or 0.0
     ratio, is_longest, is_explained = _first_step(evidence)
     is_skipped = bool(evidence.skipped_steps)
+    by_rank = _long_first_steps(evidence)
     is_busy = evidence.share(overhead) >= _LEAST_OVERHEAD
     if not (is_busy or (ratio is not None and ratio >= _DISTORTED and is_longest)):
         return None
@@ -425,10 +426,12 @@ def profiler_overhead(evidence: Evidence) -> Answer:
         title = f"the first step is distorted by the start of the capture{left_out}"
         action = "nothing: only the first step is distorted, and left out" if is_skipped else action
     elif not is_busy:
-        title = f"the first step takes {ratio:.2g} times the others{_on_some_ranks(evidence)}{left_out}"
+        title = f"the first step takes {_times_the_others(by_rank, ratio or 0.0, evidence.n_ranks)}{left_out}"
         action = "read with care: the first step is unlike the others"
     advice = _TRACE_LESS if is_busy or not is_skipped else "nothing to change: no figure has that step"
-    of_first = {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped}
+    of_first: dict[str, Any] = {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped}
+    if evidence.n_ranks > 1 and by_rank:
+        of_first["first_step_to_median_ratio_by_rank"] = {str(rank): own for rank, own in by_rank.items()}
     return Finding(title, action, advice, overhead if is_busy else None, evidence.means("overhead_ns") | of_first)
 
 
@@ -453,21 +456,32 @@ def _number_of_first(evidence: Evidence) -> int:
     return (*evidence.skipped_steps, *chosen)[0]
 
 
-def _on_some_ranks(evidence: Evidence) -> str:
-    """Return in words which ranks' first step is so long beside their own others; nothing where all are, or none by itself."""
+def _long_first_steps(evidence: Evidence) -> dict[int, float]:
+    """Return by rank the first step over the median of the rank's others, where that is 1.5 or more."""
     first, rows = _number_of_first(evidence), evidence.all_steps
     chosen = pc.is_in(rows["step"], value_set=evidence.steps["step"].unique())
     ranks, steps, walls = (rows[name].to_numpy() for name in ("rank", "step", "wall_ns"))
     is_first, is_other = steps == first, chosen.to_numpy() & (steps != first)
-    of_all = np.unique(ranks).tolist()
-    slow = []
-    for rank in of_all:
+    ratios: dict[int, float] = {}
+    for rank in np.unique(ranks).tolist():
         own, others = walls[is_first & (ranks == rank)], walls[is_other & (ranks == rank)]
         if own.size and others.size and own.max() >= _DISTORTED * np.median(others):
-            slow.append(rank)
-    if len(slow) in {0, len(of_all)}:
-        return ""
-    return f" on rank{'s' * (len(slow) > 1)} {few(slow, _SHOWN_RANKS)}"
+            ratios[rank] = float(own.max() / np.median(others))
+    return ratios
+
+
+def _times_the_others(by_rank: Mapping[int, float], ratio: float, n_ranks: int) -> str:
+    """Return in words how much longer the first step is, and on which ranks, where it is not on all or not as much."""
+    if not by_rank:
+        return f"{ratio:.2g} times the others"
+    low, high = f"{min(by_rank.values()):.2g}", f"{max(by_rank.values()):.2g}"
+    times = high if low == high else f"{low} to {high}"
+    where, most = "", ""
+    if len(by_rank) < n_ranks:
+        where = f" on rank{'s' * (len(by_rank) > 1)} {few([*by_rank], _SHOWN_RANKS)}"
+    if low != high:
+        most = f", most on rank {max(by_rank, key=by_rank.__getitem__)}"
+    return f"{times} times the others{where}{most}"
 
 
 RULES: Rules = {

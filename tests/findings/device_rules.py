@@ -280,9 +280,13 @@ PROFILER_OVERHEAD = of(
     case("one rank of two", evidence(OF_TWO_RANKS, skipped_steps=(0,)),
         title=f"the first step takes 2 times the others on rank 1, {LEFT_OUT}"),
     *(case(f"of three ranks a first step of {walls}", evidence(of_ranks(*walls), skipped_steps=(0,)),
-        title=f"the first step takes 3 times the others{whose}, {LEFT_OUT}")
-        for walls, whose in [
-            ((300, 150, 149), " on ranks 0, 1"), ((300, 149, 149), " on rank 0"), ((300, 150, 150), "")]),
+        title=f"the first step takes {said}, {LEFT_OUT}", first_step_to_median_ratio_by_rank=ratios)
+        for walls, said, ratios in [
+            ((300, 150, 149), "1.5 to 3 times the others on ranks 0, 1, most on rank 0", {"0": 3.0, "1": 1.5}),
+            ((150, 300, 149), "1.5 to 3 times the others on ranks 0, 1, most on rank 1", {"0": 1.5, "1": 3.0}),
+            ((300, 149, 149), "3 times the others on rank 0", {"0": 3.0}),
+            ((300, 150, 150), "1.5 to 3 times the others, most on rank 0", {"0": 3.0, "1": 1.5, "2": 1.5}),
+            ((300, 300, 300), "3 times the others", {"0": 3.0, "1": 3.0, "2": 3.0})]),
     case("several left out", evidence(THREE_LEFT_OUT, skipped_steps=(0, 1, 2)), first_step_to_median_ratio=500 / 150),
     *threshold("1 % of own work", *(capture(1000, 1000, overhead_ns=ns) for ns in (10, 9))),
     case("own work", evidence(BUSY, skipped_steps=(0,)), saving=40),
