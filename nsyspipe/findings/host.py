@@ -42,10 +42,8 @@ _NO_SYNCHRONISING = (
 )
 _PIN = "DataLoader(pin_memory=True) or tensor.pin_memory(), and .to(device, non_blocking=True)"
 _LEAST_COPY_SHARE = 0.001
-_TRACE_LESS = (
-    "trace less (--trace=cuda,nvtx, no --sample, no --cudabacktrace), start the capture some steps before the ones that "
-    "count, and keep it short"
-)
+_TRACE_SHORTER = "start the capture some steps before the ones that count, and keep it short"
+_NEEDED_EVENTS = frozenset({"Cuda", "NvtxEvents"})  # as nsys calls them
 _CLOCK = "one clock of host and device"
 _DISTORTED, _LEAST_OVERHEAD = 1.5, 0.01
 
@@ -411,9 +409,11 @@ def _copies_by_phase(evidence: Evidence) -> dict[str, float]:
 def profiler_overhead(evidence: Evidence) -> Answer:
     """Fire when the first step takes 1.5 times the median, or the profiler's own work overlaps 1 % of the figures' steps.
 
-    The first step must be the longest too. Saving: that overlap per step; none when only the first step is distorted.
+    Of each step the rank with most of that work counts. The first step must be the longest too. Saving: as
+    `_saving_without_overhead` has it; none when only the first step is distorted, or no device idles for that work.
     """
-    overhead = evidence.mean("overhead_ns") or 0.0
+    (own_work,) = evidence.columns("overhead_ns")
+    overhead = evidence.mean_of_most(own_work)
     ratio, is_longest, is_explained = _first_step(evidence)
     is_skipped = bool(evidence.skipped_steps)
     by_rank = _long_first_steps(evidence)
@@ -421,18 +421,58 @@ def profiler_overhead(evidence: Evidence) -> Answer:
     if not (is_busy or (ratio is not None and ratio >= _DISTORTED and is_longest)):
         return None
     left_out = ", and is left out of the figures" if is_skipped else ""
+    saving, parts = _saving_without_overhead(evidence) if is_busy else (None, {})
     title, action = "the profiler was busy during the steps", "read with care: the capture distorts what it measures"
+    if is_busy and not saving:
+        title += ", but no device idled for it"
     if not is_busy and is_explained:
         title = f"the first step is distorted by the start of the capture{left_out}"
         action = "nothing: only the first step is distorted, and left out" if is_skipped else action
     elif not is_busy:
         title = f"the first step takes {_times_the_others(by_rank, ratio or 0.0, evidence.n_ranks)}{left_out}"
         action = "read with care: the first step is unlike the others"
-    advice = _TRACE_LESS if is_busy or not is_skipped else "nothing to change: no figure has that step"
+    advice = "nothing to change: no figure has that step"
+    if is_busy or not is_skipped:
+        advice = _trace_less(evidence)
     of_first: dict[str, Any] = {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped}
     if evidence.n_ranks > 1 and by_rank:
         of_first["first_step_to_median_ratio_by_rank"] = {str(rank): own for rank, own in by_rank.items()}
-    return Finding(title, action, advice, overhead if is_busy else None, evidence.means("overhead_ns") | of_first)
+    figures = evidence.means("overhead_ns") | {"most_overhead_ns_per_step": overhead} | of_first
+    figures |= {"saving_ns_per_step_by_part": parts} if parts else {}
+    return Finding(title, action, advice, saving, figures)
+
+
+def _saving_without_overhead(evidence: Evidence) -> tuple[float | None, dict[str, float]]:
+    """Return what steps may be shorter by without the profiler's own work, and its parts; None where no device idled for it.
+
+    On each rank that is the work, as far as the device idles for its host, and waiting for other ranks that do the same::
+
+        max over ranks(wall) - max over ranks(wall - work - min(wait, work of all other ranks))
+    """
+    wall, work, idle, dependency = evidence.columns("wall_ns", "overhead_ns", "idle_ns", "idle_dependency_ns")
+    is_known = pc.is_valid(evidence.steps["idle_ns"]).to_numpy()
+    cost = np.where(is_known, np.minimum(work, idle - dependency), work)
+    is_wait_known = evidence.is_wait_known and evidence.are_groups_known
+    (wait,) = evidence.columns("wait_ns" if is_wait_known else "comm_ns")
+    waiting = np.minimum(wait, evidence.of_other_ranks(cost))
+    left = wall - cost - waiting
+    saving = evidence.saving_down_to(left)
+    if saving <= 0:
+        return None, {}
+    return saving, evidence.parts_of(evidence.rows_of_most(left), overhead=cost, waiting=waiting)
+
+
+def _trace_less(evidence: Evidence) -> str:
+    """Return what the profiler can leave out, of what it recorded or may have recorded, and how to capture less."""
+    recording = evidence.recording
+    less = []
+    if not recording.events or set(recording.events) - _NEEDED_EVENTS:
+        less.append("--trace=cuda,nvtx")
+    if recording.is_cpu_sampled is not False:
+        less.append("--sample=none")
+    if recording.has_backtraces is not False:
+        less.append("no --cudabacktrace")
+    return f"trace less ({', '.join(less)}), {_TRACE_SHORTER}" if less else _TRACE_SHORTER
 
 
 def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:

@@ -68,6 +68,15 @@ Answer = Finding | NotJudged | None  # None: judged, and nothing to say
 
 
 @dataclass(frozen=True)
+class Recording:
+    """What the profiler recorded beside kernels and ranges, which takes time of the host; None where that is not known."""
+
+    events: tuple[str, ...] = ()  # kinds of events, as nsys calls them; none where that is not known
+    is_cpu_sampled: bool | None = None
+    has_backtraces: bool | None = None  # of CUDA API calls
+
+
+@dataclass(frozen=True)
 class Evidence:
     """A run's tables as rules see them."""
 
@@ -92,6 +101,7 @@ class Evidence:
     nccl_settings: Mapping[str, str] | None = None  # ``NCCL_*`` that NCCL took from the environment, by its log
     # Training variables of the programs, by the reports or a sidecar; None where nothing recorded them
     environment: Mapping[str, str] | None = None
+    recording: Recording = Recording()
     is_capture: bool = False  # the rows of `steps` are captures without steps
     are_groups_known: bool = True  # whether ranks are one process group, or NCCL's payload or log names the groups
 

@@ -296,11 +296,12 @@ def _measured(
     is_known = recorded.kernels and recorded.names
     of_comm = operations.kernel_column("stream_id")[operations.is_comm]
     stream = compute_stream(operations, of_comm) if is_known else None
+    overhead = None if capture.overhead is None else union(*capture.overhead.of_process(events.process_id))
     parts |= {
         "comm_on_compute_stream_ns": comm_on_stream(operations, of_comm, stream, windows) if is_known else None,
         "comm_delay_ns": comm_delays(operations, device.comm, windows) if is_known else None,
         "graph_ns": windows.covered(graphs),
-        "overhead_ns": None if capture.overhead is None else windows.covered(union(*capture.overhead)),
+        "overhead_ns": None if overhead is None else windows.covered(overhead),
     }
     costs = {}
     for code, (name, own) in enumerate(phases.items()):

@@ -1,7 +1,10 @@
 """Rules about idle devices, copies of gradients and the profiler: what each says of a few plain rows. Times are ns."""
 
+from dataclasses import replace
+
 from nsyspipe.findings.gradients import ddp_single_gpu, grad_copy
 from nsyspipe.findings.host import input_bound, launch_bound, pageable_copy, profiler_overhead, sync_bound
+from nsyspipe.findings.model import Recording
 from nsyspipe.model.schema import IDLE_CAUSES
 from tests.findings.make import FIRES, case, collective, evidence, kernel, of, phase, step, steps, threshold
 
@@ -261,7 +264,22 @@ def of_ranks(*firsts):
 
 THREE_LEFT_OUT = [step(0, number, wall=500 - 100 * number, in_summary=number > 2) for number in range(5)]
 # What the profiler did in the step left out is no matter.
-BUSY = [step(0, number, overhead_ns=ns, in_summary=number > 0) for number, ns in enumerate((900, 30, 50))]
+BUSY = [
+    step(0, number, overhead_ns=ns, in_summary=number > 0, idle_launch_ns=100)
+    for number, ns in enumerate((900, 30, 50))
+]
+
+
+def busy(*work, recording=None, **figures):
+    """Return ranks of which the profiler works so long in a step, in which each idles 20 for its host unless told."""
+    told = {"idle_launch_ns": 20} | figures
+    rows = [step(rank, overhead_ns=ns, **told) for rank, ns in enumerate(work)]
+    return evidence(rows, **({"recording": recording} if recording else {}))
+
+
+IN_PARALLEL = busy(10, 15, exposed=100, wait=12)
+CUDA_AND_NVTX = ("Cuda", "NvtxEvents")
+ALL_OFF = Recording(CUDA_AND_NVTX, is_cpu_sampled=False, has_backtraces=False)
 PROFILER_OVERHEAD = of(
     profiler_overhead,
     # The median of 100, 100, 120, 120 is 110.
@@ -290,6 +308,21 @@ PROFILER_OVERHEAD = of(
     case("several left out", evidence(THREE_LEFT_OUT, skipped_steps=(0, 1, 2)), first_step_to_median_ratio=500 / 150),
     *threshold("1 % of own work", *(capture(1000, 1000, overhead_ns=ns) for ns in (10, 9))),
     case("own work", evidence(BUSY, skipped_steps=(0,)), saving=40),
+    # Rank 0 is left with 1000 - 10 - 12, rank 1 with 1000 - 15 - 10: of that work 22 at most goes off the step.
+    case("work of ranks in parallel", IN_PARALLEL, saving=22,
+        saving_ns_per_step_by_part={"overhead": 10.0, "waiting": 12.0}, most_overhead_ns_per_step=15.0),
+    case("no more than idles for the host", busy(30, idle_launch_ns=8, idle_dependency_ns=90), saving=8),
+    case("no device idles for it", busy(30, idle_launch_ns=0, idle_dependency_ns=90), saving=None),
+    case("idle time not known", busy(30, idle_ns=None), saving=30),
+    case("waiting not known: all communication may be it", busy(10, 15, exposed=100, wait_ns=None), saving=25),
+    *threshold("1 % on the rank with most", busy(10, 0), busy(9, 9)),
+    *(case(f"advice where {recording}", busy(30, recording=recording), advice=advice)
+        for recording, advice in [
+            (Recording(), "trace less (--trace=cuda,nvtx, --sample=none, no --cudabacktrace), start..."),
+            (ALL_OFF, "start the capture..."),
+            (replace(ALL_OFF, events=("Cuda", "NvtxEvents", "OSRuntime")), "trace less (--trace=cuda,nvtx), start..."),
+            (replace(ALL_OFF, is_cpu_sampled=True), "trace less (--sample=none), start..."),
+            (replace(ALL_OFF, has_backtraces=True), "trace less (no --cudabacktrace), start...")]),
     case("one step", capture(500, skipped=False)),
     case("one step, two ranks", evidence(steps(2))),
 )  # fmt: skip
