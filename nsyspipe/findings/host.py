@@ -36,10 +36,9 @@ _UNMARKED = "; wrap data loading in an NVTX range named 'data' to tell it apart"
 _FEED = "feed the GPU: num_workers, pin_memory, non_blocking"
 _LOADER = "DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...), and .to(device, non_blocking=True)"
 _TO_BE_SURE = "; wrap it in an NVTX range named 'data' to be sure"
-_NO_SYNCHRONISING = (
-    "avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against cudaMalloc"
-)
+_NO_SYNCHRONISING = "avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step"
+_ALLOCATE_LESS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against {call}"
+_ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree")  # how calls begin that PyTorch's allocator makes
 _PIN = "DataLoader(pin_memory=True) or tensor.pin_memory(), and .to(device, non_blocking=True)"
 _LEAST_COPY_SHARE = 0.001
 _TRACE_SHORTER = "start the capture some steps before the ones that count, and keep it short"
@@ -357,7 +356,16 @@ def sync_bound(evidence: Evidence) -> Answer:
     name = next(iter(calls), "a synchronising call")[:LONGEST_CALL]
     title = f"the GPU idles because the host was blocked in {name}{idle.on_rank}"
     figures = _figures(evidence, "idle_blocked_ns", idle) | {"idle_ns_per_step_by_call": calls}
-    return Finding(title, f"keep {name} out of the step", _NO_SYNCHRONISING, idle.saving_ns, figures)
+    advice = _NO_SYNCHRONISING
+    if (allocating := _allocating_call(evidence)) is not None:
+        advice += f"; {_ALLOCATE_LESS.format(call=allocating)}"
+    return Finding(title, f"keep {name} out of the step", advice, idle.saving_ns, figures)
+
+
+def _allocating_call(evidence: Evidence) -> str | None:
+    """Return the call of the device's allocator that the host was blocked in longest; None where it was in none."""
+    names = [name for name in evidence.blocked_ns_by_call if name.startswith(_ALLOCATING) and "Host" not in name]
+    return names[0][:LONGEST_CALL] if names else None
 
 
 def _idle_input(evidence: Evidence) -> Idle | None:

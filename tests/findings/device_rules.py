@@ -159,6 +159,12 @@ SYNC_BOUND = of(
     *threshold("2 % of step time", idle(BLOCKED, 20), idle(BLOCKED, 19)),
     case("of three ranks", idle(BLOCKED, 20, 500, 600), saving=600),
     case("five calls", idle(BLOCKED, 300, calls=NINE), idle_ns_per_step_by_call=dict([*NINE.items()][:5])),
+    *(case(f"advice against allocations where the host was blocked in {calls}", idle(BLOCKED, 300, calls=calls), advice=advice)
+        for calls, advice in [
+            ({"cudaStreamSynchronize": 200, "cudaMalloc": 100}, "avoid...;...expandable_segments:True against cudaMalloc"),
+            ({"cudaFree": 300}, "avoid...;...expandable_segments:True against cudaFree"),
+            ({"cudaStreamSynchronize": 200, "cudaMallocHost": 100}, "avoid...in the step"),
+            ({}, "avoid...in the step")]),
     case("no names", idle(BLOCKED, 300), action="keep a synchronising call out of the step"),
     *threshold("2 % less what copies from the host explain",
         *(idle(BLOCKED, 100, idle_blocked_by_copies_ns=of_copies) for of_copies in (80, 81))),
