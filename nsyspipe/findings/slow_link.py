@@ -86,12 +86,21 @@ def slow_link(evidence: Evidence) -> Answer:
         **verdict.evidence,
         # whether there is a faster one was not recorded
         **({} if verdict.is_seen or verdict.is_nvlink_there else {"is_conditional": True}),
+        **({"is_nvlink_assumed": True} if _is_nvlink_assumed(verdict, evidence) else {}),
         "nccl_settings": settings and {name: settings[name] for name in OF_LINKS if name in settings},
         "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
         "transfer_ns_per_step": transfer,
         **figures,
     }
     return Finding(title, change.action, change.advice, saving, figures)
+
+
+def _is_nvlink_assumed(verdict: LinkVerdict, evidence: Evidence) -> bool:
+    """Tell whether NVLink is promised that no topology shows: NCCL's log only names the slow link that is used."""
+    is_between_hosts = verdict.evidence["link_kind"] == "net" and evidence.n_hosts > 1
+    is_promised = verdict.evidence["nvlink_nominal_bytes_per_s"] is not None
+    has_topology = evidence.links is not None and evidence.links["path"].null_count < evidence.links.num_rows
+    return verdict.is_seen and is_promised and not (is_between_hosts or has_topology)
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,9 @@ def gain_text(findings: Sequence[Finding], *, is_whole: bool = True) -> list[str
     elif first.expected and first.worth > 0:
         worth += f", likely {first.gain}"
         worth += "" if first.is_clear else f", {NOT_CLEAR}: within the error of the replay"
-        worth += f", if {first.replay_assumes}" if first.replay_assumes else ""
+    is_gain_told = first.expected and not first.is_limit and first.worth > 0
+    if first.assumes and (is_gain_told or first.is_nvlink_assumed):
+        worth += f", {first.assumes}"
     replayed = [one for one in bounded if one.expected and not (one.is_limit or one.is_conditional)]
     clear = [one for one in replayed if one.is_clear and one.worth > 0]
     is_largest = not first.is_wait_included and all(one.worth <= first.worth for one in bounded)

@@ -37,6 +37,7 @@ _SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500  # of a commit; of what was captured
 _TWO = 2
 _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
 SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
+NVLINK_THERE = "NVLink connects all of the GPUs"
 NOT_CLEAR = "not clear"  # a gain within the error of a replay
 Row: TypeAlias = "Mapping[str, Any]"
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
@@ -237,9 +238,9 @@ def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None)
 
 def assumed_text(evidence: Mapping[str, Any]) -> str:
     """Return what a finding's bound assumes, with a comma in front; nothing where it assumes nothing."""
-    names = "assumed_slowdown_ratio", "is_conditional", "is_wait_included"
-    ratio, is_open, may_wait = (evidence.get(name) for name in names)
-    text = ", if NVLink connects all of the GPUs" if is_open else ""
+    names = "assumed_slowdown_ratio", "is_conditional", "is_nvlink_assumed", "is_wait_included"
+    ratio, is_open, is_nvlink_assumed, may_wait = (evidence.get(name) for name in names)
+    text = f", if {NVLINK_THERE}" if is_open or is_nvlink_assumed else ""
     text += ", waiting included, which is not known" if may_wait else ""
     if (compared := evidence.get("compared_share")) and compared < 1 - SEEN:
         text += f", as if all compute beside communication were slowed like the {percent_text(compared, 0)} of it that can be compared"
