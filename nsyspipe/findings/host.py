@@ -417,11 +417,10 @@ def _copies_by_phase(evidence: Evidence) -> dict[str, float]:
 def profiler_overhead(evidence: Evidence) -> Answer:
     """Fire when the first step takes 1.5 times the median, or the profiler's own work overlaps 1 % of the figures' steps.
 
-    Of each step the rank with most of that work counts. The first step must be the longest too. Saving: as
-    `_saving_without_overhead` has it; none when only the first step is distorted, or no device idles for that work.
+    The first step must be the longest too. Saving: as `_saving_without_overhead` has it; none when only the first step is
+    distorted, or no device idles for that work.
     """
-    (own_work,) = evidence.columns("overhead_ns")
-    overhead = evidence.mean_of_most(own_work)
+    overhead = evidence.mean("overhead_ns") or 0.0
     ratio, is_longest, is_explained = _first_step(evidence)
     is_skipped = bool(evidence.skipped_steps)
     by_rank = _long_first_steps(evidence)
@@ -445,7 +444,7 @@ def profiler_overhead(evidence: Evidence) -> Answer:
     of_first: dict[str, Any] = {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped}
     if evidence.n_ranks > 1 and by_rank:
         of_first["first_step_to_median_ratio_by_rank"] = {str(rank): own for rank, own in by_rank.items()}
-    figures = evidence.means("overhead_ns") | {"most_overhead_ns_per_step": overhead} | of_first
+    figures = evidence.means("overhead_ns") | of_first
     figures |= {"saving_ns_per_step_by_part": parts} if parts else {}
     return Finding(title, action, advice, saving, figures)
 
