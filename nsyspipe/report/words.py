@@ -46,11 +46,16 @@ _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and 
 _TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
 _MUCH_OF_RANKS = 0.1  # of a step: by so much phases differ between ranks, whatever runs ahead
-NEXT_STEPS = "On the device a step ends where the next one's first kernel begins: the next step's copies of data count in it, and the idle time before that kernel, under its phase."
-HOST_AHEAD = (
-    "On the host phases sum to more than the step on the device: the host runs ahead, and what it waits for may be of "
-    "other steps; a phase inside of another counts in both."
+STEP_ENDS = "On the device a step ends where the next one's first kernel begins:"
+NEXT_IDLE = f"{STEP_ENDS} the idle time before that kernel counts in it, under that kernel's phase."
+NEXT_COPIES = (
+    f"{STEP_ENDS} the next step's copies of data count in it, and the idle time before that kernel, under its phase."
 )
+_MORE_ON_HOST = "On the host phases sum to more than the step on the device:"
+HOST_AHEAD = f"{_MORE_ON_HOST} the host runs ahead, and what it waits for may be of other steps."
+HOST_NOT_AHEAD = f"{_MORE_ON_HOST} a phase inside of another counts in both, or the host takes longer than the device."
+_MORE_THAN_STEP = 1.02  # from this part of a step on the host's phases are said to sum to more than it
+_MUCH_AHEAD = 0.1  # of a step: from so much on the host waits for what the device still has to do of earlier steps
 
 
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -198,6 +203,34 @@ def host_medians_of(run: Run) -> dict[str, dict[int, float]]:
     return host_medians(_summary_phases(run))
 
 
+def host_note(run: Run, in_host_ns: float) -> str | None:
+    """Say why phases sum to more than a step on the host; None where they do not."""
+    step_ns = rank_step_ns(run)
+    if not step_ns or in_host_ns < _MORE_THAN_STEP * step_ns:
+        return None
+    steps = run.breakdown()
+    leads = steps.group_by("rank").aggregate([("host_lead_ns", "mean")])["host_lead_ns_mean"]
+    return HOST_AHEAD if (pc.max(leads).as_py() or 0.0) >= _MUCH_AHEAD * step_ns else HOST_NOT_AHEAD
+
+
+def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
+    """Return phases with host times null in the first step, on ranks that run ahead into it from a step left out.
+
+    There the host waits for what the device still has to do of that step, which is in no figure.
+    """
+    steps = run.breakdown()
+    first = pc.min(steps["step"]).as_py()
+    if first is None or not any(step < first for step in run.skipped_steps):
+        return phases
+    of_first = zip(*(steps[name].to_pylist() for name in ("rank", "step", "wall_ns", "host_lead_ns")), strict=True)
+    ahead = [rank for rank, step, wall, lead in of_first if step == first and (lead or 0.0) >= _MUCH_AHEAD * wall]
+    is_waiting = pc.and_(
+        pc.equal(phases["step"], first), pc.is_in(phases["rank"], value_set=pa.array(ahead, pa.int64()))
+    )
+    host = pc.if_else(is_waiting, pa.scalar(None, phases["host_ns"].type), phases["host_ns"])
+    return phases.set_column(phases.column_names.index("host_ns"), "host_ns", host)
+
+
 def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
     """Say of which phases the host's time is a median, and why."""
     named = listed(sorted(medians))
@@ -206,7 +239,7 @@ def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
 
 def phases_text(run: Run) -> str | None:
     """Return by what each phase differs most between ranks, from 10 % of a step on; None where none does."""
-    rows, least = _summary_phases(run), _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
+    rows, least = _without_earlier_waits(run, _summary_phases(run)), _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
     by_rank = rows.group_by(["phase", "rank"]).aggregate([(name, "mean") for name in PHASE_TIMES])
     medians, means = host_medians(rows), by_rank.to_pylist()
     for row in means:
