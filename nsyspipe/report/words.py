@@ -38,6 +38,7 @@ _TWO = 2
 _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
 SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
 NVLINK_THERE = "NVLink connects all of the GPUs"
+WITHOUT_END = "without an end"
 NOT_CLEAR = "not clear"  # a gain within the error of a replay
 Row: TypeAlias = "Mapping[str, Any]"
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
@@ -83,8 +84,21 @@ def _left_out(run: Run) -> dict[str, list[int]]:
     number, is_counted, is_complete = (steps[name] for name in ("step", "in_summary", "is_complete"))
     counted, cut_off = ({*number.filter(mask).unique().to_pylist()} for mask in (is_counted, pc.invert(is_complete)))
     others = {*number.unique().to_pylist()} - counted - skipped
-    uneven = others - cut_off
-    return {"skipped": sorted(skipped), "cut off": sorted(others - uneven), "not on every rank": sorted(uneven)}
+    uneven, endless = others - cut_off, others & steps_without_end(steps)
+    return {
+        "skipped": sorted(skipped),
+        "cut off": sorted(others - uneven - endless),
+        f"{WITHOUT_END}: no step follows": sorted(endless),
+        "not on every rank": sorted(uneven),
+    }
+
+
+def steps_without_end(steps: pa.Table) -> set[int]:
+    """Return the steps that are a rank's last: they may be whole, but where the next one would begin they would end."""
+    last = steps.group_by("rank", use_threads=False).aggregate([("step", "max")]).to_pylist()
+    at_end = {(row["rank"], row["step_max"]) for row in last}
+    rows = zip(*(steps[name].to_pylist() for name in ("rank", "step", "is_complete")), strict=True)
+    return {step for rank, step, is_complete in rows if not is_complete and (rank, step) in at_end}
 
 
 def backward_source(run: Run) -> list[str]:
