@@ -80,7 +80,7 @@ _KINDS = """
     step-missing (warning): no window of step {step} on rank {missing}: left out of figures across ranks
         -> start and stop the capture at the same step on every rank
     steps-missing-on-rank (warning): no step range matches on this rank -> check the --step pattern against this report
-    step-without-window (info): step ranges left out of all figures: {n}; no kernel launched in them starts later than the step before does, so that it has no time of its own on the device
+    step-without-window (info): step ranges left out of all figures: {n}; {why}, so that they have no time of their own on the device
     dropped-operations (warning): device operations that end before they start or have no time: {n}, left out -> <EXPORT_ALL>
     dropped-ranges (info): {n} NVTX ranges end before they start: left out
     graphs-as-a-whole (warning): CUDA graphs were captured as a whole and count as compute: what ran inside {n} graph launches of the report is not seen,
