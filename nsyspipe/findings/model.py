@@ -199,7 +199,9 @@ class Evidence:
 
     @property
     def waited_in(self) -> str:
-        """In which traffic most of the waiting is, as `mostly` has it."""
+        """In which traffic most of the waiting is, as `mostly` has it; nothing where there is no other."""
+        if len(self.roles) == 1:
+            return ""
         return self.mostly("in collectives ", _WAIT, self.mean("wait_ns") or 0.0)
 
     @property

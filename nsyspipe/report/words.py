@@ -21,6 +21,7 @@ from nsyspipe.analysis.summary import (
     uneven_backward,
 )
 from nsyspipe.errors import shortened
+from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
@@ -43,6 +44,9 @@ NOT_CLEAR = "not clear"  # a gain within the error of a replay
 Row: TypeAlias = "Mapping[str, Any]"
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
 _DIGITS, _MOST_ALIKE = re.compile(r"\d+"), 4
+_NOT_JUDGED = re.compile(r"not judged: (?P<rules>[a-z-]+(, [a-z-]+)*) \((?P<reason>.*)\)")
+_MOST_RULES = 5  # that are named where one reason keeps them from being judged
+_ABOUT_COMM = {*CAUSES["communication and late ranks"], *CAUSES["communication that slows compute"]}
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and a cause of it
 _TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
@@ -307,6 +311,16 @@ def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str])
     return [(severity, message, place_of(rows), fix) for (severity, message, fix), rows in where.items()]
 
 
+def _counted_rules(message: str) -> str:
+    """Return a message about rules that were not judged with their number where they are many; JSON has the names."""
+    found = _NOT_JUDGED.fullmatch(message)
+    names = found["rules"].split(", ") if found else []
+    if found is None or len(names) <= _MOST_RULES:
+        return message
+    about = " about communication" if _ABOUT_COMM.issuperset(names) else ""
+    return f"not judged: {len(names)} rules{about} ({found['reason']})"
+
+
 def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     """Return the problems, those of several ranks, else reports, once; of ranks' alike but for numbers the largest, of many the first."""
 
@@ -314,6 +328,7 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
         ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
         return _numbered("rank", ranks, most_places) if ranks else few(reports, most_places)
 
+    problems = [{**row, "message": _counted_rules(row["message"])} for row in problems]
     alike = grouped(((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), row) for row in problems)
     rows: list[Trouble] = []
     for group in alike.values():

@@ -240,7 +240,13 @@ DDP_SINGLE_GPU = of(
     case("two ranks", evidence(steps(2, **DDP))),
     case("it communicates", evidence([step(exposed=30, **DDP)])),
     case("no copies", evidence([step()])),
-    case("copies not recorded", evidence([step(**dict.fromkeys(DDP))])),
+    case("copies not recorded", evidence([step(**dict.fromkeys(DDP))]), "copies not known"),
+    case(
+        "copies not recorded, of an unknown world",
+        evidence([step(**dict.fromkeys(DDP))], world_size=None),
+        "copies not known",
+    ),
+    case("copies not recorded, one report of two", evidence([step(**dict.fromkeys(DDP))], world_size=2)),
 )
 
 

@@ -241,7 +241,9 @@ UNKNOWN = using("other", "all_reduce")
 LATE = [step(0, exposed=300, wait=200, idle_launch_ns=0), step(1, exposed=100, idle_launch_ns=200)]
 WAITS = collective(1, (100, 300), 400)
 IN_LATE = {role: traffic(role, "all_reduce", (300, 200), (100, 0)) for role in ("tensor", "data")}
-OF_LATE = {role: evidence(LATE, WAITS, traffic=rows) for role, rows in IN_LATE.items()}
+BESIDE_LATE = traffic("other", "all_gather", (0, 0), (0, 0), comm_id="0x9")
+OF_LATE = {role: evidence(LATE, WAITS, traffic=rows + BESIDE_LATE) for role, rows in IN_LATE.items()}
+OF_TENSOR_ALONE = evidence(LATE, WAITS, traffic=IN_LATE["tensor"])
 SHM = [link("shm", "SHM/direct/direct")]
 PIPED = stages(300, 300, idle_launch_ns=100)
 PAUSING = stages(300, 300, idle_launch_ns=100, idle_pause_ns=60)
@@ -276,6 +278,7 @@ ROLES_OF_OTHERS = [
     *of(
         straggler,
         case("in layers", OF_LATE["tensor"], title="the others wait for rank 1 (...), whose host launches late, mostly in collectives of tensor parallelism"),
+        case("in layers, where all of it is", OF_TENSOR_ALONE, title="the others wait for rank 1 (...), whose host launches late"),
         case("of gradients", OF_LATE["data"], title="the others wait for rank 1 (...), whose host launches late"),
         # The norm of all stages meets when the last of them is done.
         case("a norm of all stages", STAGES_AND_NORM),

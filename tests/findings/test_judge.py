@@ -171,7 +171,7 @@ def test_nothing_recorded_is_nothing_found_and_no_error(lacking):
     assert table.num_rows == 0
     assert [one.message for one in problems] == [
         f"not judged: {OF_COMM} (communication and compute not known on every rank)",
-        "not judged: ddp-single-gpu, grad-copy (copies not known on every rank)",
+        "not judged: grad-copy (copies not known on every rank)",
         f"not judged: launch-bound ({OF_IDLE})",
         "not judged: pageable-copy (blocking copies from the host not known on every rank)",
         "not judged: profiler-overhead (the profiler's own work not known on every rank)",
