@@ -40,6 +40,8 @@ _INSIDE_HOSTS = (
     "containers share memory and IPC (--ipc=host)"
 )
 _FIND_OUT = "find out over what they do (NCCL_DEBUG=INFO, --nccl-log FILE)"
+_FIND_OUT_BY_ITS_LOG = "find out over what they do in the log that NCCL wrote, as NCCL_DEBUG says (--nccl-log FILE)"
+_WRITES_LOG = ("INFO", "TRACE")  # values of NCCL_DEBUG with which NCCL says over what ranks communicate
 _WHY_UNUSED = "see in NCCL's log, which was not given, why it does not use NVLink (NCCL_DEBUG=INFO, --nccl-log FILE)"
 _BETWEEN_HOSTS = (
     "see in NCCL's log why it took no InfiniBand or RoCE (lines with NET/IB; NCCL_IB_DISABLE, NCCL_NET), and give "
@@ -127,7 +129,8 @@ def _change(verdict: LinkVerdict, evidence: Evidence) -> _Change:
     elif verdict.is_nvlink_there:
         return _Change("use the NVLink that connects the GPUs", f"{_WHY_UNUSED}; {_INSIDE_HOSTS}")
     else:
-        advice = f"{_FIND_OUT}; {_INSIDE_HOSTS}"
+        is_log_written = (evidence.environment or {}).get("NCCL_DEBUG", "").upper() in _WRITES_LOG
+        advice = f"{_FIND_OUT_BY_ITS_LOG if is_log_written else _FIND_OUT}; {_INSIDE_HOSTS}"
     if kind:
         return _Change(f"use NVLink or P2P: data goes over {over}", advice)
     return _Change("use NVLink, if it connects the GPUs (not recorded)", advice)

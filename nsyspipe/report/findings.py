@@ -57,6 +57,7 @@ _LABELS = {
 _BY_NUMBER, _NUMBERS_OF_RANKS = RankNames(), {"rank", "limit_rank"}
 _LITTLE = 0.02  # of the step time: where no bound is more, there is little to gain
 _OF_WINDOW = {"exposed_wait", "longer_window"}  # parts of the bound on late ranks where more than compute is left
+_LEAST_DIGIT = 0.0001  # of a sum: what is less is not seen in its four digits
 _MOST_LISTED, _LEAST_PART = 12, 0.05  # of a bound on late ranks: smaller ones are its rest
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
 
@@ -217,9 +218,10 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
     if parts.keys() == {"above_launching"}:
         return "what a step takes longer than the fastest host needs to launch it"
     whole = sum(parts.values())
-    seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else words.SEEN) * whole}
-    if "delays" in parts or not (longest or len(seen) > 1):
+    n_visible = sum(abs(ns) >= words.SEEN * whole for ns in parts.values())
+    if "delays" in parts or not (longest or n_visible > 1):
         return ""
+    seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else _LEAST_DIGIT) * whole}
     rest = whole - sum(seen.values())
     seen |= {"rest": rest} if abs(rest) >= _NOTHING * whole else {}
     text = " + ".join(f"{_label(name)} {ms_text(ns)}" for name, ns in seen.items() if ns > 0)

@@ -160,6 +160,6 @@ def gain_text(findings: Sequence[Finding], *, is_whole: bool = True) -> list[str
     for one in [one for one in bounded if one is not first and one.is_conditional and one.share > first.worth][:1]:
         then = f", then likely {one.gain}" if one.expected else ""
         more += [
-            f"Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}){then}; NCCL_DEBUG=INFO (--nccl-log) tells."
+            f"Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}){then}; NCCL's log (--nccl-log, written with NCCL_DEBUG=INFO) tells."
         ]
     return [f"{name}: {first.action}: {worth}.", *filter(None, [" ".join(more)])]

@@ -72,6 +72,10 @@ BY_ENVIRONMENT = of(
 BY_LINK = of(
     slow_link,
     case("all that is exposed could go", run(SHM), saving=1000),
+    *(case(f"the log is asked for where NCCL_DEBUG is {said}", run(per_ns=45, environment={"NCCL_DEBUG": said}), advice=advice)
+        for said, advice in [
+            ("INFO", "find out...in the log that NCCL wrote..."), ("trace", "find out...in the log that NCCL wrote..."),
+            ("WARN", "find out...(NCCL_DEBUG=INFO, --nccl-log FILE)...")]),
     # A topology tells that NVLink is there; NCCL's log alone does not.
     *(case(f"NVLink assumed: {assumed}, of {one['kind']} by {one['path']}", run(one, **more), is_nvlink_assumed=assumed)
         for one, assumed, more in [
