@@ -234,7 +234,8 @@ def host_note(run: Run, in_host_ns: float) -> str | None:
 def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
     """Return phases with host times null in the first step, on ranks that run ahead into it from a step left out.
 
-    There the host waits for what the device still has to do of that step, which is in no figure.
+    There the host waits for what the device still has to do of that step, which is in no figure: where it takes longer
+    than in all other steps.
     """
     steps = run.breakdown()
     first = pc.min(steps["step"]).as_py()
@@ -245,6 +246,14 @@ def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
     is_waiting = pc.and_(
         pc.equal(phases["step"], first), pc.is_in(phases["rank"], value_set=pa.array(ahead, pa.int64()))
     )
+    later = phases.filter(pc.not_equal(phases["step"], first))
+    longest: dict[tuple[str, int], int] = {}
+    for row in later.select(["phase", "rank", "host_ns"]).to_pylist():
+        key = row["phase"], row["rank"]
+        longest[key] = max(longest.get(key, 0), row["host_ns"] or 0)
+    of_phases = zip(*(phases[name].to_pylist() for name in ("phase", "rank", "host_ns")), strict=True)
+    is_longest = [(host or 0) > longest.get((phase, rank), 0) for phase, rank, host in of_phases]
+    is_waiting = pc.and_(is_waiting, pa.array(is_longest, pa.bool_()))
     host = pc.if_else(is_waiting, pa.scalar(None, phases["host_ns"].type), phases["host_ns"])
     return phases.set_column(phases.column_names.index("host_ns"), "host_ns", host)
 
@@ -259,7 +268,7 @@ def phases_text(run: Run) -> str | None:
     """Return by what each phase differs most between ranks, from 10 % of a step on; None where none does."""
     rows, least = _without_earlier_waits(run, _summary_phases(run)), _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
     by_rank = rows.group_by(["phase", "rank"]).aggregate([(name, "mean") for name in PHASE_TIMES])
-    medians, means = host_medians(rows), by_rank.to_pylist()
+    medians, means = host_medians_of(run), by_rank.to_pylist()
     for row in means:
         if row["phase"] in medians:
             row["host_ns_mean"] = medians[row["phase"]].get(row["rank"])

@@ -45,9 +45,17 @@ def test_host_time_that_may_be_waiting_for_a_step_left_out_is_not_compared(lead,
     assert (words.phases_text(run) is not None) is is_told
 
 
-def test_host_time_of_later_steps_is_compared():
+def test_a_first_step_that_takes_the_host_no_longer_than_others_counts():
     ms = 1_000_000
     rows = [step(rank, number, wall=1000 * ms, host_lead_ns=500 * ms) for rank in range(2) for number in (1, 2)]
-    phases = backward(700 * ms, 300 * ms, rank=0) + backward(100 * ms, 110 * ms, rank=1)
+    phases = backward(300 * ms, 300 * ms, rank=0) + backward(100 * ms, 120 * ms, rank=1)
+    told = words.phases_text(run_of(*rows, skipped=(0,), phases=phases))
+    assert "300.0 ms on rank 0, 110.0 ms on rank 1" in told
+
+
+def test_host_time_of_later_steps_is_compared():
+    ms = 1_000_000
+    rows = [step(rank, number, wall=1000 * ms, host_lead_ns=500 * ms) for rank in range(2) for number in (1, 2, 3)]
+    phases = backward(450 * ms, 300 * ms, 300 * ms, rank=0) + backward(100 * ms, 110 * ms, 120 * ms, rank=1)
     told = words.phases_text(run_of(*rows, skipped=(0,), phases=phases))
     assert "300.0 ms on rank 0, 110.0 ms on rank 1" in told
