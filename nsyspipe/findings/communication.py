@@ -36,6 +36,8 @@ _LEAST_OF_GRADIENTS = 0.5  # of exposed communication, from which on what shorte
 _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 _LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
 LESS_HIDDEN = "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
+_LESS_WAITING = "capture a run whose ranks wait less for each other, and compare their kernels: nsyspipe diff"
+_MOSTLY_WAITS = 0.5  # of communication
 _SHOWN_KERNELS = 5
 _LEAST_NS = 1  # by which bounds differ
 
@@ -115,9 +117,9 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     if not compared.is_enough:
         if compared.n_kernels < ENOUGH_COMPARED:
             few = f"only {compared.n_kernels} kernels under communication have equal ones without it"
-            return NotJudged(few, f"capture more steps; else {LESS_HIDDEN}")
+            return NotJudged(few, f"capture more steps; else {_less_beside(evidence)}")
         of_all = f"only {100 * compared.share:.1f} % of the kernel time beside communication"
-        return NotJudged(f"{of_all} has equal kernels without it", LESS_HIDDEN)
+        return NotJudged(f"{of_all} has equal kernels without it", _less_beside(evidence))
     hidden, late = evidence.columns("overlap_compute_ns", "comm_delay_ns")
     lost = evidence.mean_of_most(evidence.slowed_ns(hidden) + late)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
@@ -143,6 +145,13 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     action = "give NCCL fewer SMs (NCCL_MAX_CTAS), or send less"
     advice = "give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or send less"
     return Finding(title, action, advice, bound.saving_ns, figures)
+
+
+def _less_beside(evidence: Evidence) -> str:
+    """Return which capture has more compute without communication beside it."""
+    wait, comm = evidence.mean("wait_ns") or 0.0, evidence.mean("comm_ns") or 0.0
+    is_waiting = wait >= _MOSTLY_WAITS * comm > 0
+    return _LESS_WAITING if is_waiting else LESS_HIDDEN
 
 
 @dataclass(frozen=True)

@@ -152,9 +152,12 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     Saving: the part of these copies beside compute, and all idle time but that for input, since DDP also launches a small
     kernel for each gradient. Where nothing says the size of the world, only copies inside marked backward ranges are known to be DDP's.
     """
+    is_alone = evidence.n_ranks == 1 and evidence.world_size in {1, None} and not evidence.has_comm
+    if is_alone and evidence.steps["grad_copy_ns"].null_count:
+        return NotJudged("copies not known on every rank", "see the problems about what was not recorded")
     is_marked = evidence.mean("overlap_backward_ns") is not None
-    is_known = evidence.world_size == 1 or (evidence.world_size is None and is_marked)
-    if evidence.n_ranks != 1 or not is_known or evidence.has_comm or not evidence.mean("n_grad_copies"):
+    is_known = evidence.world_size == 1 or is_marked
+    if not (is_alone and is_known and evidence.mean("n_grad_copies")):
         return None
     exposed, all_idle = evidence.mean("exposed_grad_copy_ns"), evidence.mean("idle_ns")
     for_input = evidence.mean("idle_input_ns") or 0.0
@@ -265,5 +268,6 @@ def flat_all_reduce(evidence: Evidence) -> Answer:
 
 RULES: Rules = {
     **dict.fromkeys((single_bucket, too_many_buckets, compress_gradients, no_sync, flat_all_reduce), OF_COMM),
-    **dict.fromkeys((grad_copy, ddp_single_gpu), ("grad_copy_ns",)),
+    grad_copy: ("grad_copy_ns",),
+    ddp_single_gpu: (),  # which says by itself where it lacks copies: of several ranks it has nothing to say
 }

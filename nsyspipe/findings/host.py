@@ -36,16 +36,13 @@ _UNMARKED = "; wrap data loading in an NVTX range named 'data' to tell it apart"
 _FEED = "feed the GPU: num_workers, pin_memory, non_blocking"
 _LOADER = "DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...), and .to(device, non_blocking=True)"
 _TO_BE_SURE = "; wrap it in an NVTX range named 'data' to be sure"
-_NO_SYNCHRONISING = (
-    "avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against cudaMalloc"
-)
+_NO_SYNCHRONISING = "avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step"
+_ALLOCATE_LESS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against {call}"
+_ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree")  # how calls begin that PyTorch's allocator makes
 _PIN = "DataLoader(pin_memory=True) or tensor.pin_memory(), and .to(device, non_blocking=True)"
 _LEAST_COPY_SHARE = 0.001
-_TRACE_LESS = (
-    "trace less (--trace=cuda,nvtx, no --sample, no --cudabacktrace), start the capture some steps before the ones that "
-    "count, and keep it short"
-)
+_TRACE_SHORTER = "start the capture some steps before the ones that count, and keep it short"
+_NEEDED_EVENTS = frozenset({"Cuda", "NvtxEvents"})  # as nsys calls them
 _CLOCK = "one clock of host and device"
 _DISTORTED, _LEAST_OVERHEAD = 1.5, 0.01
 
@@ -359,7 +356,16 @@ def sync_bound(evidence: Evidence) -> Answer:
     name = next(iter(calls), "a synchronising call")[:LONGEST_CALL]
     title = f"the GPU idles because the host was blocked in {name}{idle.on_rank}"
     figures = _figures(evidence, "idle_blocked_ns", idle) | {"idle_ns_per_step_by_call": calls}
-    return Finding(title, f"keep {name} out of the step", _NO_SYNCHRONISING, idle.saving_ns, figures)
+    advice = _NO_SYNCHRONISING
+    if (allocating := _allocating_call(evidence)) is not None:
+        advice += f"; {_ALLOCATE_LESS.format(call=allocating)}"
+    return Finding(title, f"keep {name} out of the step", advice, idle.saving_ns, figures)
+
+
+def _allocating_call(evidence: Evidence) -> str | None:
+    """Return the call of the device's allocator that the host was blocked in longest; None where it was in none."""
+    names = [name for name in evidence.blocked_ns_by_call if name.startswith(_ALLOCATING) and "Host" not in name]
+    return names[0][:LONGEST_CALL] if names else None
 
 
 def _idle_input(evidence: Evidence) -> Idle | None:
@@ -411,25 +417,69 @@ def _copies_by_phase(evidence: Evidence) -> dict[str, float]:
 def profiler_overhead(evidence: Evidence) -> Answer:
     """Fire when the first step takes 1.5 times the median, or the profiler's own work overlaps 1 % of the figures' steps.
 
-    The first step must be the longest too. Saving: that overlap per step; none when only the first step is distorted.
+    The first step must be the longest too. Saving: as `_saving_without_overhead` has it; none when only the first step is
+    distorted, or no device idles for that work.
     """
     overhead = evidence.mean("overhead_ns") or 0.0
     ratio, is_longest, is_explained = _first_step(evidence)
     is_skipped = bool(evidence.skipped_steps)
+    by_rank = _long_first_steps(evidence)
     is_busy = evidence.share(overhead) >= _LEAST_OVERHEAD
     if not (is_busy or (ratio is not None and ratio >= _DISTORTED and is_longest)):
         return None
     left_out = ", and is left out of the figures" if is_skipped else ""
+    saving, parts = _saving_without_overhead(evidence) if is_busy else (None, {})
     title, action = "the profiler was busy during the steps", "read with care: the capture distorts what it measures"
+    if is_busy and not saving:
+        title += ", but no device idled for it"
     if not is_busy and is_explained:
         title = f"the first step is distorted by the start of the capture{left_out}"
         action = "nothing: only the first step is distorted, and left out" if is_skipped else action
     elif not is_busy:
-        title = f"the first step takes {ratio:.2g} times the others{_on_some_ranks(evidence)}{left_out}"
+        title = f"the first step takes {_times_the_others(by_rank, ratio or 0.0, evidence.n_ranks)}{left_out}"
         action = "read with care: the first step is unlike the others"
-    advice = _TRACE_LESS if is_busy or not is_skipped else "nothing to change: no figure has that step"
-    of_first = {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped}
-    return Finding(title, action, advice, overhead if is_busy else None, evidence.means("overhead_ns") | of_first)
+    advice = "nothing to change: no figure has that step"
+    if is_busy or not is_skipped:
+        advice = _trace_less(evidence)
+    of_first: dict[str, Any] = {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped}
+    if evidence.n_ranks > 1 and by_rank:
+        of_first["first_step_to_median_ratio_by_rank"] = {str(rank): own for rank, own in by_rank.items()}
+    figures = evidence.means("overhead_ns") | of_first
+    figures |= {"saving_ns_per_step_by_part": parts} if parts else {}
+    return Finding(title, action, advice, saving, figures)
+
+
+def _saving_without_overhead(evidence: Evidence) -> tuple[float | None, dict[str, float]]:
+    """Return what steps may be shorter by without the profiler's own work, and its parts; None where no device idled for it.
+
+    On each rank that is the work, as far as the device idles for its host, and waiting for other ranks that do the same::
+
+        max over ranks(wall) - max over ranks(wall - work - min(wait, work of all other ranks))
+    """
+    wall, work, idle, dependency = evidence.columns("wall_ns", "overhead_ns", "idle_ns", "idle_dependency_ns")
+    is_known = pc.is_valid(evidence.steps["idle_ns"]).to_numpy()
+    cost = np.where(is_known, np.minimum(work, idle - dependency), work)
+    is_wait_known = evidence.is_wait_known and evidence.are_groups_known
+    (wait,) = evidence.columns("wait_ns" if is_wait_known else "comm_ns")
+    waiting = np.minimum(wait, evidence.of_other_ranks(cost))
+    left = wall - cost - waiting
+    saving = evidence.saving_down_to(left)
+    if saving <= 0:
+        return None, {}
+    return saving, evidence.parts_of(evidence.rows_of_most(left), overhead=cost, waiting=waiting)
+
+
+def _trace_less(evidence: Evidence) -> str:
+    """Return what the profiler can leave out, of what it recorded or may have recorded, and how to capture less."""
+    recording = evidence.recording
+    less = []
+    if not recording.events or set(recording.events) - _NEEDED_EVENTS:
+        less.append("--trace=cuda,nvtx")
+    if recording.is_cpu_sampled is not False:
+        less.append("--sample=none")
+    if recording.has_backtraces is not False:
+        less.append("no --cudabacktrace")
+    return f"trace less ({', '.join(less)}), {_TRACE_SHORTER}" if less else _TRACE_SHORTER
 
 
 def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:
@@ -453,21 +503,32 @@ def _number_of_first(evidence: Evidence) -> int:
     return (*evidence.skipped_steps, *chosen)[0]
 
 
-def _on_some_ranks(evidence: Evidence) -> str:
-    """Return in words which ranks' first step is so long beside their own others; nothing where all are, or none by itself."""
+def _long_first_steps(evidence: Evidence) -> dict[int, float]:
+    """Return by rank the first step over the median of the rank's others, where that is 1.5 or more."""
     first, rows = _number_of_first(evidence), evidence.all_steps
     chosen = pc.is_in(rows["step"], value_set=evidence.steps["step"].unique())
     ranks, steps, walls = (rows[name].to_numpy() for name in ("rank", "step", "wall_ns"))
     is_first, is_other = steps == first, chosen.to_numpy() & (steps != first)
-    of_all = np.unique(ranks).tolist()
-    slow = []
-    for rank in of_all:
+    ratios: dict[int, float] = {}
+    for rank in np.unique(ranks).tolist():
         own, others = walls[is_first & (ranks == rank)], walls[is_other & (ranks == rank)]
         if own.size and others.size and own.max() >= _DISTORTED * np.median(others):
-            slow.append(rank)
-    if len(slow) in {0, len(of_all)}:
-        return ""
-    return f" on rank{'s' * (len(slow) > 1)} {few(slow, _SHOWN_RANKS)}"
+            ratios[rank] = float(own.max() / np.median(others))
+    return ratios
+
+
+def _times_the_others(by_rank: Mapping[int, float], ratio: float, n_ranks: int) -> str:
+    """Return in words how much longer the first step is, and on which ranks, where it is not on all or not as much."""
+    if not by_rank:
+        return f"{ratio:.2g} times the others"
+    low, high = f"{min(by_rank.values()):.2g}", f"{max(by_rank.values()):.2g}"
+    times = high if low == high else f"{low} to {high}"
+    where, most = "", ""
+    if len(by_rank) < n_ranks:
+        where = f" on rank{'s' * (len(by_rank) > 1)} {few([*by_rank], _SHOWN_RANKS)}"
+    if low != high:
+        most = f", most on rank {max(by_rank, key=by_rank.__getitem__)}"
+    return f"{times} times the others{where}{most}"
 
 
 RULES: Rules = {

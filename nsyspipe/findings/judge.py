@@ -112,6 +112,11 @@ def is_conditional(finding: Mapping[str, Any]) -> bool:
     return bool(json.loads(finding["evidence"]).get("is_conditional"))
 
 
+def is_nvlink_assumed(finding: Mapping[str, Any]) -> bool:
+    """Tell whether a finding promises an NVLink that neither a topology nor NCCL's log shows."""
+    return bool(json.loads(finding["evidence"]).get("is_nvlink_assumed"))
+
+
 def is_wait_included(finding: Mapping[str, Any]) -> bool:
     """Tell whether the bound of a finding holds waiting for other ranks that is not known, and that its advice leaves."""
     return bool(json.loads(finding["evidence"]).get(_WAIT_INCLUDED))

@@ -68,6 +68,15 @@ Answer = Finding | NotJudged | None  # None: judged, and nothing to say
 
 
 @dataclass(frozen=True)
+class Recording:
+    """What the profiler recorded beside kernels and ranges, which takes time of the host; None where that is not known."""
+
+    events: tuple[str, ...] = ()  # kinds of events, as nsys calls them; none where that is not known
+    is_cpu_sampled: bool | None = None
+    has_backtraces: bool | None = None  # of CUDA API calls
+
+
+@dataclass(frozen=True)
 class Evidence:
     """A run's tables as rules see them."""
 
@@ -92,6 +101,7 @@ class Evidence:
     nccl_settings: Mapping[str, str] | None = None  # ``NCCL_*`` that NCCL took from the environment, by its log
     # Training variables of the programs, by the reports or a sidecar; None where nothing recorded them
     environment: Mapping[str, str] | None = None
+    recording: Recording = Recording()
     is_capture: bool = False  # the rows of `steps` are captures without steps
     are_groups_known: bool = True  # whether ranks are one process group, or NCCL's payload or log names the groups
 
@@ -189,7 +199,9 @@ class Evidence:
 
     @property
     def waited_in(self) -> str:
-        """In which traffic most of the waiting is, as `mostly` has it."""
+        """In which traffic most of the waiting is, as `mostly` has it; nothing where there is no other."""
+        if len(self.roles) == 1:
+            return ""
         return self.mostly("in collectives ", _WAIT, self.mean("wait_ns") or 0.0)
 
     @property
@@ -264,8 +276,9 @@ class Evidence:
         r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
 
         Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and the most of `slowed_ns` of
-        ``min(|M n C|, L)``: T is the sum of their transfer, L that of their length. With `waits` their waiting goes too:
-        ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer. And the figures behind it, these two parts first.
+        ``min(|M n C|, H)``: T is the sum of their transfer, H that of their time beside compute. With `waits` their waiting
+        goes too: ``min(|M \ C|, L)``, L the sum of their length. Where waiting is not known it counts as transfer. And the
+        figures behind it, these two parts first; what slowing is assumed only where compute runs beside them.
         """
         names = ("exposed_comm_ns", "exposed_wait_ns", "overlap_compute_ns", "comm_ns")
         exposed, wait, hidden, whole = self.columns(*names)
@@ -273,16 +286,21 @@ class Evidence:
         if rows is not None:
             length = pc.subtract(rows["end_ns"], rows["start_ns"])
             whole, transfer = (self._sums(rows, one) for one in (length, pc.coalesce(rows["transfer_ns"], length)))
+            beside_compute = pc.subtract(length, pc.fill_null(rows["exposed_ns"], 0))
+            hidden = np.minimum(hidden, self._sums(rows, beside_compute))
         if waits or self.has_absent_ranks:
             transfer = whole
         else:
             exposed = exposed - wait
         exposed = np.minimum(exposed, transfer * (1 - kept))
-        slowed = self.slowed_ns(np.minimum(hidden, whole), is_most=True)
+        slowed = self.slowed_ns(hidden, is_most=True)
         most = self.rows_of_most(exposed + slowed)
         alone = "exposed_transfer" if self.is_wait_known and not waits else "exposed_comm"
         parts = {alone: float(exposed[most].mean()), "slowed_compute": float(slowed[most].mean())}
-        return sum(parts.values()), {"saving_ns_per_step_by_part": parts, **self.slowdown_figures}
+        slowdown_figures = self.slowdown_figures
+        if not slowed.any():
+            slowdown_figures = {**slowdown_figures, "assumed_slowdown_ratio": None}
+        return sum(parts.values()), {"saving_ns_per_step_by_part": parts, **slowdown_figures}
 
     @cached_property
     def fastest_launch_ns(self) -> Float64:

@@ -40,6 +40,8 @@ _INSIDE_HOSTS = (
     "containers share memory and IPC (--ipc=host)"
 )
 _FIND_OUT = "find out over what they do (NCCL_DEBUG=INFO, --nccl-log FILE)"
+_FIND_OUT_BY_ITS_LOG = "find out over what they do in the log that NCCL wrote, as NCCL_DEBUG says (--nccl-log FILE)"
+_WRITES_LOG = ("INFO", "TRACE")  # values of NCCL_DEBUG with which NCCL says over what ranks communicate
 _WHY_UNUSED = "see in NCCL's log, which was not given, why it does not use NVLink (NCCL_DEBUG=INFO, --nccl-log FILE)"
 _BETWEEN_HOSTS = (
     "see in NCCL's log why it took no InfiniBand or RoCE (lines with NET/IB; NCCL_IB_DISABLE, NCCL_NET), and give "
@@ -86,12 +88,21 @@ def slow_link(evidence: Evidence) -> Answer:
         **verdict.evidence,
         # whether there is a faster one was not recorded
         **({} if verdict.is_seen or verdict.is_nvlink_there else {"is_conditional": True}),
+        **({"is_nvlink_assumed": True} if _is_nvlink_assumed(verdict, evidence) else {}),
         "nccl_settings": settings and {name: settings[name] for name in OF_LINKS if name in settings},
         "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
         "transfer_ns_per_step": transfer,
         **figures,
     }
     return Finding(title, change.action, change.advice, saving, figures)
+
+
+def _is_nvlink_assumed(verdict: LinkVerdict, evidence: Evidence) -> bool:
+    """Tell whether NVLink is promised that no topology shows: NCCL's log only names the slow link that is used."""
+    is_between_hosts = verdict.evidence["link_kind"] == "net" and evidence.n_hosts > 1
+    is_promised = verdict.evidence["nvlink_nominal_bytes_per_s"] is not None
+    has_topology = evidence.links is not None and evidence.links["path"].null_count < evidence.links.num_rows
+    return verdict.is_seen and is_promised and not (is_between_hosts or has_topology)
 
 
 @dataclass(frozen=True)
@@ -118,7 +129,8 @@ def _change(verdict: LinkVerdict, evidence: Evidence) -> _Change:
     elif verdict.is_nvlink_there:
         return _Change("use the NVLink that connects the GPUs", f"{_WHY_UNUSED}; {_INSIDE_HOSTS}")
     else:
-        advice = f"{_FIND_OUT}; {_INSIDE_HOSTS}"
+        is_log_written = (evidence.environment or {}).get("NCCL_DEBUG", "").upper() in _WRITES_LOG
+        advice = f"{_FIND_OUT_BY_ITS_LOG if is_log_written else _FIND_OUT}; {_INSIDE_HOSTS}"
     if kind:
         return _Change(f"use NVLink or P2P: data goes over {over}", advice)
     return _Change("use NVLink, if it connects the GPUs (not recorded)", advice)

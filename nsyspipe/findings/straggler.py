@@ -71,6 +71,7 @@ class Explanation:
     late_at_start_ns: int | None  # by how much it began the first step late, where that is a part of its delays
 
 
+_ALL_OF_DELAYS = 0.95  # of what a rank held others up for: from so much on a late start is all of it
 _NOTHING_TO_GAIN = "ranks come late, but each host takes as long to launch a step as the step lasts, so evening out the ranks gains nothing"
 _RECORD_WAITS = "if hosts wait outside of CUDA calls, mark that with NVTX ranges; else see launch-bound"
 
@@ -124,6 +125,12 @@ def _late_at_start_ns(evidence: Evidence, rank: int, delays_ns: float) -> int | 
     return None if evidence.is_pipeline or is_little else own - others
 
 
+def _is_all_of_delays(evidence: Evidence, rank: int, late_at_start_ns: int) -> bool:
+    """Tell whether a late start is as long as the longest delays of all steps together that a rank made."""
+    of_rank = evidence.stragglers.filter(pc.field("rank") == rank)
+    return late_at_start_ns >= _ALL_OF_DELAYS * (of_rank["lateness_ns"][0].as_py() or 0)
+
+
 def _finding_of_node(evidence: Evidence, lateness: Lateness, node: LateNode) -> Finding:
     """Name a host all of whose ranks are late alike; it is late once a step, whatever communicators wait for it."""
     late_ns = float(node.late_ns.sum() / lateness.n_steps)
@@ -149,7 +156,8 @@ def _finding_of_ranks(
     earlier = ""
     if why.late_at_start_ns is not None:
         first = pc.min(evidence.steps["step"]).as_py()
-        earlier = f", in part because rank {late.worst} began step {first} late"
+        in_part = "" if _is_all_of_delays(evidence, late.worst, why.late_at_start_ns) else "in part "
+        earlier = f", {in_part}because rank {late.worst} began step {first} late"
     compare = _COMPARE_ALL
     if late.n_named == 1:
         compare = _ADVICE.get(why.phase.name, _COMPARE) if why.phase else _COMPARE

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 SEVERITIES = ("error", "warning", "info")
 MORE_STEPS = "capture 10 steps or more"  # wherever more are advised: of 8 in the figures the spread is told
 WHOLE_STEP = "--step of a range that holds the whole step, or leave --step out"
+OR_LOG = "; an NCCL log of the run (--nccl-log, NCCL_DEBUG=INFO) may tell them too"  # where none was given
 _MENDS = {  # what mends several of them
     "CUDA": "capture with nsys profile --trace=cuda,nvtx and export without --tables",
     "ANNOTATE": "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with --step REGEX",
@@ -15,6 +16,7 @@ _MENDS = {  # what mends several of them
     "MORE_STEPS": MORE_STEPS,
     "ONE_CLOCK": "call torch.cuda.synchronize() once within the capture, between two steps: it ties one to the other",
     "WHOLE_STEP": WHOLE_STEP,
+    "OR_LOG": OR_LOG,
     "GRAPH_NODES": "capture with nsys profile --cuda-graph-trace=node",
 }
 
@@ -78,7 +80,7 @@ _KINDS = """
     step-missing (warning): no window of step {step} on rank {missing}: left out of figures across ranks
         -> start and stop the capture at the same step on every rank
     steps-missing-on-rank (warning): no step range matches on this rank -> check the --step pattern against this report
-    step-without-window (info): step ranges left out of all figures: {n}; no kernel launched in them starts later than the step before does, so that it has no time of its own on the device
+    step-without-window (info): step ranges left out of all figures: {n}; {why}, so that they have no time of their own on the device
     dropped-operations (warning): device operations that end before they start or have no time: {n}, left out -> <EXPORT_ALL>
     dropped-ranges (info): {n} NVTX ranges end before they start: left out
     graphs-as-a-whole (warning): CUDA graphs were captured as a whole and count as compute: what ran inside {n} graph launches of the report is not seen,
@@ -102,8 +104,7 @@ _KINDS = """
     unmatched-collectives (warning): {n} of {total} communication operations have no certain counterpart on the other ranks: waiting is null in their
         steps -> capture whole steps on every rank; with several process groups <WITH_BLOBS>, so that NCCL's payload names the communicator
     groups-not-named (warning): the process groups of {which} are not known, and the ranks cannot all be one group ({reason}): waiting, transfer, who is late
-        and bus bandwidth are null there -> <WITH_BLOBS>, so that NCCL's payload names the communicator of each call; an NCCL log of the run
-        (--nccl-log, NCCL_DEBUG=INFO) may tell them too
+        and bus bandwidth are null there -> <WITH_BLOBS>, so that NCCL's payload names the communicator of each call<OR_LOG>
     groups-by-log (info): NCCL's log names the process groups, and the times of collectives tell in which group each was called: message sizes stay unknown
         -> <WITH_BLOBS>, so that NCCL's payload names the communicator of each call
     reports-changed (warning): changed or removed since they were read: {reports}; what is read of them again (a replay, which says what is likely, a timeline,

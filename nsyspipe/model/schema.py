@@ -82,7 +82,7 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
     comm_delay_ns           ns?     how much later operations began beside communication, all together: those that began beside it x (mean gap before a compute
         kernel there - mean gap without communication), at least 0; of gaps up to 100 us whose kernel was launched before the gap; null with fewer than 100 of
         either kind in the capture <- KERNEL, MEMCPY, MEMSET, RUNTIME
-    overhead_ns             ns?     time in the window in which the profiler was at its own work; 0 without the table in a lazy export of schema 2.9 or newer,
+    overhead_ns             ns?     time in the window in which the profiler was at its own work in the rank's process; 0 without the table in a lazy export of schema 2.9 or newer,
         else null without it <- PROFILER_OVERHEAD
     is_complete             flag    neither cut off at the capture's end nor at its start <- derived
     in_summary              flag    counts in the run's figures <- derived

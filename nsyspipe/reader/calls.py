@@ -202,16 +202,33 @@ def _timed(found: pa.Table, column: str, values: Int64) -> pa.Table:
     return found.filter(pc.and_(is_one, pc.greater(found["end"], found["start"])))
 
 
-def read_overhead(report: Report, facts: ReportFacts) -> tuple[Int64, Int64] | None:
-    """Read starts and ends of the profiler's own work, of all processes; None when the export does not say."""
+@dataclass(frozen=True)
+class Overhead:
+    """The profiler's own work: when it starts and ends, and in which process, 0 where that is not recorded."""
+
+    starts: Int64
+    ends: Int64
+    processes: Int64
+
+    def of_process(self, process_id: int) -> tuple[Int64, Int64]:
+        """Return starts and ends of what is a process's, or of no process that is known."""
+        own = (self.processes == process_id) | (self.processes == 0)
+        return self.starts[own], self.ends[own]
+
+
+def read_overhead(report: Report, facts: ReportFacts) -> Overhead | None:
+    """Read the profiler's own work in all processes; None when the export does not say."""
     if not report.has(versions.OVERHEAD, "start", "end"):
         is_lazy = not report.has(versions.OVERHEAD) and facts.leaves_out_empty(versions.OVERHEAD)
         knows_it = versions.version_numbers(facts.schema_version) >= _OLDEST_WITH_OVERHEAD
-        return (EMPTY.starts, EMPTY.ends) if is_lazy and knows_it else None
-    found = _possible(report.select(versions.OVERHEAD, {"start": "int", "end": "int"}).drop_null())
+        return Overhead(EMPTY.starts, EMPTY.ends, EMPTY.starts) if is_lazy and knows_it else None
+    names = ("start", "end", *(["globalTid"] if report.has(versions.OVERHEAD, "globalTid") else []))
+    found = report.select(versions.OVERHEAD, dict.fromkeys(names, "int"))
+    found = _possible(found.filter(pc.and_(pc.is_valid(found["start"]), pc.is_valid(found["end"]))))
     starts, ends = found["start"].to_numpy(), found["end"].to_numpy()
+    threads = pc.fill_null(found["globalTid"], 0).to_numpy() if "globalTid" in names else np.zeros_like(starts)
     kept = ends > starts
-    return starts[kept], ends[kept]
+    return Overhead(starts[kept], ends[kept], process_of(threads[kept]))
 
 
 class Strings:

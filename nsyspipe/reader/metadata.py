@@ -5,7 +5,7 @@ Reports embed the whole environment of the profiled program, secrets included: o
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.comm_calls import Called, find_called
 from nsyspipe.model import canonical
 from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
-from nsyspipe.model.table import Int64
 from nsyspipe.nsys.command_words import (
     TRACED,
     VARIABLES,
@@ -26,7 +25,7 @@ from nsyspipe.nsys.command_words import (
     shown_alone,
 )
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.calls import Calls, Strings, read_calls, read_overhead, read_strings
+from nsyspipe.reader.calls import Calls, Overhead, Strings, read_calls, read_overhead, read_strings
 from nsyspipe.reader.operations import SHAPE_COLUMNS, Operations, read_operations, with_communication
 from nsyspipe.reader.payload import Payloads, communicator_sizes, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
@@ -48,6 +47,7 @@ _LAUNCHING = (
 )  # beginnings of the calls that launch kernels
 NVTX_TRACED = "CAPTURE_EVENT_TYPE", "NvtxEvents"  # nsys's own row of what it traced
 _EVENT_TYPE, _GRAPH_MODE = NVTX_TRACED[0], "CUDA_GRAPH_TRACE_OPTIONS:MODE"
+_CPU_TRACE = "COLLECT_CPU_TRACE"
 _CUDA_NUMBER = re.compile(r"[0-9]{4,6}")  # of a driver: 1000 times the major version and 10 times the minor one
 _OF_ENVIRONMENT = "name LIKE '%ENVIRONMENT_VARIABLE'"
 # Beginning of nsys's own rows of what it recorded of Python, as of PYTHON_BACKTRACE_SAMPLING_OPTIONS:COLLECT_SAMPLES.
@@ -78,6 +78,8 @@ class ReportFacts:
     cuda_driver_versions: tuple[str, ...] = ()  # of CUDA that the driver supports
     traced_events: tuple[str, ...] = ()  # kinds of events, as nsys calls them
     cuda_graph_traces: tuple[str, ...] = ()  # how CUDA graphs were traced: ``graph`` or ``node``
+    is_cpu_sampled: bool | None = None  # whether nsys sampled what the CPUs run
+    has_cuda_backtraces: bool | None = None  # of CUDA API calls
     # Model by GPU id, and the id of each CUDA ordinal by (pid, ordinal) and by ordinal alone
     gpu_names: dict[int, str] = field(default_factory=dict)
     gpu_of_ordinal: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -130,7 +132,7 @@ def read_facts(report: Report) -> ReportFacts:
         variables.setdefault(name, set()).add(value)
     drivers, cuda_drivers = driver_versions_of(report)
     traced_events, cuda_graph_traces = traced_by(report)
-    return ReportFacts(
+    facts = ReportFacts(
         driver_versions=drivers, cuda_driver_versions=cuda_drivers, traced_events=traced_events,
         cuda_graph_traces=cuda_graph_traces,
         nsys_version=meta.get("EXPORT_PRODUCT_VERSION"), schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
@@ -143,7 +145,9 @@ def read_facts(report: Report) -> ReportFacts:
         environment=read_environment(report), exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
         tells_export=any(name.startswith("EXPORT_PARAM_") for name in meta),
         is_lazy=(meta.get("EXPORT_PARAM_LAZY") or "true").lower() != "false", file_state=report.state,
+        is_cpu_sampled=samples_cpu(report),
     )  # fmt: skip
+    return replace(facts, has_cuda_backtraces=_has_cuda_backtraces(report, facts))
 
 
 def _nsys_start_utc_ns(report: Report, session_start_utc_ns: int | None) -> int | None:
@@ -180,6 +184,22 @@ def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
         events = []
     graphs = [(row["value"] or "").lower() for row in rows if row["name"] != _EVENT_TYPE]
     return tuple(shown_alone(events, TRACED)), tuple(shown_alone(graphs, TRACED))
+
+
+def samples_cpu(report: Report) -> bool | None:
+    """Tell whether nsys says that it sampled what the CPUs run, of any process; None where it does not say."""
+    where = f"name LIKE '%{_CPU_TRACE}'"
+    rows = report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, where)
+    said = {(row["value"] or "").lower() for row in rows}
+    return "true" in said if said & {"true", "false"} else None
+
+
+def _has_cuda_backtraces(report: Report, facts: ReportFacts) -> bool | None:
+    """Tell whether CUDA API calls were recorded with backtraces; None where the export may lack them."""
+    if report.has_rows(versions.CUDA_CALL_CHAINS):
+        return True
+    is_seen = report.has(versions.CUDA_CALL_CHAINS) or facts.leaves_out_empty(versions.CUDA_CALL_CHAINS)
+    return False if is_seen else None
 
 
 def traces_nvtx(report: Report) -> bool:
@@ -232,7 +252,7 @@ class Capture:
     operations: Operations
     called: Called  # what of them is communication by the calls that launched it
     calls: Calls
-    overhead: tuple[Int64, Int64] | None  # starts and ends of the profiler's own work; None when not recorded
+    overhead: Overhead | None  # the profiler's own work; None when not recorded
     ranges: Ranges
     payloads: Payloads  # what NCCL's calls say of themselves
     recorded: Recorded  # which facts the report lacks although there was something to record
@@ -258,7 +278,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         lacks_nvtx = "no-nvtx-ranges" if traces_nvtx(report) and facts.leaves_out_empty(versions.NVTX) else "no-nvtx"
         without_kernels = _launches_without_kernels(report, strings, calls, ranges, operations)
         has_backtraces = {
-            "cuda-backtraces": report.has_rows(versions.CUDA_CALL_CHAINS),
+            "cuda-backtraces": bool(facts.has_cuda_backtraces),
             "python-backtraces": records_python_backtraces(report),
         }
         n_memset_calls = _n_calls(report, strings, ("Memset",)) if no_memset else 0

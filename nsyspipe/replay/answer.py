@@ -13,7 +13,7 @@ from nsyspipe.analysis.links import nominal_speed
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.errors import NsyspipeError, in_python, rows_in_python
 from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
-from nsyspipe.findings.judge import EXPOSURE, in_order, is_conditional, severity_of
+from nsyspipe.findings.judge import EXPOSURE, in_order, is_conditional, is_nvlink_assumed, severity_of
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
 from nsyspipe.model.options import plain_number
@@ -171,6 +171,7 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
     _limit_bounds(run, findings, opened)
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
     conditional = {row["id"] for row in findings if is_conditional(row)}
+    unsure = conditional | {row["id"] for row in findings if is_nvlink_assumed(row)}
     promised = nvlink_promise(run.header.gpu_names)
     advised = {rule: change for rule in bounds if (change := advised_change(rule, promised))}
     links = {f"link-{change.link}": change for change in advised.values() if change.link}
@@ -181,7 +182,7 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
         is_advised = finding not in {EXPOSURE, *conditional} and advised.get(finding) == knobs
         told: dict[str, Any] = {"finding": finding, "finding_saving_ns": bounds.get(finding), "is_advised": is_advised}
         told["link_place"] = knobs.link and _link_place(
-            knobs.link, run, opened, is_sure=_SLOW_LINK in bounds.keys() - conditional
+            knobs.link, run, opened, is_sure=_SLOW_LINK in bounds.keys() - unsure
         )
         scenarios.append(Scenario(key, knobs.label, knobs.given, **told, **_answer(opened, knobs)))
     if not asked:

@@ -442,8 +442,8 @@ def cause_text(difference: RunDifference, cause: Cause) -> str:
     part = f"{metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}"
     for (what, unit, *both), ns in cause.beside:
         copies = " -> ".join(_side_text(unit, value) for value in both)
-        exposed = delta_text("ns", ns)
-        because += f" Beside it {what} {copies}, as by gradient_as_bucket_view: exposed copies by {exposed}."
+        exposed = f"{metric_label('exposed_memory')} by {delta_text('ns', ns)}"
+        because += f" Beside it {what} {copies}, as by gradient_as_bucket_view: {exposed}."
     return f"Mean step time changed by {whole}, {part}.{because}"
 
 

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nsyspipe.findings.judge import EXPOSURE, LESSEN_EXPOSURE, OF_HOSTS, STRAGGLER, is_conditional, is_wait_included
+from nsyspipe.findings.judge import (
+    EXPOSURE,
+    LESSEN_EXPOSURE,
+    OF_HOSTS,
+    STRAGGLER,
+    is_conditional,
+    is_nvlink_assumed,
+    is_wait_included,
+)
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.names import few
 from nsyspipe.report import words
@@ -35,7 +43,7 @@ _LABELS = {
     "first_step_is_skipped": "first step is left out", "first_step_to_median": "first step, of the median one",
     "grad_copies": "number of gradient copies", "grad_copy": "gradient copies", "grad_copy_span": "from first to last gradient copy",
     "held_up": "others held up", "held_up_steps": "steps in which others were held up", "idle_pause": "idle in pauses of the host", "is_conditional": "rests on what was not recorded",
-    "is_wait_included": "holds waiting that is not known",
+    "is_nvlink_assumed": "assumes NVLink, which was not recorded", "is_wait_included": "holds waiting that is not known",
     "is_estimate": "an estimate", "judged_idle_blocked": "idle blocked, rank waited for", "judged_idle_input": "idle input, rank waited for",
     "judged_idle_launch": "idle launch, rank waited for",
     "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "left over if transfers take no time (by a replay)", "limit_rank": "rank that the bound is of", "link_nominal": "nominal bandwidth of the link", "longer_window": "step shorter than the slowest rank's by",
@@ -49,6 +57,7 @@ _LABELS = {
 _BY_NUMBER, _NUMBERS_OF_RANKS = RankNames(), {"rank", "limit_rank"}
 _LITTLE = 0.02  # of the step time: where no bound is more, there is little to gain
 _OF_WINDOW = {"exposed_wait", "longer_window"}  # parts of the bound on late ranks where more than compute is left
+_LEAST_DIGIT = 0.0001  # of a sum: what is less is not seen in its four digits
 _MOST_LISTED, _LEAST_PART = 12, 0.05  # of a bound on late ranks: smaller ones are its rest
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
 
@@ -75,6 +84,7 @@ class Finding:
     assumed: str  # what the bound assumes, `words.assumed_text`
     parts: str  # of the bound, `parts_text`
     replay_assumes: str | None
+    is_nvlink_assumed: bool  # whether it promises NVLink that was not recorded
     refused: str  # why its advice was not replayed
     evidence: list[tuple[str, str]]
 
@@ -98,6 +108,13 @@ class Finding:
             return False
         (own, *ends), (others, *of_other) = self.replayed, other.replayed
         return ends[0] <= others <= ends[1] and of_other[0] <= own <= of_other[1]
+
+    @property
+    def assumes(self) -> str:
+        """What its gain assumes, with ``if`` in front; nothing where it assumes nothing."""
+        of_replay = self.replay_assumes if self.expected else None
+        assumed = [words.NVLINK_THERE] * self.is_nvlink_assumed + [of_replay] * bool(of_replay)
+        return f"if {' and '.join(filter(None, assumed))}" if assumed else ""
 
     @property
     def headline(self) -> str:
@@ -131,7 +148,7 @@ def findings_of(run: Run) -> list[Finding]:
             ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible), in_replay, is_limit,
             None if None in times else times, None in times[1:] or words.is_clear(summary["step_time_ns"], *times[1:]), min(possible or 0.0, 1.0) if expected is None else expected,
             is_conditional(row), is_wait_included(row), words.assumed_text(evidence),
-            parts_text(evidence, run.rank_names), evidence.get("replay_assumes"), evidence.get("replay_refused") or "", [*evidence_rows(evidence, run.rank_names)],
+            parts_text(evidence, run.rank_names), evidence.get("replay_assumes"), is_nvlink_assumed(row), evidence.get("replay_refused") or "", [*evidence_rows(evidence, run.rank_names)],
         ))  # fmt: skip
     return findings
 
@@ -201,9 +218,10 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
     if parts.keys() == {"above_launching"}:
         return "what a step takes longer than the fastest host needs to launch it"
     whole = sum(parts.values())
-    seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else words.SEEN) * whole}
-    if "delays" in parts or not (longest or len(seen) > 1):
+    n_visible = sum(abs(ns) >= words.SEEN * whole for ns in parts.values())
+    if "delays" in parts or not (longest or n_visible > 1):
         return ""
+    seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else _LEAST_DIGIT) * whole}
     rest = whole - sum(seen.values())
     seen |= {"rest": rest} if abs(rest) >= _NOTHING * whole else {}
     text = " + ".join(f"{_label(name)} {ms_text(ns)}" for name, ns in seen.items() if ns > 0)

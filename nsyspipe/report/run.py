@@ -249,7 +249,11 @@ def phase_table(run: Run) -> blocks.Table | None:
     ]  # fmt: skip
     fields = [replace(field, decimals_of="time" * (field.heading != "phase")) for field in fields]
     in_host = sum(row["host_ns_per_step"] or 0 for row in rows)
-    notes = [words.NEXT_STEPS] * bool(step_ns) + [words.HOST_AHEAD] * (in_host > (step_ns or in_host))
+    note = words.host_note(run, in_host) or ""
+    of_data = (row["device_ns_per_step"] for row in rows if row["phase"] == "data")
+    has_copies = any(of_data) or bool(pc.sum(run.breakdown()["n_blocking_copies"]).as_py())
+    ends = words.NEXT_COPIES if has_copies else words.NEXT_IDLE
+    notes = [ends] * bool(step_ns) + [note] * bool(note)
     if medians:
         notes.append(words.host_median_note(medians))
     return table_of("Phases, mean per step", rows, fields, " ".join(notes) or None) if rows else None

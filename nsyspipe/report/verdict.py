@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.traffic import NEEDED_AT_ONCE, bubble_ns_per_step
+from nsyspipe.analysis.traffic import bubble_ns_per_step
 from nsyspipe.model.names import few, ranges
 from nsyspipe.model.problems import MIXED_RUNS
 from nsyspipe.report.findings import Finding, findings_of, is_little
@@ -113,26 +113,13 @@ def _on_compute_stream(run: Run, comm_share: float, amount: Callable[..., str]) 
     which = f"stream{'s'[: len(streams) > 1]} {few(ranges(streams), 3)}"
     whole = share >= (1 - SEEN) * comm_share
     how_much = "Communication" if whole else f"Of communication {amount(share)}"
-    is_needed_at_once = _largest_role(run) in NEEDED_AT_ONCE
-    consequence = (
-        "nothing runs beside it" if is_needed_at_once else "it cannot overlap until it has a stream of its own"
-    )
-    yield f"{how_much} shares {which} with compute: {consequence}."
-
-
-def _largest_role(run: Run) -> str | None:
-    """Return the role that most communication time is of; None where there is no communication."""
-    traffic = run.traffic()
-    pooled = traffic.filter(pc.is_null(traffic["rank"]))
-    by_role = pooled.group_by("role", use_threads=False).aggregate([("comm_ns_per_step", "sum")]).to_pylist()
-    largest = max(by_role, key=lambda row: row["comm_ns_per_step_sum"] or 0.0, default=None)
-    return None if largest is None else str(largest["role"])
+    yield f"{how_much} shares {which} with compute: no compute of that stream can run beside it."
 
 
 def _without_comm(summary: Mapping[str, Any], of_what: str, amount: Callable[..., str], *, hides_idle: bool) -> str:
     parts = [f"compute is {amount(summary['compute_share'])} of {of_what}"]
     if (summary["exposed_memory_share"] or 0.0) >= _MUCH_COPIES:
-        parts.append(f"copies {amount(summary['exposed_memory_share'])}")
+        parts.append(f"copies and memsets {amount(summary['exposed_memory_share'])}")
     if summary["idle_share"] is not None and not hides_idle:
         parts.append(f"idle {amount(summary['idle_share'])}")
     return f"No communication: {', '.join(parts)}."
@@ -154,7 +141,9 @@ def gain_text(findings: Sequence[Finding], *, is_whole: bool = True) -> list[str
     elif first.expected and first.worth > 0:
         worth += f", likely {first.gain}"
         worth += "" if first.is_clear else f", {NOT_CLEAR}: within the error of the replay"
-        worth += f", if {first.replay_assumes}" if first.replay_assumes else ""
+    is_gain_told = first.expected and not first.is_limit and first.worth > 0
+    if first.assumes and (is_gain_told or first.is_nvlink_assumed):
+        worth += f", {first.assumes}"
     replayed = [one for one in bounded if one.expected and not (one.is_limit or one.is_conditional)]
     clear = [one for one in replayed if one.is_clear and one.worth > 0]
     is_largest = not first.is_wait_included and all(one.worth <= first.worth for one in bounded)
@@ -171,6 +160,6 @@ def gain_text(findings: Sequence[Finding], *, is_whole: bool = True) -> list[str
     for one in [one for one in bounded if one is not first and one.is_conditional and one.share > first.worth][:1]:
         then = f", then likely {one.gain}" if one.expected else ""
         more += [
-            f"Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}){then}; NCCL_DEBUG=INFO (--nccl-log) tells."
+            f"Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}){then}; NCCL's log (--nccl-log, written with NCCL_DEBUG=INFO) tells."
         ]
     return [f"{name}: {first.action}: {worth}.", *filter(None, [" ".join(more)])]

@@ -21,6 +21,7 @@ from nsyspipe.analysis.summary import (
     uneven_backward,
 )
 from nsyspipe.errors import shortened
+from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
@@ -37,19 +38,29 @@ _SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500  # of a commit; of what was captured
 _TWO = 2
 _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
 SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
+NVLINK_THERE = "NVLink connects all of the GPUs"
+WITHOUT_END = "without an end"
 NOT_CLEAR = "not clear"  # a gain within the error of a replay
 Row: TypeAlias = "Mapping[str, Any]"
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
 _DIGITS, _MOST_ALIKE = re.compile(r"\d+"), 4
+_NOT_JUDGED = re.compile(r"not judged: (?P<rules>[a-z-]+(, [a-z-]+)*) \((?P<reason>.*)\)")
+_MOST_RULES = 5  # that are named where one reason keeps them from being judged
+_ABOUT_COMM = {*CAUSES["communication and late ranks"], *CAUSES["communication that slows compute"]}
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and a cause of it
 _TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
 _MUCH_OF_RANKS = 0.1  # of a step: by so much phases differ between ranks, whatever runs ahead
-NEXT_STEPS = "On the device a step ends where the next one's first kernel begins: the next step's copies of data count in it, and the idle time before that kernel, under its phase."
-HOST_AHEAD = (
-    "On the host phases sum to more than the step on the device: the host runs ahead, and what it waits for may be of "
-    "other steps; a phase inside of another counts in both."
+STEP_ENDS = "On the device a step ends where the next one's first kernel begins:"
+NEXT_IDLE = f"{STEP_ENDS} the idle time before that kernel counts in it, under that kernel's phase."
+NEXT_COPIES = (
+    f"{STEP_ENDS} the next step's copies of data count in it, and the idle time before that kernel, under its phase."
 )
+_MORE_ON_HOST = "On the host phases sum to more than the step on the device:"
+HOST_AHEAD = f"{_MORE_ON_HOST} the host runs ahead, and what it waits for may be of other steps."
+HOST_NOT_AHEAD = f"{_MORE_ON_HOST} a phase inside of another counts in both, or the host takes longer than the device."
+_MORE_THAN_STEP = 1.02  # from this part of a step on the host's phases are said to sum to more than it
+_MUCH_AHEAD = 0.1  # of a step: from so much on the host waits for what the device still has to do of earlier steps
 
 
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -77,8 +88,21 @@ def _left_out(run: Run) -> dict[str, list[int]]:
     number, is_counted, is_complete = (steps[name] for name in ("step", "in_summary", "is_complete"))
     counted, cut_off = ({*number.filter(mask).unique().to_pylist()} for mask in (is_counted, pc.invert(is_complete)))
     others = {*number.unique().to_pylist()} - counted - skipped
-    uneven = others - cut_off
-    return {"skipped": sorted(skipped), "cut off": sorted(others - uneven), "not on every rank": sorted(uneven)}
+    uneven, endless = others - cut_off, others & steps_without_end(steps)
+    return {
+        "skipped": sorted(skipped),
+        "cut off": sorted(others - uneven - endless),
+        f"{WITHOUT_END}: no step follows": sorted(endless),
+        "not on every rank": sorted(uneven),
+    }
+
+
+def steps_without_end(steps: pa.Table) -> set[int]:
+    """Return the steps that are a rank's last: they may be whole, but where the next one would begin they would end."""
+    last = steps.group_by("rank", use_threads=False).aggregate([("step", "max")]).to_pylist()
+    at_end = {(row["rank"], row["step_max"]) for row in last}
+    rows = zip(*(steps[name].to_pylist() for name in ("rank", "step", "is_complete")), strict=True)
+    return {step for rank, step, is_complete in rows if not is_complete and (rank, step) in at_end}
 
 
 def backward_source(run: Run) -> list[str]:
@@ -197,6 +221,43 @@ def host_medians_of(run: Run) -> dict[str, dict[int, float]]:
     return host_medians(_summary_phases(run))
 
 
+def host_note(run: Run, in_host_ns: float) -> str | None:
+    """Say why phases sum to more than a step on the host; None where they do not."""
+    step_ns = rank_step_ns(run)
+    if not step_ns or in_host_ns < _MORE_THAN_STEP * step_ns:
+        return None
+    steps = run.breakdown()
+    leads = steps.group_by("rank").aggregate([("host_lead_ns", "mean")])["host_lead_ns_mean"]
+    return HOST_AHEAD if (pc.max(leads).as_py() or 0.0) >= _MUCH_AHEAD * step_ns else HOST_NOT_AHEAD
+
+
+def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
+    """Return phases with host times null in the first step, on ranks that run ahead into it from a step left out.
+
+    There the host waits for what the device still has to do of that step, which is in no figure: where it takes longer
+    than in all other steps.
+    """
+    steps = run.breakdown()
+    first = pc.min(steps["step"]).as_py()
+    if first is None or not any(step < first for step in run.skipped_steps):
+        return phases
+    of_first = zip(*(steps[name].to_pylist() for name in ("rank", "step", "wall_ns", "host_lead_ns")), strict=True)
+    ahead = [rank for rank, step, wall, lead in of_first if step == first and (lead or 0.0) >= _MUCH_AHEAD * wall]
+    is_waiting = pc.and_(
+        pc.equal(phases["step"], first), pc.is_in(phases["rank"], value_set=pa.array(ahead, pa.int64()))
+    )
+    later = phases.filter(pc.not_equal(phases["step"], first))
+    longest: dict[tuple[str, int], int] = {}
+    for row in later.select(["phase", "rank", "host_ns"]).to_pylist():
+        key = row["phase"], row["rank"]
+        longest[key] = max(longest.get(key, 0), row["host_ns"] or 0)
+    of_phases = zip(*(phases[name].to_pylist() for name in ("phase", "rank", "host_ns")), strict=True)
+    is_longest = [(host or 0) > longest.get((phase, rank), 0) for phase, rank, host in of_phases]
+    is_waiting = pc.and_(is_waiting, pa.array(is_longest, pa.bool_()))
+    host = pc.if_else(is_waiting, pa.scalar(None, phases["host_ns"].type), phases["host_ns"])
+    return phases.set_column(phases.column_names.index("host_ns"), "host_ns", host)
+
+
 def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
     """Say of which phases the host's time is a median, and why."""
     named = listed(sorted(medians))
@@ -205,9 +266,9 @@ def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
 
 def phases_text(run: Run) -> str | None:
     """Return by what each phase differs most between ranks, from 10 % of a step on; None where none does."""
-    rows, least = _summary_phases(run), _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
+    rows, least = _without_earlier_waits(run, _summary_phases(run)), _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
     by_rank = rows.group_by(["phase", "rank"]).aggregate([(name, "mean") for name in PHASE_TIMES])
-    medians, means = host_medians(rows), by_rank.to_pylist()
+    medians, means = host_medians_of(run), by_rank.to_pylist()
     for row in means:
         if row["phase"] in medians:
             row["host_ns_mean"] = medians[row["phase"]].get(row["rank"])
@@ -237,9 +298,9 @@ def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None)
 
 def assumed_text(evidence: Mapping[str, Any]) -> str:
     """Return what a finding's bound assumes, with a comma in front; nothing where it assumes nothing."""
-    names = "assumed_slowdown_ratio", "is_conditional", "is_wait_included"
-    ratio, is_open, may_wait = (evidence.get(name) for name in names)
-    text = ", if NVLink connects all of the GPUs" if is_open else ""
+    names = "assumed_slowdown_ratio", "is_conditional", "is_nvlink_assumed", "is_wait_included"
+    ratio, is_open, is_nvlink_assumed, may_wait = (evidence.get(name) for name in names)
+    text = f", if {NVLINK_THERE}" if is_open or is_nvlink_assumed else ""
     text += ", waiting included, which is not known" if may_wait else ""
     if (compared := evidence.get("compared_share")) and compared < 1 - SEEN:
         text += f", as if all compute beside communication were slowed like the {percent_text(compared, 0)} of it that can be compared"
@@ -259,6 +320,16 @@ def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str])
     return [(severity, message, place_of(rows), fix) for (severity, message, fix), rows in where.items()]
 
 
+def _counted_rules(message: str) -> str:
+    """Return a message about rules that were not judged with their number where they are many; JSON has the names."""
+    found = _NOT_JUDGED.fullmatch(message)
+    names = found["rules"].split(", ") if found else []
+    if found is None or len(names) <= _MOST_RULES:
+        return message
+    about = " about communication" if _ABOUT_COMM.issuperset(names) else ""
+    return f"not judged: {len(names)} rules{about} ({found['reason']})"
+
+
 def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     """Return the problems, those of several ranks, else reports, once; of ranks' alike but for numbers the largest, of many the first."""
 
@@ -266,6 +337,7 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
         ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
         return _numbered("rank", ranks, most_places) if ranks else few(reports, most_places)
 
+    problems = [{**row, "message": _counted_rules(row["message"])} for row in problems]
     alike = grouped(((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), row) for row in problems)
     rows: list[Trouble] = []
     for group in alike.values():

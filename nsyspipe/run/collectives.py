@@ -18,7 +18,7 @@ from nsyspipe.analysis.process_groups import Doubt, is_contradicted_by_times
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
-from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.problems import OR_LOG, Problem, problem
 from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import FLOAT, INT, Flags, Float64, Int32, Int64, conform
 from nsyspipe.run.captures import capture_numbers, joined
@@ -307,7 +307,7 @@ def cross_rank(
     if has_comm and not is_aligned:
         problems.append(problem("steps-not-aligned"))
     elif has_comm:
-        problems += _of_groups(rows, doubt, is_by_log=is_by_log)
+        problems += _of_groups(rows, doubt, is_by_log=is_by_log, has_log=log is not None)
         problems += _of_clocks(doubt, has_clock=has_clock, has_all_errors=bool(has_all_errors))
     if len(ranks) > 1 and has_clock and is_aligned:
         known = matching.waiting(matched, rows.start_ns, rows.end_ns, rows.rank, (errors, parts))
@@ -333,10 +333,11 @@ def cross_rank(
     return CrossRank(tuple(placed), of_reports, rows, sizes, known, tuple(problems), is_whole, doubt)
 
 
-def _of_groups(rows: CommRows, doubt: Doubt | None, *, is_by_log: bool) -> Iterator[Problem]:
+def _of_groups(rows: CommRows, doubt: Doubt | None, *, is_by_log: bool, has_log: bool) -> Iterator[Problem]:
     if doubt is not None:
         which = "some collectives" if rows.is_named.any() else "collectives"
-        yield problem("groups-not-named", which=which, reason=doubt.value)
+        found = problem("groups-not-named", which=which, reason=doubt.value)
+        yield replace(found, fix=(found.fix or "").removesuffix(OR_LOG)) if has_log else found
     elif is_by_log:
         yield problem("groups-by-log")
 

@@ -166,6 +166,9 @@ class ProcessDigest(_Process):
     others: LaunchingThreads = NO_OTHER_THREADS  # the threads besides that of the steps whose ranges are phases too
 
 
+_NO_KERNEL_LATER = "no kernel launched in them starts later than the step before does"
+
+
 @dataclass(frozen=True)
 class HostDigest(_Process):
     """One process without device activity; of members also ``is_complete`` and per phase ``<phase>_ns`` (null: none)."""
@@ -217,13 +220,21 @@ def digest_process(
     return digest, [replace(one, device_id=digest.device_id) for one in problems]
 
 
+def _launched_kernels(operations: ProcessOperations, members: Members) -> Int64:
+    """Return how many kernels were launched in each step range."""
+    launches = np.sort(operations.kernel_launch[: operations.n_launched])
+    return np.searchsorted(launches, members.ends) - np.searchsorted(launches, members.starts)
+
+
 def _problems_of_steps(events: ProcessEvents, members: Members, windows: Windows, phases: _Phases) -> Iterator[Problem]:
     """Say which steps have no window, and what of the rank lies outside of its steps or shows no backward pass."""
     operations = events.operations
     if not members.starts.size:
         yield problem("steps-missing-on-rank", process_id=events.process_id)
-    elif n_without := members.starts.size - len(windows):
-        yield problem("step-without-window", process_id=events.process_id, n=n_without)
+    elif (without := np.setdiff1d(np.arange(members.starts.size), windows.member)).size:
+        n_kernels = _launched_kernels(operations, members)[without]
+        why = _NO_KERNEL_LATER if n_kernels.any() else "no kernel was launched in them"
+        yield problem("step-without-window", process_id=events.process_id, n=without.size, why=why)
     edges = np.stack((members.starts, members.ends), axis=1).ravel()
     launches = operations.kernel_launch[: operations.n_launched]
     of_comm = launches[operations.is_comm[: launches.size]]
@@ -296,11 +307,12 @@ def _measured(
     is_known = recorded.kernels and recorded.names
     of_comm = operations.kernel_column("stream_id")[operations.is_comm]
     stream = compute_stream(operations, of_comm) if is_known else None
+    overhead = None if capture.overhead is None else union(*capture.overhead.of_process(events.process_id))
     parts |= {
         "comm_on_compute_stream_ns": comm_on_stream(operations, of_comm, stream, windows) if is_known else None,
         "comm_delay_ns": comm_delays(operations, device.comm, windows) if is_known else None,
         "graph_ns": windows.covered(graphs),
-        "overhead_ns": None if capture.overhead is None else windows.covered(union(*capture.overhead)),
+        "overhead_ns": None if overhead is None else windows.covered(overhead),
     }
     costs = {}
     for code, (name, own) in enumerate(phases.items()):

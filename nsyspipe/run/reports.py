@@ -19,7 +19,7 @@ from nsyspipe.analysis.links import links
 from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.analysis.summary import phase_summary, rank_summary, summary
 from nsyspipe.findings.judge import judge
-from nsyspipe.findings.model import Evidence
+from nsyspipe.findings.model import Evidence, Recording
 from nsyspipe.findings.slow_link import LinkVerdict, judge_link
 from nsyspipe.model import schema
 from nsyspipe.model.names import few
@@ -30,6 +30,7 @@ from nsyspipe.nsys.command_words import joined_environments
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.beside import Candidates, find_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
+from nsyspipe.reader.metadata import ReportFacts
 from nsyspipe.reader.report import FileState
 from nsyspipe.reader.sidecar import FoundSidecars, read_sidecars
 from nsyspipe.reader.tables import release_memory
@@ -179,6 +180,7 @@ class ReportRun(Run):
             gpu_names=tuple(self.header.gpu_names),
             links=self._linked[0],
             environment=self.header.training_variables,
+            recording=_recording([digest.facts for digest in self._gathered.digests]),
             nccl_settings=None if self._log is None else self._log.settings,
         )
 
@@ -337,3 +339,21 @@ def _label(names: Sequence[str]) -> str:
     if any(stem[len(shared) :][:1].isdigit() for stem in stems):
         shared = shared.rstrip("0123456789")  # half a number: process IDs or hosts that differ
     return shared.rstrip(" ._-") or "run"
+
+
+def _recording(facts: Sequence[ReportFacts]) -> Recording:
+    """Return what nsys recorded in any of some reports."""
+    events = {event for one in facts for event in one.traced_events}
+    is_known = all(one.traced_events for one in facts)
+    return Recording(
+        events=tuple(sorted(events)) if is_known else (),
+        is_cpu_sampled=_is_any([one.is_cpu_sampled for one in facts]),
+        has_backtraces=_is_any([one.has_cuda_backtraces for one in facts]),
+    )
+
+
+def _is_any(answers: Sequence[bool | None]) -> bool | None:
+    """Return whether any answer is yes; None where none is, and one is not known."""
+    if any(answers):
+        return True
+    return None if None in answers else False

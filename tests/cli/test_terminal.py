@@ -48,10 +48,13 @@ def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(
 
 
 def test_steps_in_no_figure_are_named_with_the_reason(summary, tmp_path):
-    for rank, n in enumerate((3, 5)):  # the last step of a rank is cut off, and step 3 there on one alone
+    for rank, n in enumerate((3, 5)):  # no step follows the last one of a rank, and step 3 there on one alone
         steady_rank(rank, n).write(tmp_path / f"a_{rank}.sqlite")
     text = " ".join(summary(tmp_path).split())
-    assert "1 of 5 steps 'step #' (step 0 skipped, steps 2, 4 cut off, step 3 not on every rank)" in text
+    assert (
+        "1 of 5 steps 'step #' (step 0 skipped, steps 2, 4 without an end: no step follows, step 3 not on every rank)"
+        in text
+    )
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ OPTIONS = (
 )
 PRINTED = (
     "dependency, blocked, input, launch, level with, not told apart, improvement, regression, no change, inconclusive, "
-    "straggler, clock offset, bucket, transfer, payload, replay, not clear, not judged, skipped, cut off, bubble, likely, "
+    "straggler, clock offset, bucket, transfer, payload, replay, not clear, not judged, skipped, cut off, without an end, bubble, likely, "
     "largest gain, to change first, little to gain, idle before, exposed transfer, slowed by waiting, by the gradients' copies, unknown"
 )
 

@@ -97,6 +97,13 @@ LATER = [step(0, hidden=226, exposed=100, wait=100, comm_delay_ns=10), step(1, h
 # Rank 0 waits for rank 1, which has half as much communication beside compute.
 WAITS_BESIDE = [step(0, hidden=226, exposed=500, wait=500), step(1, hidden=113)]
 OF_RANKS = (kernel("gemm", 10, 150, 100, rank=rank) for rank in range(2))
+
+
+def beside_waits(wait):
+    """Return ranks that wait so much of 100 exposed and 100 hidden, without an equal kernel elsewhere."""
+    return evidence(steps(2, exposed=100, hidden=100, wait=wait))
+
+
 MIXED = (*OF_RANKS, kernel("norm", 30, 800, 800), kernel("alone", 0, 0, 0))
 SEVEN = [kernel(f"k{number}", 10, 1000 + 100 * number, 1000) for number in range(1, 8)]
 TWICE = [kernel("gemm", 50, 2000, 1000)]

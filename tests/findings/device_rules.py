@@ -1,7 +1,10 @@
 """Rules about idle devices, copies of gradients and the profiler: what each says of a few plain rows. Times are ns."""
 
+from dataclasses import replace
+
 from nsyspipe.findings.gradients import ddp_single_gpu, grad_copy
 from nsyspipe.findings.host import input_bound, launch_bound, pageable_copy, profiler_overhead, sync_bound
+from nsyspipe.findings.model import Recording
 from nsyspipe.model.schema import IDLE_CAUSES
 from tests.findings.make import FIRES, case, collective, evidence, kernel, of, phase, step, steps, threshold
 
@@ -156,6 +159,12 @@ SYNC_BOUND = of(
     *threshold("2 % of step time", idle(BLOCKED, 20), idle(BLOCKED, 19)),
     case("of three ranks", idle(BLOCKED, 20, 500, 600), saving=600),
     case("five calls", idle(BLOCKED, 300, calls=NINE), idle_ns_per_step_by_call=dict([*NINE.items()][:5])),
+    *(case(f"advice against allocations where the host was blocked in {calls}", idle(BLOCKED, 300, calls=calls), advice=advice)
+        for calls, advice in [
+            ({"cudaStreamSynchronize": 200, "cudaMalloc": 100}, "avoid...;...expandable_segments:True against cudaMalloc"),
+            ({"cudaFree": 300}, "avoid...;...expandable_segments:True against cudaFree"),
+            ({"cudaStreamSynchronize": 200, "cudaMallocHost": 100}, "avoid...in the step"),
+            ({}, "avoid...in the step")]),
     case("no names", idle(BLOCKED, 300), action="keep a synchronising call out of the step"),
     *threshold("2 % less what copies from the host explain",
         *(idle(BLOCKED, 100, idle_blocked_by_copies_ns=of_copies) for of_copies in (80, 81))),
@@ -231,7 +240,13 @@ DDP_SINGLE_GPU = of(
     case("two ranks", evidence(steps(2, **DDP))),
     case("it communicates", evidence([step(exposed=30, **DDP)])),
     case("no copies", evidence([step()])),
-    case("copies not recorded", evidence([step(**dict.fromkeys(DDP))])),
+    case("copies not recorded", evidence([step(**dict.fromkeys(DDP))]), "copies not known"),
+    case(
+        "copies not recorded, of an unknown world",
+        evidence([step(**dict.fromkeys(DDP))], world_size=None),
+        "copies not known",
+    ),
+    case("copies not recorded, one report of two", evidence([step(**dict.fromkeys(DDP))], world_size=2)),
 )
 
 
@@ -261,7 +276,22 @@ def of_ranks(*firsts):
 
 THREE_LEFT_OUT = [step(0, number, wall=500 - 100 * number, in_summary=number > 2) for number in range(5)]
 # What the profiler did in the step left out is no matter.
-BUSY = [step(0, number, overhead_ns=ns, in_summary=number > 0) for number, ns in enumerate((900, 30, 50))]
+BUSY = [
+    step(0, number, overhead_ns=ns, in_summary=number > 0, idle_launch_ns=100)
+    for number, ns in enumerate((900, 30, 50))
+]
+
+
+def busy(*work, recording=None, **figures):
+    """Return ranks of which the profiler works so long in a step, in which each idles 20 for its host unless told."""
+    told = {"idle_launch_ns": 20} | figures
+    rows = [step(rank, overhead_ns=ns, **told) for rank, ns in enumerate(work)]
+    return evidence(rows, **({"recording": recording} if recording else {}))
+
+
+IN_PARALLEL = busy(10, 15, exposed=100, wait=12)
+CUDA_AND_NVTX = ("Cuda", "NvtxEvents")
+ALL_OFF = Recording(CUDA_AND_NVTX, is_cpu_sampled=False, has_backtraces=False)
 PROFILER_OVERHEAD = of(
     profiler_overhead,
     # The median of 100, 100, 120, 120 is 110.
@@ -280,12 +310,31 @@ PROFILER_OVERHEAD = of(
     case("one rank of two", evidence(OF_TWO_RANKS, skipped_steps=(0,)),
         title=f"the first step takes 2 times the others on rank 1, {LEFT_OUT}"),
     *(case(f"of three ranks a first step of {walls}", evidence(of_ranks(*walls), skipped_steps=(0,)),
-        title=f"the first step takes 3 times the others{whose}, {LEFT_OUT}")
-        for walls, whose in [
-            ((300, 150, 149), " on ranks 0, 1"), ((300, 149, 149), " on rank 0"), ((300, 150, 150), "")]),
+        title=f"the first step takes {said}, {LEFT_OUT}", first_step_to_median_ratio_by_rank=ratios)
+        for walls, said, ratios in [
+            ((300, 150, 149), "1.5 to 3 times the others on ranks 0, 1, most on rank 0", {"0": 3.0, "1": 1.5}),
+            ((150, 300, 149), "1.5 to 3 times the others on ranks 0, 1, most on rank 1", {"0": 1.5, "1": 3.0}),
+            ((300, 149, 149), "3 times the others on rank 0", {"0": 3.0}),
+            ((300, 150, 150), "1.5 to 3 times the others, most on rank 0", {"0": 3.0, "1": 1.5, "2": 1.5}),
+            ((300, 300, 300), "3 times the others", {"0": 3.0, "1": 3.0, "2": 3.0})]),
     case("several left out", evidence(THREE_LEFT_OUT, skipped_steps=(0, 1, 2)), first_step_to_median_ratio=500 / 150),
     *threshold("1 % of own work", *(capture(1000, 1000, overhead_ns=ns) for ns in (10, 9))),
     case("own work", evidence(BUSY, skipped_steps=(0,)), saving=40),
+    # Rank 0 is left with 1000 - 10 - 12, rank 1 with 1000 - 15 - 10: of that work 22 at most goes off the step.
+    case("work of ranks in parallel", IN_PARALLEL, saving=22,
+        saving_ns_per_step_by_part={"overhead": 10.0, "waiting": 12.0}),
+    case("no more than idles for the host", busy(30, idle_launch_ns=8, idle_dependency_ns=90), saving=8),
+    case("no device idles for it", busy(30, idle_launch_ns=0, idle_dependency_ns=90), saving=None),
+    case("idle time not known", busy(30, idle_ns=None), saving=30),
+    case("waiting not known: all communication may be it", busy(10, 15, exposed=100, wait_ns=None), saving=25),
+    *threshold("1 % in the mean of ranks", busy(20, 0), busy(19, 0)),
+    *(case(f"advice where {recording}", busy(30, recording=recording), advice=advice)
+        for recording, advice in [
+            (Recording(), "trace less (--trace=cuda,nvtx, --sample=none, no --cudabacktrace), start..."),
+            (ALL_OFF, "start the capture..."),
+            (replace(ALL_OFF, events=("Cuda", "NvtxEvents", "OSRuntime")), "trace less (--trace=cuda,nvtx), start..."),
+            (replace(ALL_OFF, is_cpu_sampled=True), "trace less (--sample=none), start..."),
+            (replace(ALL_OFF, has_backtraces=True), "trace less (no --cudabacktrace), start...")]),
     case("one step", capture(500, skipped=False)),
     case("one step, two ranks", evidence(steps(2))),
 )  # fmt: skip

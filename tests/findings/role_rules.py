@@ -1,5 +1,7 @@
 """Rules about one kind of parallelism: what each says of a few plain rows, and that it is silent of all others. Times are ns."""
 
+import pytest
+
 from nsyspipe.findings import gradients, parallelism
 from nsyspipe.findings.communication import comm_bound
 from nsyspipe.findings.host import launch_bound
@@ -41,6 +43,17 @@ def silent(*roles):
     return [case(f"no {'or '.join(roles)}, but {role}", given) for role, given in ANOTHER.items() if role not in roles]
 
 
+def beside_hidden_gradients(beside_compute):
+    """Return tensor parallelism, 300 exposed and so much beside compute, and gradients: beside compute 360 in all."""
+    end = 300 + beside_compute
+    met = collective(1, (0, 0), end, seq=0, comm_id="0x0", exposed_ns=300)
+    met += collective(1, (end, end), 660, seq=1, comm_id="0x1", exposed_ns=0)
+    exposed, hidden = (300, 0), (0, 0)
+    carried = traffic("tensor", "all_reduce", exposed, exposed, comm_id="0x0")
+    carried += traffic("data", "all_reduce", hidden, hidden, comm_id="0x1")
+    return evidence(steps(2, exposed=300, hidden=360), met, traffic=carried)
+
+
 # 50 of 1000 are 5 %. Rank 0 waits 150 of its 200 for rank 1, whose 50 are all transfer: 50 on either.
 WAITING = (200, 150), (50, 0)
 TENSOR_COMM = of(
@@ -54,6 +67,11 @@ TENSOR_COMM = of(
     *threshold("5 % of step time", *(using("tensor", "all_reduce", (own, 0), (own, 0)) for own in (50, 49))),
     # Of 360 hidden at most 0.8 / 1.8.
     case("what it slows down", using("tensor", "all_reduce", (100, 0), (100, 0), hidden=360), saving=100 + 160),
+    # At most 0.8 / 1.8 of what runs beside tensor parallelism itself.
+    *(case(f"{hidden} of the compute beside communication is its own", beside_hidden_gradients(hidden),
+        saving=300 + slowed, assumed_slowdown_ratio=assumed,
+        saving_ns_per_step_by_part={"exposed_transfer": 300.0, "slowed_compute": pytest.approx(slowed)})
+        for hidden, slowed, assumed in ((0, 0, None), (90, 40, 0.8), (360, 160, 0.8))),
     # 300 of tensor parallelism and 100 of gradients, all exposed: 300 can go.
     case("beside gradients", mixed(("tensor", 300), ("data", 100)), saving=300),
     case("mostly hidden", mixed(("tensor", 40), ("data", 300))),
@@ -223,7 +241,9 @@ UNKNOWN = using("other", "all_reduce")
 LATE = [step(0, exposed=300, wait=200, idle_launch_ns=0), step(1, exposed=100, idle_launch_ns=200)]
 WAITS = collective(1, (100, 300), 400)
 IN_LATE = {role: traffic(role, "all_reduce", (300, 200), (100, 0)) for role in ("tensor", "data")}
-OF_LATE = {role: evidence(LATE, WAITS, traffic=rows) for role, rows in IN_LATE.items()}
+BESIDE_LATE = traffic("other", "all_gather", (0, 0), (0, 0), comm_id="0x9")
+OF_LATE = {role: evidence(LATE, WAITS, traffic=rows + BESIDE_LATE) for role, rows in IN_LATE.items()}
+OF_TENSOR_ALONE = evidence(LATE, WAITS, traffic=IN_LATE["tensor"])
 SHM = [link("shm", "SHM/direct/direct")]
 PIPED = stages(300, 300, idle_launch_ns=100)
 PAUSING = stages(300, 300, idle_launch_ns=100, idle_pause_ns=60)
@@ -258,6 +278,7 @@ ROLES_OF_OTHERS = [
     *of(
         straggler,
         case("in layers", OF_LATE["tensor"], title="the others wait for rank 1 (...), whose host launches late, mostly in collectives of tensor parallelism"),
+        case("in layers, where all of it is", OF_TENSOR_ALONE, title="the others wait for rank 1 (...), whose host launches late"),
         case("of gradients", OF_LATE["data"], title="the others wait for rank 1 (...), whose host launches late"),
         # The norm of all stages meets when the last of them is done.
         case("a norm of all stages", STAGES_AND_NORM),

@@ -91,6 +91,12 @@ LATE = of(
         [step(0, 1, exposed=300), step(1, 1, exposed=300, start_ns=1060), *steps(2, 2, 3, exposed=300)],
         [row for number in (1, 2, 3) for row in collective(number, (0, 50 * number), 500)]),
         title="the others wait for rank 1 (...), in part because rank 1 began step 1 late", late_before_first_step_ns=60),
+    # The other waits 50, 25 and 25 for it: 100 in all.
+    *(case(f"late before the first step by {begins} of 100", evidence(
+        [step(0, 1, exposed=300), step(1, 1, exposed=300, start_ns=1000 + begins), *steps(2, 2, 3, exposed=300)],
+        [row for number, late in ((1, 50), (2, 25), (3, 25)) for row in collective(number, (0, late), 500)]),
+        title=f"the others wait for rank 1 (...), {why} rank 1 began step 1 late")
+        for begins, why in ((95, "because"), (94, "in part because"))),
     case("whoever comes between", each_step(3, 3, ((0, 400, 440), 800)), saving=440, rank=2),
     case("a world of many", evidence([step(rank, exposed=300) for rank in (0, LAST)], FAR, phases=OF_FAR), rank=LAST),
     *threshold("3 % of three steps", run(30, 30, 30), run(30, 30, 29)),

@@ -339,6 +339,16 @@ def test_a_bound_on_late_ranks_tells_what_it_leaves_of_their_delays():
     assert re.findall(r"([\d.]+) ms", text) == ["12.00", "1.000", "4.000", "8.000"]
 
 
+@pytest.mark.parametrize(("least", "shown"), [(20_000, ["60.00", "39.98", "0.02000"]), (9_000, ["60.00", "39.99"])])
+def test_the_parts_of_a_bound_sum_to_all_of_its_digits(least, shown):
+    parts = {"waiting": 60e6, "idle": 40e6 - least, "longer_window": least}
+    assert re.findall(r"([\d.]+) ms", parts_text({"saving_ns_per_step_by_part": parts})) == shown
+
+
+def test_one_part_and_next_to_nothing_is_no_sum():
+    assert parts_text({"saving_ns_per_step_by_part": {"waiting": 1e6, "idle": 1e3}}) == ""
+
+
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
 WORLD = [row for number in (1, 2) for row in collective(number, (0, 10, 100, 103), 400)]
 # Rank 2 is late in its group, rank 3 is not in its own.

@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.traffic import ROLES
 from nsyspipe.findings import judge as judge_module
+from nsyspipe.findings.communication import LESS_HIDDEN, comm_slows_compute
 from nsyspipe.findings.judge import CAUSES, RULES, in_order, judge
 from nsyspipe.findings.model import Finding, NotJudged
 from nsyspipe.model import schema
@@ -170,7 +171,7 @@ def test_nothing_recorded_is_nothing_found_and_no_error(lacking):
     assert table.num_rows == 0
     assert [one.message for one in problems] == [
         f"not judged: {OF_COMM} (communication and compute not known on every rank)",
-        "not judged: ddp-single-gpu, grad-copy (copies not known on every rank)",
+        "not judged: grad-copy (copies not known on every rank)",
         f"not judged: launch-bound ({OF_IDLE})",
         "not judged: pageable-copy (blocking copies from the host not known on every rank)",
         "not judged: profiler-overhead (the profiler's own work not known on every rank)",
@@ -184,6 +185,12 @@ def judged_in_groups(*, are_known):
     table, problems = judge(evidence(rows, met, links=[link("shm", "SHM/direct")], are_groups_known=are_known))
     savings = dict(zip(table["id"].to_pylist(), table["saving_ns_per_step"].to_pylist(), strict=True))
     return savings, " ".join(one.message for one in problems)
+
+
+@pytest.mark.parametrize(("wait", "fits"), [(100, False), (99, True)])
+def test_a_run_that_hides_less_is_asked_for_unless_communication_is_mostly_waiting(wait, fits):
+    found = comm_slows_compute(comm_rules.beside_waits(wait))
+    assert found.fix.endswith(LESS_HIDDEN) is fits
 
 
 def test_findings_of_transfer_are_not_judged_where_groups_are_not_known():

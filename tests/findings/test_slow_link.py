@@ -72,6 +72,15 @@ BY_ENVIRONMENT = of(
 BY_LINK = of(
     slow_link,
     case("all that is exposed could go", run(SHM), saving=1000),
+    *(case(f"the log is asked for where NCCL_DEBUG is {said}", run(per_ns=45, environment={"NCCL_DEBUG": said}), advice=advice)
+        for said, advice in [
+            ("INFO", "find out...in the log that NCCL wrote..."), ("trace", "find out...in the log that NCCL wrote..."),
+            ("WARN", "find out...(NCCL_DEBUG=INFO, --nccl-log FILE)...")]),
+    # A topology tells that NVLink is there; NCCL's log alone does not.
+    *(case(f"NVLink assumed: {assumed}, of {one['kind']} by {one['path']}", run(one, **more), is_nvlink_assumed=assumed)
+        for one, assumed, more in [
+            (SHM, None, {}), (SHM | {"path": None}, True, {}), (SHM | {"path": None}, None, {"gpu_names": ("NVIDIA A10 PCIe",)}),
+            (SOCKET, None, {"n_hosts": 2}), (SOCKET, True, {})]),
     # A tenth of what NVLink promises was reached: 100 of the 1000 ns would stay.
     case("NVLink would need a tenth", run(SHM, per_ns=45), saving=900),
     # These 100 fit under what hides 700.

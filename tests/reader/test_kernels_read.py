@@ -158,7 +158,7 @@ def test_without_the_table_of_names_no_call_blocks(tmp_path):
 def overhead(path):
     with open_report(path) as report:
         found = read_overhead(report, read_facts(report))
-    return None if found is None else list(zip(*(one.tolist() for one in found), strict=True))
+    return None if found is None else [*zip(found.starts.tolist(), found.ends.tolist(), strict=True)]
 
 
 def with_overhead(*spans):
@@ -193,6 +193,30 @@ def test_the_profilers_work_is_read_where_it_took_time_and_a_step_says_how_long_
     # Without rows the profiler did nothing.
     path = edit(with_overhead().write(path), "CREATE TABLE PROFILER_OVERHEAD (start INTEGER, end INTEGER)")
     assert (overhead(path), set(nsyspipe.load(path).steps()["overhead_ns"].to_pylist())) == ([], {0})
+
+
+def test_the_profilers_work_counts_in_the_process_that_it_held_up(tmp_path):
+    builder = with_overhead((500, 700), (800, 900))
+    path = builder.write(tmp_path / "a_0.sqlite")
+    edit(path, f"UPDATE PROFILER_OVERHEAD SET globalTid = {builder.global_tid('main', 4711)} WHERE start = 500")
+    assert nsyspipe.load(path).steps()["overhead_ns"].to_pylist() == [100, 0, 0, 0]
+    edit(path, f"UPDATE PROFILER_OVERHEAD SET globalTid = {builder.global_tid('main')} WHERE start = 500")
+    assert nsyspipe.load(path).steps()["overhead_ns"].to_pylist() == [300, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("rows", "sampled"), [
+    ({}, None), ({"PROCESS_0:COLLECT_CPU_TRACE": "false"}, False),
+    ({"PROCESS_0:COLLECT_CPU_TRACE": "false", "PROCESS_1:COLLECT_CPU_TRACE": "true"}, True),
+])  # fmt: skip
+def test_whether_the_cpu_was_sampled_is_read_where_nsys_says_it(tmp_path, rows, sampled):
+    path = steady_rank(0, world_size=1).write(tmp_path / "a_0.sqlite")
+    edit(
+        path,
+        *[f"INSERT INTO META_DATA_CAPTURE (name, value) VALUES ('{name}', '{value}')" for name, value in rows.items()],
+    )
+    with open_report(path) as report:
+        facts = read_facts(report)
+    assert (facts.is_cpu_sampled, facts.has_cuda_backtraces) == (sampled, False)
 
 
 def waits(builder, path):

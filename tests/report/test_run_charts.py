@@ -50,6 +50,7 @@ def test_parts_of_a_rank_are_summed_over_its_steps_and_the_table_holds_the_means
 
 
 NO = {"in_summary": False}
+LAST = NO | {"is_complete": False}
 SHOWN = ("step", "rank", "wall_ns", "fastest_rank", "mark")
 
 
@@ -60,9 +61,9 @@ SHOWN = ("step", "rank", "wall_ns", "fastest_rank", "mark")
     # In the order of time, not of number.
     ([step(0, 7, begin=0), step(0, 3, begin=500)], [], 1, [(7, 0, 100, 0, ""), (3, 0, 100, 0, "")]),
     # Those that do not count say why.
-    ([step(0, 0, **NO), step(1, 0, **NO), step(0, 1), step(1, 1), step(0, 2, **NO), step(0, 3, **NO), step(1, 3, **NO)],
+    ([step(0, 0, **NO), step(1, 0, **NO), step(0, 1), step(1, 1), step(0, 2, **NO), step(0, 3, **LAST), step(1, 3, **LAST)],
      [0], 2,
-     [(0, 0, 100, 1, "skipped"), (1, 0, 100, 1, ""), (2, 0, 100, 0, "not on every rank"), (3, 0, 100, 1, "cut off")]),
+     [(0, 0, 100, 1, "skipped"), (1, 0, 100, 1, ""), (2, 0, 100, 0, "not on every rank"), (3, 0, 100, 1, "without an end")]),
 ])  # fmt: skip
 def test_a_step_is_one_row(rows, skipped, n_ranks, shown):
     assert [tuple(row[name] for name in SHOWN) for row in module.step_rows(steps(*rows), skipped, n_ranks)] == shown
@@ -77,7 +78,12 @@ def test_of_many_steps_the_slowest_of_each_few_is_drawn_and_of_few_all():
     alone = (step(number=number, hidden=0, exposed=0, copies=0) for number in (0, 1))
     few = module.step_chart(module.step_rows(steps(*alone), [], 1), has_comm=False)
     assert (few.table.note, few.data["wall_ns"], few.data["parts"]["exposed"]) == (None, [100, 100], [0, 0])
-    assert [one.heading for one in few.table.columns][2:] == ["compute", "exposed copies", "idle", "in the figures"]
+    assert [one.heading for one in few.table.columns][2:] == [
+        "compute",
+        "exposed copies and memsets",
+        "idle",
+        "in the figures",
+    ]
     assert [*dict(few.legend)] == ["compute", "idle"]
 
 

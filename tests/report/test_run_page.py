@@ -342,6 +342,16 @@ def test_problems_of_several_ranks_and_those_that_differ_in_numbers_are_told_onc
         assert troubles(rows) == [("warning", *row) for row in said]
 
 
+@pytest.mark.parametrize(("names", "said"), [
+    (["comm-bound", "straggler", "slow-link", "no-sync", "grad-copy"], "comm-bound, straggler, slow-link, no-sync, grad-copy"),
+    (["comm-bound", "straggler", "slow-link", "no-sync", "tensor-comm", "single-bucket"], "6 rules about communication"),
+    (["comm-bound", "straggler", "slow-link", "no-sync", "tensor-comm", "grad-copy"], "6 rules"),
+])  # fmt: skip
+def test_many_rules_that_one_cause_keeps_from_being_judged_are_counted(names, said):
+    rows = [problem(f"not judged: {', '.join(names)} (communication (of all) not known)")]
+    assert troubles(rows) == [("warning", f"not judged: {said} (communication (of all) not known)", "", None)]
+
+
 def test_of_many_ranks_stragglers_slowest_most_exposed_and_fastest_are_chosen():
     def of_ranks(**columns):
         return pa.table({"rank": list(range(64))} | {name: list(values.values()) for name, values in columns.items()})

@@ -1,7 +1,12 @@
 """Built runs of several ranks: who waits for whom, in which communicator, on which clock, and what that makes of steps."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
+from nsyspipe.analysis.process_groups import Doubt
+from nsyspipe.run.collectives import _of_groups
 from nsyspipe.run.doctor import examine
 from tests.build import across
 from tests.build.across import (
@@ -145,6 +150,13 @@ def test_ranks_that_leave_another_out_in_every_step_leave_nothing_matched(tmp_pa
     assert collectives(run, "is_matched", "n_ranks") == [(False, None)] * 5
     assert stragglers(run) == [(rank, *[None] * 5) for rank in range(3)]
     assert said(run) == ["groups-not-named"]
+
+
+@pytest.mark.parametrize("has_log", [True, False])
+def test_a_log_that_does_not_name_the_groups_is_not_asked_for_once_more(has_log):
+    rows = SimpleNamespace(is_named=np.array([False]))
+    (found,) = _of_groups(rows, Doubt.TIMES, is_by_log=False, has_log=has_log)
+    assert ("--nccl-log" in found.fix, "--include-blobs=true" in found.fix) == (not has_log, True)
 
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"

@@ -147,3 +147,12 @@ def test_memsets_without_an_operation_are_none_if_the_export_says_that_it_is_who
     run = run_of(tmp_path, builder)
     assert run.summary()["idle_share"].to_pylist() == [0.0 if is_told else None]
     assert ("memset-calls-only" in codes(run), "no-memset" in codes(run)) == (is_told, not is_told)
+
+
+@pytest.mark.parametrize(("launched", "says_why"), [(False, "no kernel was launched"), (True, "starts later")])
+def test_a_step_range_without_a_window_says_whether_a_kernel_was_launched_in_it(tmp_path, launched, says_why):
+    builder = steady_rank(0, world_size=1).range(3900, 3950, "step 4")
+    if launched:  # before step 3 begins on the device
+        builder.kernel(3050, 3060, launch=3910)
+    found = problem_of(run_of(tmp_path, builder), "step-without-window")
+    assert (": 1;" in found["message"], says_why in found["message"]) == (True, True)

@@ -18,6 +18,7 @@ from nsyspipe.report.blocks import Field, of, table_of
 from nsyspipe.report.html.page import Chart
 from nsyspipe.report.run import table_note
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, percent_text, with_share
+from nsyspipe.report.words import WITHOUT_END, steps_without_end
 from nsyspipe.run.rank_names import RankNames
 
 # Parts of a step that sum to its wall time: category of the palette, words, and meaning.
@@ -25,10 +26,10 @@ _PARTS = (
     ("compute", "compute alone", "compute without communication under way"),
     ("hidden", "hides communication", "compute with communication under way"),
     ("exposed", "exposed communication", "communication beside no compute"),
-    ("copies", "exposed copies", "copies and memsets beside neither compute nor communication"),
+    ("copies", "exposed copies and memsets", "copies and memsets beside neither compute nor communication"),
     ("idle", "idle", "nothing runs"),
 )
-_WITHOUT_COMM = (("compute", "compute", ""), ("copies", "exposed copies", "copies and memsets beside no compute"), _PARTS[-1])  # fmt: skip
+_WITHOUT_COMM = (("compute", "compute", ""), ("copies", "exposed copies and memsets", "copies and memsets beside no compute"), _PARTS[-1])  # fmt: skip
 _DRAWN = ("step", "rank", "wall_ns", "fastest_rank", "fastest_wall_ns", "median_wall_ns", "walls_ns", "mark")
 _SUMMED = (
     "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
@@ -119,10 +120,11 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     """Return one row per step, in order of time: the slowest rank's row of `schema.STEPS` (tie: the lowest) and more.
 
     ``fastest_rank``, ``fastest_wall_ns``, ``median_wall_ns``, ``walls_ns`` of its ranks, longest first (of many some, evenly),
-    ``begin_ns``, and ``mark``: ``""`` for a step in the figures, else ``skipped``, ``cut off`` or ``not on every rank``.
+    ``begin_ns``, and ``mark``: ``""`` for a step in the figures, else why it is not.
     """
     if not steps.num_rows:
         return []
+    endless = steps_without_end(steps)
     step, wall, rank, start = (np.asarray(steps[name].to_numpy()) for name in ("step", "wall_ns", "rank", "start_ns"))
     order = np.lexsort((-wall, step))  # rows are in order of rank
     first = run_starts(step[order])
@@ -133,6 +135,7 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
         row |= {"fastest_rank": int(ranks[-1]), "fastest_wall_ns": int(walls[-1]), "begin_ns": int(starts.min())}
         row |= {"median_wall_ns": float(np.median(walls)), "walls_ns": walls[dots].tolist()}
         why = "cut off" if walls.size == n_ranks else "not on every rank"
+        why = WITHOUT_END if row["step"] in endless else why
         row["mark"] = "skipped" if row["step"] in skipped else "" if row["in_summary"] else why
     return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
 
