@@ -25,10 +25,12 @@ FACTS = table("""
     what         text   the matter: one fact, or several that one recording brings
     recorded_on  text   both, baseline, candidate or neither
     is_same      flag?  whether both sides are alike in it; null unless both recorded it, and where values are hidden
-    recorded_by  text?  what records it; null where both sides have it
+    recorded_by  text?  what records it; null where both sides have it, or a side that does not say it recorded enough
     words        text?  what the only side that recorded it says, or both alike; of a number its name
     unit         text?  of the number; null for words
     value        float:the_row's?  the number, where only one side has it and the matter is one
+    baseline_why   text?  why the baseline does not say it, where that is known
+    candidate_why  text?  the same of the candidate
 """)
 
 BOTH, NEITHER = "both", "neither"
@@ -51,6 +53,9 @@ BY_PAYLOADS = "NCCL's NVTX payloads, see nsyspipe doctor REPORTS"
 BY_GRAPH_NODES = "nsys profile --cuda-graph-trace=node"
 BY_STEPS = "whole steps with all operations, see nsyspipe doctor REPORTS"
 BY_ALL_RANKS = "the reports of all ranks, with steps"
+# Why a run that recorded all of it does not know how late its ranks are.
+ONE_RANK = "there is one rank"
+ONLY_STAGES = "only stages of a pipeline meet, which wait for each other by design"
 _SIDE_BY_RECORDED = {(True, True): BOTH, (True, False): SIDES[0], (False, True): SIDES[1], (False, False): NEITHER}
 
 
@@ -60,10 +65,11 @@ class Matter:
 
     topic: str
     what: str
-    recorded_by: str
+    recorded_by: str | None
     words: Mapping[str, str]
     is_setting: bool = False  # of a recorded one, what is not there was not set
     is_recorded: bool = False  # settings may be recorded and none set
+    why_unknown: str | None = None  # where more is known of that than what records it
 
     @property
     def is_known(self) -> bool:
@@ -77,12 +83,13 @@ class Compared:
 
     topic: str
     what: str
-    recorded_by: str
+    recorded_by: str | None
     is_known: tuple[bool, bool]
     is_same: bool | None
     words: str | None = None  # of the only side that recorded it, or of both where they are alike; of a number its name
     unit: str | None = None
     value: float | None = None  # of the only side that recorded it, where the matter is one number
+    whys: tuple[str | None, str | None] = (None, None)  # why each side does not say it, where that is known
 
     def row(self) -> dict[str, Any]:
         """Return its row of `FACTS`."""
@@ -97,6 +104,7 @@ class Compared:
             "words": self.words,
             "unit": self.unit,
             "value": self.value,
+            **{f"{side}_why": why for side, why in zip(SIDES, self.whys, strict=True)},
         }
 
 
@@ -114,7 +122,7 @@ def matters_of(table: StepTable) -> list[Matter]:
     graphs = "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole"
     return [
         _matter("collectives", "parallelism", by_payloads, parallelism=parallelism),
-        _matter("stragglers", STRAGGLER, delays_recorded_by(table), straggler=_straggler(table)),
+        _straggler_matter(table),
         Matter("link", "link", BY_LOG, _link_words(run)),
         _nccl_settings(run),
         Matter("versions", EXPORTER, "nsys", _nsys_words(run)),
@@ -203,14 +211,26 @@ def environment_of(run: Run) -> Matter:
     return Matter("capture", ENVIRONMENT, BY_REPORT, words, is_setting=True, is_recorded=is_recorded)
 
 
-def delays_recorded_by(table: StepTable) -> str:
-    """Return what a run lacks where it is not known who is late."""
+@dataclass(frozen=True)
+class Lack:
+    """What a run lacks where something is not known of it."""
+
+    recorded_by: str | None  # None: it recorded enough
+    why: str | None = None  # where more is known of that
+
+
+def lack_of_delays(table: StepTable) -> Lack:
+    """Return what a run lacks where it is not known how late its ranks are."""
     if table.outdated_columns:
-        return ANALYZE_AGAIN
+        return Lack(ANALYZE_AGAIN)
     if has_whole_graphs(table.run):
-        return BY_GRAPH_NODES
-    has_groups = "groups-not-named" not in {row["code"] for row in table.run.problem_rows}
-    return BY_ALL_RANKS if has_groups else BY_GROUPS
+        return Lack(BY_GRAPH_NODES)
+    if "groups-not-named" in {row["code"] for row in table.run.problem_rows}:
+        return Lack(BY_GROUPS)
+    if table.run.header.n_job_ranks == 1:
+        return Lack(None, ONE_RANK)
+    waits = table.run.stragglers()["wait_ns"]
+    return Lack(None, ONLY_STAGES) if waits.null_count < len(waits) else Lack(BY_ALL_RANKS)
 
 
 def environment_contradicts_log(matters: Iterable[Matter]) -> bool:
@@ -231,14 +251,31 @@ def longest_delay(table: StepTable) -> float | None:
     return float(sum(rows["lateness_ns"].to_pylist()) / table.n_steps)
 
 
-def _straggler(table: StepTable) -> str | None:
-    unjudged = [row["message"] for row in table.run.problem_rows if row["code"] == "not-judged"]
-    is_judged = not any(STRAGGLER in message.partition(" (")[0] for message in unjudged)
-    if table.outdated_columns or not is_judged or longest_delay(table) is None:
-        return None
-    rows = table.run.judged_findings().to_pylist()
+def _straggler_matter(table: StepTable) -> Matter:
+    """Return who makes the others wait; where nobody was judged, why not."""
+    if longest_delay(table) is None:
+        lack = lack_of_delays(table)
+        return Matter("stragglers", STRAGGLER, lack.recorded_by, {}, why_unknown=lack.why)
+    if table.outdated_columns:
+        return Matter("stragglers", STRAGGLER, ANALYZE_AGAIN, {})
+    if (why := _why_not_judged(table.run)) is not None:
+        return Matter("stragglers", STRAGGLER, None, {}, why_unknown=why)
+    return Matter("stragglers", STRAGGLER, BY_ALL_RANKS, {STRAGGLER: _straggler(table.run)})
+
+
+def _why_not_judged(run: Run) -> str | None:
+    """Return why nobody could tell whether a rank makes the others wait; None where that was judged."""
+    for row in run.problem_rows:
+        rules, _, reason = row["message"].partition(" (")
+        if row["code"] == "not-judged" and STRAGGLER in rules:
+            return str(reason.removesuffix(")"))
+    return None
+
+
+def _straggler(run: Run) -> str:
+    rows = run.judged_findings().to_pylist()
     late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {})
     if "node" in late:
         return f"node {late['node']}"
-    named = [table.run.rank_names.name(int(rank)) for rank in late.get("held_up_ns_per_step_by_rank", ())]
+    named = [run.rank_names.name(int(rank)) for rank in late.get("held_up_ns_per_step_by_rank", ())]
     return f"rank{'s'[: len(named) > 1]} {', '.join(named)}" if named else NONE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
@@ -32,9 +32,9 @@ from nsyspipe.comparison.facts import (
     TRACED_EVENTS,
     Compared,
     Matter,
-    delays_recorded_by,
     environment_contradicts_log,
     facts_table,
+    lack_of_delays,
     longest_delay,
     matters_of,
 )
@@ -185,7 +185,9 @@ def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
         is_known = matter.is_known_in(before), matter.is_known_in(after)
         is_same = all(key not in different for key in matter.keys_in(before | after))
         lacking = [side for side, known in zip(tables, is_known, strict=True) if not known]
-        compared = Compared(matter.topic, matter.what, _recorded_by(matter, lacking), is_known, is_same)
+        before_why, after_why = (_why_unknown(matter, side) if side in lacking else None for side in tables)
+        recorded_by, whys = _recorded_by(matter, lacking), (before_why, after_why)
+        compared = Compared(matter.topic, matter.what, recorded_by, is_known, is_same, whys=whys)
         if is_known in {(True, False), (False, True)} and len(matter.names) == 1:
             key, numbers = matter.keys_in(before | after)[0], before if is_known[0] else after
             compared = replace(compared, words=key[1], unit=key[2], value=numbers[key])
@@ -193,11 +195,20 @@ def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
     return found
 
 
-def _recorded_by(matter: _Numbers, lacking: Sequence[Sequence[StepTable]]) -> str:
+def _why_unknown(matter: _Numbers, side: Sequence[StepTable]) -> str | None:
+    """Return why a side does not have numbers, where more is known of that than what records them."""
+    return _joined_whys(lack_of_delays(table).why for table in side) if matter.what == DELAYS else None
+
+
+def _joined_whys(whys: Iterable[str | None]) -> str | None:
+    return " | ".join(dict.fromkeys(filter(None, whys))) or None
+
+
+def _recorded_by(matter: _Numbers, lacking: Sequence[Sequence[StepTable]]) -> str | None:
     """Return what records numbers that some sides lack: where operations inside CUDA graphs were not seen, those."""
     tables = [table for side in lacking for table in side]
     if matter.what == DELAYS and tables:
-        return delays_recorded_by(tables[0])
+        return next(filter(None, (lack_of_delays(table).recorded_by for table in tables)), None)
     if matter.recorded_by == BY_STEPS and any(has_whole_graphs(table.run) for table in tables):
         return BY_GRAPH_NODES
     return matter.recorded_by
@@ -213,8 +224,10 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
         of_sides = [[matters[at] for matters in side] for side in sides]
         is_known = [all(one.is_known for one in side) for side in of_sides]
         old, new = (_joined([one.words for one in side], is_told=is_told) for side in of_sides)
-        unknown = [one.recorded_by for side in of_sides for one in side if not one.is_known]
-        recorded_by = unknown[0] if unknown else matter.recorded_by
+        unknown = [[one for one in side if not one.is_known] for side in of_sides]
+        recorders = [one.recorded_by for side in unknown for one in side]
+        recorded_by = next(filter(None, recorders), None) if recorders else matter.recorded_by
+        before_why, after_why = (_joined_whys(one.why_unknown for one in side) for side in unknown)
         rows: list[dict[str, Any]] = []
         rows_by_log: list[dict[str, Any]] = []
         for what in sorted({*old, *new}):
@@ -236,7 +249,8 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
             is_same = None
         is_told_once = known_on in {(True, False), (False, True)} or is_same
         words = _told(matter, new if known_on == (False, True) else old) if is_told_once else None
-        found.compared.append(Compared(matter.topic, matter.what, recorded_by, known_on, is_same, words))
+        whys = before_why, after_why
+        found.compared.append(Compared(matter.topic, matter.what, recorded_by, known_on, is_same, words, whys=whys))
     return found
 
 

@@ -204,16 +204,34 @@ def facts_text(difference: RunDifference) -> str:
     for side in (NEITHER_SIDE, *SIDES):
         by_fix: dict[str, list[str]] = {}
         for row in rows:
-            if row["recorded_on"] == side:
+            if row["recorded_on"] == side and not _is_explained(row):
                 by_fix.setdefault(row["recorded_by"], []).append(_fact_of_one_side(row))
         why = f"only the {side} has them"
         if side == NEITHER_SIDE:
             why = "they were not found in the reports or beside them"
         told = [f"{listed(names)} ({fix})" for fix, names in by_fix.items()]
         texts += [f"Not compared, because {why}: {', '.join(told)}."] if told else []
+    texts += [_explained_fact(row) for row in rows if _is_explained(row)]
     if DEFINITIONS in difference.comparability["check"].to_pylist():
         texts.append(_OTHER_DEFINITIONS)
     return " ".join(texts)
+
+
+def _is_explained(row: Mapping[str, Any]) -> bool:
+    """Tell whether more is known of why a fact is not compared than what records it."""
+    return any(row[f"{side}_why"] is not None for side in SIDES)
+
+
+def _explained_fact(row: Mapping[str, Any]) -> str:
+    """Say of each side that lacks a fact why it does, or what would record it."""
+    needs = f"not recorded, which needs {row['recorded_by']}"
+    lacking = [side for side in SIDES if row["recorded_on"] != side]
+    whys = {side: row[f"{side}_why"] or needs for side in lacking}
+    told = "; ".join(f"{side}: {why}" for side, why in whys.items())
+    if row["recorded_on"] == NEITHER_SIDE and len({*whys.values()}) == 1:
+        told = f"both sides: {whys[SIDES[0]]}"
+    only = "" if row["recorded_on"] == NEITHER_SIDE else f", because only the {row['recorded_on']} has it"
+    return f"Not compared{only}: {_fact_of_one_side(row)} ({told})."
 
 
 def _same_fact(row: Mapping[str, Any]) -> str:

@@ -6,7 +6,16 @@ import pytest
 
 import nsyspipe
 from nsyspipe.comparison.difference import Side
-from nsyspipe.comparison.facts import BY_GRAPH_NODES, BY_GROUPS, CUDA_OF_DRIVER, CUDA_OF_TORCH, ENVIRONMENT
+from nsyspipe.comparison.facts import (
+    BY_GRAPH_NODES,
+    BY_GROUPS,
+    CUDA_OF_DRIVER,
+    CUDA_OF_TORCH,
+    DELAYS,
+    ENVIRONMENT,
+    ONE_RANK,
+    ONLY_STAGES,
+)
 from nsyspipe.comparison.surroundings import cause_of
 from nsyspipe.model.schema import FINDINGS
 from nsyspipe.model.side_files import NcclFacts
@@ -144,6 +153,42 @@ def test_the_delays_of_groups_that_are_not_named_need_their_names(run):
     unnamed = Changed(run, problem_rows=[row], stragglers=lambda: run.stragglers().slice(0, 0))
     found = facts(unnamed, run)["delays by ranks"]
     assert (found["recorded_on"], found["recorded_by"]) == ("candidate", BY_GROUPS)
+
+
+def test_why_nobody_was_judged_stands_on_its_side(run):
+    reason = "the ranks that are waited for launch no slower"
+    row = {"code": "not-judged", "message": f"not judged: no-sync, straggler ({reason})", "fix": "x"}
+    unjudged = Changed(run, problem_rows=[row])
+    found = facts(unjudged, unjudged)["straggler"]
+    assert (found["recorded_on"], found["recorded_by"]) == ("neither", None)
+    assert (found["baseline_why"], found["candidate_why"]) == (reason, reason)
+    found = facts(unjudged, run)["straggler"]
+    assert (found["recorded_on"], found["words"]) == ("candidate", "none")
+    assert (found["baseline_why"], found["candidate_why"]) == (reason, None)
+
+
+def test_sides_of_which_one_was_not_judged_and_one_lacks_groups(run):
+    unnamed = {"code": "groups-not-named", "severity": "warning", "message": "", "fix": None}
+    lacking = Changed(run, problem_rows=[unnamed], stragglers=lambda: run.stragglers().slice(0, 0))
+    row = {"code": "not-judged", "message": "not judged: straggler (why)", "fix": "x"}
+    found = facts(Changed(run, problem_rows=[row]), lacking)["straggler"]
+    assert [found[name] for name in ("recorded_by", "baseline_why", "candidate_why")] == [BY_GROUPS, "why", None]
+
+
+def test_delays_of_one_rank_lack_no_report(tmp_path):
+    (tmp_path / "a").mkdir()
+    plain_rank(0, STEPS, world_size=1).write(tmp_path / "a" / "r_0.sqlite")
+    alone = nsyspipe.load(tmp_path / "a", jobs=1)
+    found = facts(alone, alone)
+    for what in ("straggler", DELAYS):
+        assert (found[what]["recorded_by"], found[what]["baseline_why"]) == (None, ONE_RANK)
+
+
+def test_delays_where_only_stages_of_a_pipeline_meet_lack_no_report(runs):
+    staged = runs("2gpu-pp")
+    found = facts(staged, staged)
+    for what in ("straggler", DELAYS):
+        assert (found[what]["recorded_by"], found[what]["candidate_why"]) == (None, ONLY_STAGES)
 
 
 def told_run(folder, driver, cuda, events, **options):
