@@ -42,6 +42,8 @@ STRAGGLER, NONE = "straggler", "none"
 EXPORTER = "nsys that exported"  # which reports name; another may have captured
 CUDA_OF_TORCH, CUDA_OF_DRIVER = "CUDA of torch", "CUDA of the driver"  # built with; the newest that it supports
 TRACE, TRACED_EVENTS, GRAPH_TRACE = "trace", "traced events", "trace of CUDA graphs"
+COMMAND, STARTED_COMMAND = "command", "command that nsys started"  # by a launcher's sidecar; by the reports
+COMMANDS = frozenset({COMMAND, STARTED_COMMAND})
 HOST_NAMES = "host names"  # two machines may have the same
 # What records what reports may lack.
 BY_LOG = "--nccl-log FILE of a run with NCCL_DEBUG=INFO"
@@ -129,7 +131,7 @@ def matters_of(table: StepTable) -> list[Matter]:
         *_versions(run, capture),
         _matter("capture", HOST_NAMES, "nsys", **{HOST_NAMES: ", ".join(run.header.hosts)}),
         Matter("capture", "CUDA graphs", "nsys", {"CUDA graphs": graphs}),
-        _matter("capture", "command", BY_LAUNCHER, command=shlex.join(capture.command or [])),
+        Matter("capture", COMMAND, BY_REPORT_OR_LAUNCHER, _command_words(run, capture)),
         Matter("capture", "trace options", BY_REPORT_OR_LAUNCHER, _trace_words(run, capture)),
         environment_of(run),
     ]
@@ -191,6 +193,11 @@ def _versions(run: Run, capture: RunCapture) -> list[Matter]:
         _matter("versions", CUDA_OF_DRIVER, BY_REPORT, **{CUDA_OF_DRIVER: cuda}),
     ]
     return [nccl_version, *of_driver, *versions, _matter("versions", "commit", BY_LAUNCHER, commit=commit)]
+
+
+def _command_words(run: Run, capture: RunCapture) -> dict[str, str]:
+    words = {COMMAND: shlex.join(capture.command or []), STARTED_COMMAND: " | ".join(run.header.commands)}
+    return {name: word for name, word in words.items() if word}
 
 
 def _trace_words(run: Run, capture: RunCapture) -> dict[str, str]:

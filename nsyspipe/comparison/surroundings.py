@@ -21,12 +21,15 @@ from nsyspipe.comparison.facts import (
     BY_GRAPH_NODES,
     BY_PAYLOADS,
     BY_STEPS,
+    COMMAND,
+    COMMANDS,
     CUDA_OF_TORCH,
     DELAYS,
     ENVIRONMENT,
     HOST_NAMES,
     NCCL_SETTINGS,
     NONE,
+    STARTED_COMMAND,
     STRAGGLER,
     TRACE,
     TRACED_EVENTS,
@@ -87,7 +90,7 @@ class _Numbers:
 
 _LATE_SHARE = 0.01  # of a step: lateness is a change where a side has more
 _ALIKE = 1e-3  # means that differ by less look the same
-_HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it changed
+HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it changed
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
 _MESSAGE_BYTES, _DTOD_COPIES, _DTOD_BYTES = "message bytes per step", "DtoD copies per step", "DtoD bytes per step"
@@ -96,7 +99,6 @@ _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "
 GRADIENT_COPIES = "gradient copies per step"
 MEAN_MESSAGE = "mean message of a collective"
 MAY_HAVE = ", which may have changed"  # behind a fact whose value is hidden
-COMMAND = "command"
 MARKED = 0.1  # of the larger side: from here on a change of a number may be the cause of another
 # Of each part of the step the topics, and single facts, that it may depend on; what any may depend on.
 _CAUSES = {
@@ -114,7 +116,7 @@ _NUMBERS = (
 # that only say more of it.
 _PARTS_BY_EFFECT = {STREAMS: {"exposed_comm", "idle"}, HOST: {"exposed_comm", "idle"}, LINK: {"exposed_comm"}}
 _OF_COMM_SETTINGS, _HARMLESS = ("NCCL_", "TORCH_NCCL_"), {"NCCL_DEBUG", "NCCL_NVTX_DISABLE"}
-_OF_ANY = {"parallelism", "torch", CUDA_OF_TORCH, "driver", "commit", COMMAND, HOST_NAMES}
+_OF_ANY = {"parallelism", "torch", CUDA_OF_TORCH, "driver", "commit", HOST_NAMES}
 Change = tuple[str, str | None, float | str | None, float | str | None]  # what, unit of numbers, before, after
 
 
@@ -234,7 +236,8 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
             is_in_both = what in old and what in new
             # Where both sides say any settings, one that is not there was not set.
             is_compared = is_in_both or (matter.is_setting and all(is_known))
-            if what == TRACED_EVENTS and TRACE in old and TRACE in new:
+            by_launcher = {TRACED_EVENTS: TRACE, STARTED_COMMAND: COMMAND}.get(what)
+            if by_launcher in old and by_launcher in new:
                 continue  # which has more words for the same
             is_by_log = matter.what == ENVIRONMENT and what in named_by_log
             if is_compared:
@@ -290,7 +293,7 @@ def _number_row(fact: Fact, old: float, new: float) -> dict[str, Any]:
 
 
 def _word_rows(topic: str, what: str, old: str | None, new: str | None) -> list[dict[str, Any]]:
-    may_have = MAY_HAVE * (old == new and _HIDDEN in (old or ""))
+    may_have = MAY_HAVE * (old == new and HIDDEN in (old or ""))
     row = {"topic": topic, "what": f"{what}{may_have}", "baseline": old, "candidate": new}
     return [row] if old != new or may_have else []
 
@@ -299,7 +302,7 @@ def _joined(captures: Sequence[Mapping[str, str]], *, is_told: bool) -> dict[str
     """Join what a side's captures say; unless it `is_told` whether hashed values differ, hidden ones all look alike."""
 
     def shown(word: str) -> str:
-        return _HIDDEN_VALUE.sub(_HIDDEN, word if is_told else HASHED.sub(_HIDDEN, word))
+        return _HIDDEN_VALUE.sub(HIDDEN, word if is_told else HASHED.sub(HIDDEN, word))
 
     names = dict.fromkeys(chain(*captures))
     return {name: " | ".join(dict.fromkeys(shown(own[name]) for own in captures if name in own)) for name in names}
@@ -374,6 +377,7 @@ def cause_of(difference: RunDifference) -> Cause | None:
             hidden = [comm[side] - exposed[side] for side in SIDES]
             times.append(("communication beside compute", hidden[0], hidden[1]))
     facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
+    facts = facts or _changed_commands(difference)
     copies = [row for row in difference.changes.to_pylist() if row["what"] == GRADIENT_COPIES]
     pairs = [(row["what"], row["unit"], row["baseline_value"], row["candidate_value"]) for row in copies]
     beside = tuple((pair, dict(parts)["exposed_memory"]) for pair in pairs if 0.0 in pair and part != "exposed_memory")
@@ -400,6 +404,12 @@ def _causes_among_changes(
     if LINK in costly:
         facts = [(matter, fact) for matter, fact in facts if matter != LINK or fact[0] in SETTINGS]
     return facts, costly
+
+
+def _changed_commands(difference: RunDifference) -> list[tuple[str, Change]]:
+    """Return commands that differ: a cause of everything, which is named only where nothing is known that follows from it."""
+    rows = (row for row in difference.changes.to_pylist() if row["what"] in COMMANDS)
+    return [(COMMAND, (row["what"], None, row["baseline"], row["candidate"])) for row in rows]
 
 
 def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:

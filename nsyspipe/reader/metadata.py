@@ -24,6 +24,7 @@ from nsyspipe.nsys.command_words import (
     joined_environments,
     recorded_environment,
     shown_alone,
+    shown_commands,
 )
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Calls, Strings, read_calls, read_overhead, read_strings
@@ -49,6 +50,10 @@ _LAUNCHING = (
 NVTX_TRACED = "CAPTURE_EVENT_TYPE", "NvtxEvents"  # nsys's own row of what it traced
 _EVENT_TYPE, _GRAPH_MODE = NVTX_TRACED[0], "CUDA_GRAPH_TRACE_OPTIONS:MODE"
 _CUDA_NUMBER = re.compile(r"[0-9]{4,6}")  # of a driver: 1000 times the major version and 10 times the minor one
+# Beginnings of nsys's own rows of what it was told to start, and the whole of them.
+_COMMAND_ROWS = "name LIKE 'PROCESS%:COMMAND' OR name LIKE 'PROCESS%:ARGUMENT%'"
+_COMMAND_ROW = re.compile(r"PROCESS_(?P<process>\d{1,6}):(?:COMMAND|ARGUMENT_(?P<argument>\d{1,6}))", re.ASCII)
+_PROGRAM = -1  # stands for the place of a command's first word
 _OF_ENVIRONMENT = "name LIKE '%ENVIRONMENT_VARIABLE'"
 # Beginning of nsys's own rows of what it recorded of Python, as of PYTHON_BACKTRACE_SAMPLING_OPTIONS:COLLECT_SAMPLES.
 PYTHON_BACKTRACES = "PYTHON_BACKTRACE", "true"
@@ -77,6 +82,7 @@ class ReportFacts:
     driver_versions: tuple[str, ...] = ()
     cuda_driver_versions: tuple[str, ...] = ()  # of CUDA that the driver supports
     traced_events: tuple[str, ...] = ()  # kinds of events, as nsys calls them
+    commands: tuple[str, ...] = ()  # of the programs that were captured, as they may be written down
     cuda_graph_traces: tuple[str, ...] = ()  # how CUDA graphs were traced: ``graph`` or ``node``
     # Model by GPU id, and the id of each CUDA ordinal by (pid, ordinal) and by ordinal alone
     gpu_names: dict[int, str] = field(default_factory=dict)
@@ -132,7 +138,7 @@ def read_facts(report: Report) -> ReportFacts:
     traced_events, cuda_graph_traces = traced_by(report)
     return ReportFacts(
         driver_versions=drivers, cuda_driver_versions=cuda_drivers, traced_events=traced_events,
-        cuda_graph_traces=cuda_graph_traces,
+        cuda_graph_traces=cuda_graph_traces, commands=tuple(commands_of(report)),
         nsys_version=meta.get("EXPORT_PRODUCT_VERSION"), schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
         session_start_utc_ns=session_start_utc_ns,
         nsys_start_utc_ns=_nsys_start_utc_ns(report, session_start_utc_ns),
@@ -180,6 +186,21 @@ def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
         events = []
     graphs = [(row["value"] or "").lower() for row in rows if row["name"] != _EVENT_TYPE]
     return tuple(shown_alone(events, TRACED)), tuple(shown_alone(graphs, TRACED))
+
+
+def commands_of(report: Report) -> list[str]:
+    """Return the commands of the programs that nsys started, as they may be written down; none that would hide all.
+
+    What is not known to be harmless, secrets and paths among it, is masked before it goes anywhere.
+    """
+    words_of: dict[str, dict[int, str]] = {}
+    for row in report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, _COMMAND_ROWS):
+        made = _COMMAND_ROW.fullmatch(row["name"] or "")
+        if made is not None:
+            place = _PROGRAM if made["argument"] is None else int(made["argument"])
+            words_of.setdefault(made["process"], {})[place] = row["value"] or ""
+    commands = ([words[at] for at in sorted(words)] for words in words_of.values() if words.get(_PROGRAM))
+    return shown_commands(commands)
 
 
 def traces_nvtx(report: Report) -> bool:

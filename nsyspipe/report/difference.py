@@ -8,14 +8,15 @@ from functools import partial
 from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
+from nsyspipe.comparison.arguments import ChangedArgument, changed_arguments, hidden_arguments
 from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
-from nsyspipe.comparison.facts import MEASURED, NEITHER as NEITHER_SIDE, NONE, STRAGGLER
+from nsyspipe.comparison.facts import COMMANDS, MEASURED, NEITHER as NEITHER_SIDE, NONE, STRAGGLER
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
-from nsyspipe.comparison.surroundings import Cause
+from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE, Cause
 from nsyspipe.errors import shortened
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import NEITHER
@@ -180,13 +181,34 @@ def _changes(difference: RunDifference) -> Table:
     def fact(row: Mapping[str, Any], side: str) -> str:
         return _side_text(row["unit"], row[side] if row["delta"] is None else row[f"{side}_value"])
 
-    rows = difference.changes.to_pylist()
+    rows = [shown for row in difference.changes.to_pylist() for shown in _shown_changes(row)]
     fields = [
         Field("what else changed", of("what"), "name", most=_LONGEST_FACT),
         *(Field(side, partial(fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
         Field("change", lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text), from_width=_WORDS),
     ]  # fmt: skip
     return table_of(CHANGES, rows, fields, facts_text(difference), n_shown=_SHOWN_CHANGES)
+
+
+def _shown_changes(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows that a change is shown as: of commands each argument that differs, or whose value is hidden."""
+    what = row["what"].removesuffix(MAY_HAVE)
+    if what not in COMMANDS or None in (row["baseline"], row["candidate"]):
+        return [row]
+    if what != row["what"]:
+        names = hidden_arguments(row["baseline"], HIDDEN)
+        arguments = [ChangedArgument(name, HIDDEN, HIDDEN) for name in names]
+    else:
+        arguments = changed_arguments(row["baseline"], row["candidate"])
+    rows = [_argument_row(row, one, row["what"].removeprefix(what)) for one in arguments]
+    return rows or [row]
+
+
+def _argument_row(row: dict[str, Any], argument: ChangedArgument, may_have: str) -> dict[str, Any]:
+    name = f"argument {argument.name}" if argument.name else "words"
+    values = {"baseline": argument.before, "candidate": argument.after}
+    shown = {side: "not given" if value is None else value or "given" for side, value in values.items()}
+    return {**row, **shown, "what": f"{name}{may_have}"}
 
 
 _OTHER_DEFINITIONS = (
@@ -452,6 +474,10 @@ def cause_text(difference: RunDifference, cause: Cause) -> str:
     told = []
     for what, unit, *both in cause.facts:  # of words that are too long for a sentence only that they differ
         texts = [_side_text(unit, value) for value in both]
+        arguments = [one.name or "words" for one in changed_arguments(*texts)] if what in COMMANDS else []
+        if arguments:
+            told.append(f"arguments of the command ({listed(arguments, _MOST_FACTS)})")
+            continue
         told.append(f"another {what}" if max(map(len, texts)) > _LONGEST_FACT else f"{what} {' -> '.join(texts)}")
     facts = listed(told, _MOST_FACTS) if told else ""
     because = f" Probable cause, by what else changed: {facts}." if facts else ""

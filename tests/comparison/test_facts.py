@@ -15,6 +15,7 @@ from nsyspipe.comparison.facts import (
     ENVIRONMENT,
     ONE_RANK,
     ONLY_STAGES,
+    STARTED_COMMAND,
 )
 from nsyspipe.comparison.surroundings import cause_of
 from nsyspipe.model.schema import FINDINGS
@@ -191,6 +192,42 @@ def test_delays_where_only_stages_of_a_pipeline_meet_lack_no_report(runs):
         assert (found[what]["recorded_by"], found[what]["candidate_why"]) == (None, ONLY_STAGES)
 
 
+def commanded(folder, *words):
+    """Return two ranks of steps that nsys started with a command."""
+    folder.mkdir()
+    for rank in range(2):
+        plain_rank(rank, STEPS, world_size=2).command(*words).write(folder / f"r_{rank}.sqlite")
+    return nsyspipe.load(folder, jobs=1)
+
+
+def test_commands_that_nsys_started_are_compared(tmp_path):
+    before = commanded(tmp_path / "a", "/home/me/bin/python3", "/home/me/train.py", "--ddp")
+    after = commanded(tmp_path / "b", "python3", "train.py", "--ddp", "--bucket-mb", "100")
+    assert before.header.commands == ["python3 train.py --ddp"]
+    assert state(before, before, "command") == ("both", True)
+    assert state(before, after, "command") == ("both", False)
+    assert changes(before, after)["capture", STARTED_COMMAND][1] == "python3 train.py --ddp --bucket-mb 100"
+
+
+def test_a_command_of_a_launcher_is_told_once(tmp_path):
+    before, after = (commanded(tmp_path / name, "python3", "train.py", "--lr", name) for name in "12")
+    told = [captured(one, command=["torchrun", "train.py"]) for one in (before, after)]
+    assert state(*told, "command") == ("both", True)
+    assert not [what for _, what in changes(*told) if "command" in what]
+
+
+def test_a_value_of_a_command_that_is_hidden_may_have_changed(tmp_path):
+    before, after = (commanded(tmp_path / name, "python3", "train.py", "--data", f"/mnt/{name}") for name in "ab")
+    assert state(before, after, "command") == ("both", None)
+    assert ("capture", f"{STARTED_COMMAND}, which may have changed") in changes(before, after)
+
+
+def test_a_saved_run_has_the_commands_of_its_reports(tmp_path):
+    run = commanded(tmp_path / "a", "python3", "train.py", "--lr", "0.1", "--api-key", "hunter-two-three")
+    save(run, tmp_path / "store")
+    assert nsyspipe.load(tmp_path / "store").header.commands == ["python3 train.py --lr 0.1 --api-key '***'"]
+
+
 def told_run(folder, driver, cuda, events, **options):
     """Return two ranks of steps whose reports say what the machine and the capture were."""
     folder.mkdir()
@@ -320,3 +357,13 @@ def test_a_scoreboard_has_variables_that_differ(tmp_path):
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
     assert rows == [(name, "a", "1"), (name, "b", "8"), (name, "c", "not set")]
     assert board.without_environment == ["d"]
+
+
+@pytest.mark.parametrize("setting", [{}, {"CUDA_DEVICE_MAX_CONNECTIONS": 1}])
+def test_a_command_is_a_cause_only_where_nothing_that_follows_from_it_is_known(tmp_path, setting):
+    before, after = run_of(tmp_path / "a", SLOW, PATH="/bin", **setting), run_of(tmp_path / "b", FAST, PATH="/bin")
+    before, after = (
+        Changed(one, header=replace(one.header, commands=[f"train.py --lr {n}"]))
+        for n, one in enumerate((before, after))
+    )
+    assert [*causes(before, after)] == ([*setting] or [STARTED_COMMAND])
