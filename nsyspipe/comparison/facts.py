@@ -13,6 +13,7 @@ import pyarrow as pa
 from nsyspipe.analysis.traffic import dimensions
 from nsyspipe.comparison.changes import SIDES, StepTable
 from nsyspipe.model.definitions import ANALYZE_AGAIN
+from nsyspipe.model.names import is_redacted_host
 from nsyspipe.model.side_files import RunCapture
 from nsyspipe.model.table import table
 from nsyspipe.run.run import Run
@@ -129,7 +130,7 @@ def matters_of(table: StepTable) -> list[Matter]:
         _nccl_settings(run),
         Matter("versions", EXPORTER, "nsys", _nsys_words(run)),
         *_versions(run, capture),
-        _matter("capture", HOST_NAMES, "nsys", **{HOST_NAMES: ", ".join(run.header.hosts)}),
+        _matter("capture", HOST_NAMES, BY_REPORT, **{HOST_NAMES: _host_words(run)}),
         Matter("capture", "CUDA graphs", "nsys", {"CUDA graphs": graphs}),
         Matter("capture", COMMAND, BY_REPORT_OR_LAUNCHER, _command_words(run, capture)),
         Matter("capture", "trace options", BY_REPORT_OR_LAUNCHER, _trace_words(run, capture)),
@@ -193,6 +194,12 @@ def _versions(run: Run, capture: RunCapture) -> list[Matter]:
         _matter("versions", CUDA_OF_DRIVER, BY_REPORT, **{CUDA_OF_DRIVER: cuda}),
     ]
     return [nccl_version, *of_driver, *versions, _matter("versions", "commit", BY_LAUNCHER, commit=commit)]
+
+
+def _host_words(run: Run) -> str | None:
+    """Return the names of a run's hosts; None where a redaction put others in their place, which any run has."""
+    hosts = run.header.hosts
+    return None if any(map(is_redacted_host, hosts)) else ", ".join(hosts)
 
 
 def _command_words(run: Run, capture: RunCapture) -> dict[str, str]:

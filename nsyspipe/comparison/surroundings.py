@@ -17,6 +17,7 @@ from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_tim
 from nsyspipe.comparison.comparability import collectives_per_step
 from nsyspipe.comparison.facts import (
     BANDWIDTH,
+    BOTH,
     BY_ALL_RANKS,
     BY_GRAPH_NODES,
     BY_PAYLOADS,
@@ -341,6 +342,10 @@ class Cause(NamedTuple):
     facts: tuple[Change, ...]  # that such a part depends on: recorded ones that differ, or half of its own change
     n_matters: int  # how many matters the facts are of: number and size of collectives are one; of several none is the cause for sure
     beside: tuple[tuple[Change, float], ...] = ()  # copies of gradients on one side, and how exposed copies change, ns
+    bandwidth: Change | None = (
+        None  # that changed with it: measured, as the part is, and of the link or what goes through it
+    )
+    is_link_compared: bool = True
 
 
 def cause_of(difference: RunDifference) -> Cause | None:
@@ -355,11 +360,14 @@ def cause_of(difference: RunDifference) -> Cause | None:
     if not is_decided or delta * whole < whole**2 / 2:
         return None
     facts, costly = _causes_among_changes(difference, part, delta)
-    facts.sort(key=lambda fact: fact[1][0] != BANDWIDTH)  # stable: the one that acts on all of it first
+    # What was measured is no cause, as the link is that it was measured of.
+    bandwidth = next((change for _, change in facts if change[0] == BANDWIDTH), None)
+    facts = [(matter, change) for matter, change in facts if change[0] != BANDWIDTH]
     times: list[tuple[str, float, float]] = []
-    if part == "exposed_comm" and not facts and rows["busbw"]["verdict"] == step_time["verdict"]:
+    is_as_many = part == "exposed_comm" and not facts and bandwidth is None
+    if is_as_many and rows["busbw"]["verdict"] == step_time["verdict"]:
         # The same collectives, at a speed that is not much another.
-        facts = [("link", (BANDWIDTH, "bytes/s", rows["busbw"]["baseline"], rows["busbw"]["candidate"]))]
+        bandwidth = (BANDWIDTH, "bytes/s", rows["busbw"]["baseline"], rows["busbw"]["candidate"])
     elif part == "idle" and not costly:
         by_cause = (row for row in difference.idle_causes.to_pylist() if row["delta_ns"] is not None)
         times = [(f"idle, {row['cause']}", row["baseline_ns"], row["candidate_ns"]) for row in by_cause]
@@ -378,10 +386,13 @@ def cause_of(difference: RunDifference) -> Cause | None:
             times.append(("communication beside compute", hidden[0], hidden[1]))
     facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
     facts = facts or _changed_commands(difference)
+    is_link_compared = any(row["what"] == LINK and row["recorded_on"] == BOTH for row in difference.facts.to_pylist())
     copies = [row for row in difference.changes.to_pylist() if row["what"] == GRADIENT_COPIES]
     pairs = [(row["what"], row["unit"], row["baseline_value"], row["candidate_value"]) for row in copies]
     beside = tuple((pair, dict(parts)["exposed_memory"]) for pair in pairs if 0.0 in pair and part != "exposed_memory")
-    return Cause(part, delta, tuple(fact for _, fact in facts), len({matter for matter, _ in facts}), beside)
+    n_matters = len({matter for matter, _ in facts})
+    changes = tuple(change for _, change in facts)
+    return Cause(part, delta, changes, n_matters, beside, bandwidth, is_link_compared)
 
 
 def _causes_among_changes(

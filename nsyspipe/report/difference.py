@@ -484,6 +484,10 @@ def cause_text(difference: RunDifference, cause: Cause) -> str:
     if cause.n_matters > 1:
         because = f" Probable causes, by what else changed: {facts}; which of them it is cannot be told apart here."
     part = f"{metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}"
+    if cause.bandwidth is not None:
+        what, unit, *both = cause.bandwidth
+        because += f" With it {what} {' -> '.join(_side_text(unit, value) for value in both)}"
+        because += "." if cause.is_link_compared else "; the link, which may be the cause, was not compared."
     for (what, unit, *both), ns in cause.beside:
         copies = " -> ".join(_side_text(unit, value) for value in both)
         exposed = delta_text("ns", ns)

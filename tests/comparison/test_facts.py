@@ -228,6 +228,15 @@ def test_a_saved_run_has_the_commands_of_its_reports(tmp_path):
     assert nsyspipe.load(tmp_path / "store").header.commands == ["python3 train.py --lr 0.1 --api-key '***'"]
 
 
+@pytest.mark.parametrize(
+    ("host", "is_known"), [("host-0", False), ("host-12", False), ("host-a", True), ("node0", True)]
+)
+def test_a_name_that_a_redaction_gave_a_host_is_not_compared(run, host, is_known):
+    named = Changed(run, header=replace(run.header, hosts=[host]))
+    found = facts(named, named)["host names"]
+    assert (found["recorded_on"], found["is_same"]) == (("both", True) if is_known else ("neither", None))
+
+
 def told_run(folder, driver, cuda, events, **options):
     """Return two ranks of steps whose reports say what the machine and the capture were."""
     folder.mkdir()
