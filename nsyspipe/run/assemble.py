@@ -415,12 +415,13 @@ def _of_messages(across: comm.CrossRank, digests: Sequence[ReportDigest]) -> Ite
         yield problem("few-message-sizes", n=n_absent, total=own.size)
         return
     gaps = {digest.size_gap for digest in digests}
-    reasons = [why for gap, (why, _) in SIZE_GAPS.items() if gap in gaps]
-    how = "nsyspipe doctor REPORTS says what records them"
-    if not reasons:  # sizes are there, and none of them belongs to a kernel
-        reasons = ["NCCL's payloads fit no communication kernel"]
-        how = "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)"
-    yield problem("no-message-size", why=reasons[0], how=how)
+    # Sizes may be there, of which none belongs to a kernel.
+    without_kernel = (
+        "NCCL's payloads fit no communication kernel",
+        "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)",
+    )
+    why, how = next((pair for gap, pair in SIZE_GAPS.items() if gap in gaps), without_kernel)
+    yield problem("no-message-size", why=why, how=how)
 
 
 def _of_steps(
