@@ -45,7 +45,6 @@ NSYS_OF_EACH = (
 )
 _ONE_RANK = "one rank"
 _SHAPES = "grid and block of every kernel"
-_REPLAYED = "a replayed CUDA graph makes no NCCL call"
 LESS_WAITING = (
     "capture a run whose ranks wait less for each other, or that communicates for less of the step, and compare their "
     "kernels: nsyspipe diff"
@@ -254,7 +253,8 @@ def _message_bytes(report: Examined) -> Answer:
     if report.sends_nothing:
         return Answer(YES, text=_ONE_RANK)
     if report.replays_communication:
-        return Answer(NO, text=_REPLAYED, fix=CATALOGUE["backward-in-graphs"].fix)
+        text, fix = SIZE_GAPS["replayed"]
+        return Answer(NO, text=text, fix=fix)
     if report.digest.size_gap is None:
         return Answer(YES, (("calls with their size", report.digest.n_message_bytes),))
     text, fix = SIZE_GAPS[report.digest.size_gap]
@@ -272,7 +272,8 @@ def _nccl_ranges(report: Examined) -> Answer:
     if n_ranges := report.digest.n_nccl_ranges:
         return Answer(YES, (("ranges", n_ranges),))
     if report.replays_communication:
-        return Answer(NO, text=_REPLAYED, fix=CATALOGUE["backward-in-graphs"].fix)
+        text, fix = SIZE_GAPS["replayed"]
+        return Answer(NO, text=text, fix=fix)
     return Answer(NO, text="none recorded", fix=TRACE_NVTX)
 
 
