@@ -13,6 +13,7 @@ import pyarrow as pa
 from nsyspipe.analysis.traffic import dimensions
 from nsyspipe.comparison.changes import SIDES, StepTable
 from nsyspipe.model.definitions import ANALYZE_AGAIN
+from nsyspipe.model.names import is_redacted_host
 from nsyspipe.model.side_files import RunCapture
 from nsyspipe.model.table import table
 from nsyspipe.run.run import Run
@@ -25,10 +26,12 @@ FACTS = table("""
     what         text   the matter: one fact, or several that one recording brings
     recorded_on  text   both, baseline, candidate or neither
     is_same      flag?  whether both sides are alike in it; null unless both recorded it, and where values are hidden
-    recorded_by  text?  what records it; null where both sides have it
+    recorded_by  text?  what records it; null where both sides have it, or a side that does not say it recorded enough
     words        text?  what the only side that recorded it says, or both alike; of a number its name
     unit         text?  of the number; null for words
     value        float:the_row's?  the number, where only one side has it and the matter is one
+    baseline_why   text?  why the baseline does not say it, where that is known
+    candidate_why  text?  the same of the candidate
 """)
 
 BOTH, NEITHER = "both", "neither"
@@ -40,6 +43,8 @@ STRAGGLER, NONE = "straggler", "none"
 EXPORTER = "nsys that exported"  # which reports name; another may have captured
 CUDA_OF_TORCH, CUDA_OF_DRIVER = "CUDA of torch", "CUDA of the driver"  # built with; the newest that it supports
 TRACE, TRACED_EVENTS, GRAPH_TRACE = "trace", "traced events", "trace of CUDA graphs"
+COMMAND, STARTED_COMMAND = "command", "command that nsys started"  # by a launcher's sidecar; by the reports
+COMMANDS = frozenset({COMMAND, STARTED_COMMAND})
 HOST_NAMES = "host names"  # two machines may have the same
 # What records what reports may lack.
 BY_LOG = "--nccl-log FILE of a run with NCCL_DEBUG=INFO"
@@ -51,6 +56,9 @@ BY_PAYLOADS = "NCCL's NVTX payloads, see nsyspipe doctor REPORTS"
 BY_GRAPH_NODES = "nsys profile --cuda-graph-trace=node"
 BY_STEPS = "whole steps with all operations, see nsyspipe doctor REPORTS"
 BY_ALL_RANKS = "the reports of all ranks, with steps"
+# Why a run that recorded all of it does not know how late its ranks are.
+ONE_RANK = "there is one rank"
+ONLY_STAGES = "only stages of a pipeline meet, which wait for each other by design"
 _SIDE_BY_RECORDED = {(True, True): BOTH, (True, False): SIDES[0], (False, True): SIDES[1], (False, False): NEITHER}
 
 
@@ -60,10 +68,11 @@ class Matter:
 
     topic: str
     what: str
-    recorded_by: str
+    recorded_by: str | None
     words: Mapping[str, str]
     is_setting: bool = False  # of a recorded one, what is not there was not set
     is_recorded: bool = False  # settings may be recorded and none set
+    why_unknown: str | None = None  # where more is known of that than what records it
 
     @property
     def is_known(self) -> bool:
@@ -77,12 +86,13 @@ class Compared:
 
     topic: str
     what: str
-    recorded_by: str
+    recorded_by: str | None
     is_known: tuple[bool, bool]
     is_same: bool | None
     words: str | None = None  # of the only side that recorded it, or of both where they are alike; of a number its name
     unit: str | None = None
     value: float | None = None  # of the only side that recorded it, where the matter is one number
+    whys: tuple[str | None, str | None] = (None, None)  # why each side does not say it, where that is known
 
     def row(self) -> dict[str, Any]:
         """Return its row of `FACTS`."""
@@ -97,6 +107,7 @@ class Compared:
             "words": self.words,
             "unit": self.unit,
             "value": self.value,
+            **{f"{side}_why": why for side, why in zip(SIDES, self.whys, strict=True)},
         }
 
 
@@ -114,14 +125,14 @@ def matters_of(table: StepTable) -> list[Matter]:
     graphs = "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole"
     return [
         _matter("collectives", "parallelism", by_payloads, parallelism=parallelism),
-        _matter("stragglers", STRAGGLER, delays_recorded_by(table), straggler=_straggler(table)),
+        _straggler_matter(table),
         Matter("link", "link", BY_LOG, _link_words(run)),
         _nccl_settings(run),
         Matter("versions", EXPORTER, "nsys", _nsys_words(run)),
         *_versions(run, capture),
-        _matter("capture", HOST_NAMES, "nsys", **{HOST_NAMES: ", ".join(run.header.hosts)}),
+        _matter("capture", HOST_NAMES, BY_REPORT, **{HOST_NAMES: _host_words(run)}),
         Matter("capture", "CUDA graphs", "nsys", {"CUDA graphs": graphs}),
-        _matter("capture", "command", BY_LAUNCHER, command=shlex.join(capture.command or [])),
+        Matter("capture", COMMAND, BY_REPORT_OR_LAUNCHER, _command_words(run, capture)),
         Matter("capture", "trace options", BY_REPORT_OR_LAUNCHER, _trace_words(run, capture)),
         environment_of(run),
     ]
@@ -185,6 +196,17 @@ def _versions(run: Run, capture: RunCapture) -> list[Matter]:
     return [nccl_version, *of_driver, *versions, _matter("versions", "commit", BY_LAUNCHER, commit=commit)]
 
 
+def _host_words(run: Run) -> str | None:
+    """Return the names of a run's hosts; None where a redaction put others in their place, which any run has."""
+    hosts = run.header.hosts
+    return None if any(map(is_redacted_host, hosts)) else ", ".join(hosts)
+
+
+def _command_words(run: Run, capture: RunCapture) -> dict[str, str]:
+    words = {COMMAND: shlex.join(capture.command or []), STARTED_COMMAND: " | ".join(run.header.commands)}
+    return {name: word for name, word in words.items() if word}
+
+
 def _trace_words(run: Run, capture: RunCapture) -> dict[str, str]:
     words = {
         TRACED_EVENTS: ", ".join(run.header.traced_events),
@@ -203,14 +225,26 @@ def environment_of(run: Run) -> Matter:
     return Matter("capture", ENVIRONMENT, BY_REPORT, words, is_setting=True, is_recorded=is_recorded)
 
 
-def delays_recorded_by(table: StepTable) -> str:
-    """Return what a run lacks where it is not known who is late."""
+@dataclass(frozen=True)
+class Lack:
+    """What a run lacks where something is not known of it."""
+
+    recorded_by: str | None  # None: it recorded enough
+    why: str | None = None  # where more is known of that
+
+
+def lack_of_delays(table: StepTable) -> Lack:
+    """Return what a run lacks where it is not known how late its ranks are."""
     if table.outdated_columns:
-        return ANALYZE_AGAIN
+        return Lack(ANALYZE_AGAIN)
     if has_whole_graphs(table.run):
-        return BY_GRAPH_NODES
-    has_groups = "groups-not-named" not in {row["code"] for row in table.run.problem_rows}
-    return BY_ALL_RANKS if has_groups else BY_GROUPS
+        return Lack(BY_GRAPH_NODES)
+    if "groups-not-named" in {row["code"] for row in table.run.problem_rows}:
+        return Lack(BY_GROUPS)
+    if table.run.header.n_job_ranks == 1:
+        return Lack(None, ONE_RANK)
+    waits = table.run.stragglers()["wait_ns"]
+    return Lack(None, ONLY_STAGES) if waits.null_count < len(waits) else Lack(BY_ALL_RANKS)
 
 
 def environment_contradicts_log(matters: Iterable[Matter]) -> bool:
@@ -231,14 +265,31 @@ def longest_delay(table: StepTable) -> float | None:
     return float(sum(rows["lateness_ns"].to_pylist()) / table.n_steps)
 
 
-def _straggler(table: StepTable) -> str | None:
-    unjudged = [row["message"] for row in table.run.problem_rows if row["code"] == "not-judged"]
-    is_judged = not any(STRAGGLER in message.partition(" (")[0] for message in unjudged)
-    if table.outdated_columns or not is_judged or longest_delay(table) is None:
-        return None
-    rows = table.run.judged_findings().to_pylist()
+def _straggler_matter(table: StepTable) -> Matter:
+    """Return who makes the others wait; where nobody was judged, why not."""
+    if longest_delay(table) is None:
+        lack = lack_of_delays(table)
+        return Matter("stragglers", STRAGGLER, lack.recorded_by, {}, why_unknown=lack.why)
+    if table.outdated_columns:
+        return Matter("stragglers", STRAGGLER, ANALYZE_AGAIN, {})
+    if (why := _why_not_judged(table.run)) is not None:
+        return Matter("stragglers", STRAGGLER, None, {}, why_unknown=why)
+    return Matter("stragglers", STRAGGLER, BY_ALL_RANKS, {STRAGGLER: _straggler(table.run)})
+
+
+def _why_not_judged(run: Run) -> str | None:
+    """Return why nobody could tell whether a rank makes the others wait; None where that was judged."""
+    for row in run.problem_rows:
+        rules, _, reason = row["message"].partition(" (")
+        if row["code"] == "not-judged" and STRAGGLER in rules:
+            return str(reason.removesuffix(")"))
+    return None
+
+
+def _straggler(run: Run) -> str:
+    rows = run.judged_findings().to_pylist()
     late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {})
     if "node" in late:
         return f"node {late['node']}"
-    named = [table.run.rank_names.name(int(rank)) for rank in late.get("held_up_ns_per_step_by_rank", ())]
+    named = [run.rank_names.name(int(rank)) for rank in late.get("held_up_ns_per_step_by_rank", ())]
     return f"rank{'s'[: len(named) > 1]} {', '.join(named)}" if named else NONE

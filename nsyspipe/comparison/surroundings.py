@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
@@ -17,24 +17,28 @@ from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_tim
 from nsyspipe.comparison.comparability import collectives_per_step
 from nsyspipe.comparison.facts import (
     BANDWIDTH,
+    BOTH,
     BY_ALL_RANKS,
     BY_GRAPH_NODES,
     BY_PAYLOADS,
     BY_STEPS,
+    COMMAND,
+    COMMANDS,
     CUDA_OF_TORCH,
     DELAYS,
     ENVIRONMENT,
     HOST_NAMES,
     NCCL_SETTINGS,
     NONE,
+    STARTED_COMMAND,
     STRAGGLER,
     TRACE,
     TRACED_EVENTS,
     Compared,
     Matter,
-    delays_recorded_by,
     environment_contradicts_log,
     facts_table,
+    lack_of_delays,
     longest_delay,
     matters_of,
 )
@@ -87,7 +91,7 @@ class _Numbers:
 
 _LATE_SHARE = 0.01  # of a step: lateness is a change where a side has more
 _ALIKE = 1e-3  # means that differ by less look the same
-_HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it changed
+HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it changed
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
 _MESSAGE_BYTES, _DTOD_COPIES, _DTOD_BYTES = "message bytes per step", "DtoD copies per step", "DtoD bytes per step"
@@ -96,7 +100,6 @@ _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "
 GRADIENT_COPIES = "gradient copies per step"
 MEAN_MESSAGE = "mean message of a collective"
 MAY_HAVE = ", which may have changed"  # behind a fact whose value is hidden
-COMMAND = "command"
 MARKED = 0.1  # of the larger side: from here on a change of a number may be the cause of another
 # Of each part of the step the topics, and single facts, that it may depend on; what any may depend on.
 _CAUSES = {
@@ -114,7 +117,7 @@ _NUMBERS = (
 # that only say more of it.
 _PARTS_BY_EFFECT = {STREAMS: {"exposed_comm", "idle"}, HOST: {"exposed_comm", "idle"}, LINK: {"exposed_comm"}}
 _OF_COMM_SETTINGS, _HARMLESS = ("NCCL_", "TORCH_NCCL_"), {"NCCL_DEBUG", "NCCL_NVTX_DISABLE"}
-_OF_ANY = {"parallelism", "torch", CUDA_OF_TORCH, "driver", "commit", COMMAND, HOST_NAMES}
+_OF_ANY = {"parallelism", "torch", CUDA_OF_TORCH, "driver", "commit", HOST_NAMES}
 Change = tuple[str, str | None, float | str | None, float | str | None]  # what, unit of numbers, before, after
 
 
@@ -185,7 +188,9 @@ def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
         is_known = matter.is_known_in(before), matter.is_known_in(after)
         is_same = all(key not in different for key in matter.keys_in(before | after))
         lacking = [side for side, known in zip(tables, is_known, strict=True) if not known]
-        compared = Compared(matter.topic, matter.what, _recorded_by(matter, lacking), is_known, is_same)
+        before_why, after_why = (_why_unknown(matter, side) if side in lacking else None for side in tables)
+        recorded_by, whys = _recorded_by(matter, lacking), (before_why, after_why)
+        compared = Compared(matter.topic, matter.what, recorded_by, is_known, is_same, whys=whys)
         if is_known in {(True, False), (False, True)} and len(matter.names) == 1:
             key, numbers = matter.keys_in(before | after)[0], before if is_known[0] else after
             compared = replace(compared, words=key[1], unit=key[2], value=numbers[key])
@@ -193,11 +198,20 @@ def _compare_numbers(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
     return found
 
 
-def _recorded_by(matter: _Numbers, lacking: Sequence[Sequence[StepTable]]) -> str:
+def _why_unknown(matter: _Numbers, side: Sequence[StepTable]) -> str | None:
+    """Return why a side does not have numbers, where more is known of that than what records them."""
+    return _joined_whys(lack_of_delays(table).why for table in side) if matter.what == DELAYS else None
+
+
+def _joined_whys(whys: Iterable[str | None]) -> str | None:
+    return " | ".join(dict.fromkeys(filter(None, whys))) or None
+
+
+def _recorded_by(matter: _Numbers, lacking: Sequence[Sequence[StepTable]]) -> str | None:
     """Return what records numbers that some sides lack: where operations inside CUDA graphs were not seen, those."""
     tables = [table for side in lacking for table in side]
     if matter.what == DELAYS and tables:
-        return delays_recorded_by(tables[0])
+        return next(filter(None, (lack_of_delays(table).recorded_by for table in tables)), None)
     if matter.recorded_by == BY_STEPS and any(has_whole_graphs(table.run) for table in tables):
         return BY_GRAPH_NODES
     return matter.recorded_by
@@ -213,15 +227,18 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
         of_sides = [[matters[at] for matters in side] for side in sides]
         is_known = [all(one.is_known for one in side) for side in of_sides]
         old, new = (_joined([one.words for one in side], is_told=is_told) for side in of_sides)
-        unknown = [one.recorded_by for side in of_sides for one in side if not one.is_known]
-        recorded_by = unknown[0] if unknown else matter.recorded_by
+        unknown = [[one for one in side if not one.is_known] for side in of_sides]
+        recorders = [one.recorded_by for side in unknown for one in side]
+        recorded_by = next(filter(None, recorders), None) if recorders else matter.recorded_by
+        before_why, after_why = (_joined_whys(one.why_unknown for one in side) for side in unknown)
         rows: list[dict[str, Any]] = []
         rows_by_log: list[dict[str, Any]] = []
         for what in sorted({*old, *new}):
             is_in_both = what in old and what in new
             # Where both sides say any settings, one that is not there was not set.
             is_compared = is_in_both or (matter.is_setting and all(is_known))
-            if what == TRACED_EVENTS and TRACE in old and TRACE in new:
+            by_launcher = {TRACED_EVENTS: TRACE, STARTED_COMMAND: COMMAND}.get(what)
+            if by_launcher in old and by_launcher in new:
                 continue  # which has more words for the same
             is_by_log = matter.what == ENVIRONMENT and what in named_by_log
             if is_compared:
@@ -236,7 +253,8 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
             is_same = None
         is_told_once = known_on in {(True, False), (False, True)} or is_same
         words = _told(matter, new if known_on == (False, True) else old) if is_told_once else None
-        found.compared.append(Compared(matter.topic, matter.what, recorded_by, known_on, is_same, words))
+        whys = before_why, after_why
+        found.compared.append(Compared(matter.topic, matter.what, recorded_by, known_on, is_same, words, whys=whys))
     return found
 
 
@@ -276,7 +294,7 @@ def _number_row(fact: Fact, old: float, new: float) -> dict[str, Any]:
 
 
 def _word_rows(topic: str, what: str, old: str | None, new: str | None) -> list[dict[str, Any]]:
-    may_have = MAY_HAVE * (old == new and _HIDDEN in (old or ""))
+    may_have = MAY_HAVE * (old == new and HIDDEN in (old or ""))
     row = {"topic": topic, "what": f"{what}{may_have}", "baseline": old, "candidate": new}
     return [row] if old != new or may_have else []
 
@@ -285,7 +303,7 @@ def _joined(captures: Sequence[Mapping[str, str]], *, is_told: bool) -> dict[str
     """Join what a side's captures say; unless it `is_told` whether hashed values differ, hidden ones all look alike."""
 
     def shown(word: str) -> str:
-        return _HIDDEN_VALUE.sub(_HIDDEN, word if is_told else HASHED.sub(_HIDDEN, word))
+        return _HIDDEN_VALUE.sub(HIDDEN, word if is_told else HASHED.sub(HIDDEN, word))
 
     names = dict.fromkeys(chain(*captures))
     return {name: " | ".join(dict.fromkeys(shown(own[name]) for own in captures if name in own)) for name in names}
@@ -324,6 +342,10 @@ class Cause(NamedTuple):
     facts: tuple[Change, ...]  # that such a part depends on: recorded ones that differ, or half of its own change
     n_matters: int  # how many matters the facts are of: number and size of collectives are one; of several none is the cause for sure
     beside: tuple[tuple[Change, float], ...] = ()  # copies of gradients on one side, and how exposed copies change, ns
+    bandwidth: Change | None = (
+        None  # that changed with it: measured, as the part is, and of the link or what goes through it
+    )
+    is_link_compared: bool = True
 
 
 def cause_of(difference: RunDifference) -> Cause | None:
@@ -338,11 +360,14 @@ def cause_of(difference: RunDifference) -> Cause | None:
     if not is_decided or delta * whole < whole**2 / 2:
         return None
     facts, costly = _causes_among_changes(difference, part, delta)
-    facts.sort(key=lambda fact: fact[1][0] != BANDWIDTH)  # stable: the one that acts on all of it first
+    # What was measured is no cause, as the link is that it was measured of.
+    bandwidth = next((change for _, change in facts if change[0] == BANDWIDTH), None)
+    facts = [(matter, change) for matter, change in facts if change[0] != BANDWIDTH]
     times: list[tuple[str, float, float]] = []
-    if part == "exposed_comm" and not facts and rows["busbw"]["verdict"] == step_time["verdict"]:
+    is_as_many = part == "exposed_comm" and not facts and bandwidth is None
+    if is_as_many and rows["busbw"]["verdict"] == step_time["verdict"]:
         # The same collectives, at a speed that is not much another.
-        facts = [("link", (BANDWIDTH, "bytes/s", rows["busbw"]["baseline"], rows["busbw"]["candidate"]))]
+        bandwidth = (BANDWIDTH, "bytes/s", rows["busbw"]["baseline"], rows["busbw"]["candidate"])
     elif part == "idle" and not costly:
         by_cause = (row for row in difference.idle_causes.to_pylist() if row["delta_ns"] is not None)
         times = [(f"idle, {row['cause']}", row["baseline_ns"], row["candidate_ns"]) for row in by_cause]
@@ -360,10 +385,14 @@ def cause_of(difference: RunDifference) -> Cause | None:
             hidden = [comm[side] - exposed[side] for side in SIDES]
             times.append(("communication beside compute", hidden[0], hidden[1]))
     facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
+    facts = facts or _changed_commands(difference)
+    is_link_compared = any(row["what"] == LINK and row["recorded_on"] == BOTH for row in difference.facts.to_pylist())
     copies = [row for row in difference.changes.to_pylist() if row["what"] == GRADIENT_COPIES]
     pairs = [(row["what"], row["unit"], row["baseline_value"], row["candidate_value"]) for row in copies]
     beside = tuple((pair, dict(parts)["exposed_memory"]) for pair in pairs if 0.0 in pair and part != "exposed_memory")
-    return Cause(part, delta, tuple(fact for _, fact in facts), len({matter for matter, _ in facts}), beside)
+    n_matters = len({matter for matter, _ in facts})
+    changes = tuple(change for _, change in facts)
+    return Cause(part, delta, changes, n_matters, beside, bandwidth, is_link_compared)
 
 
 def _causes_among_changes(
@@ -386,6 +415,12 @@ def _causes_among_changes(
     if LINK in costly:
         facts = [(matter, fact) for matter, fact in facts if matter != LINK or fact[0] in SETTINGS]
     return facts, costly
+
+
+def _changed_commands(difference: RunDifference) -> list[tuple[str, Change]]:
+    """Return commands that differ: a cause of everything, which is named only where nothing is known that follows from it."""
+    rows = (row for row in difference.changes.to_pylist() if row["what"] in COMMANDS)
+    return [(COMMAND, (row["what"], None, row["baseline"], row["candidate"])) for row in rows]
 
 
 def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:

@@ -87,8 +87,13 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
                 title += f" ({n_steps} step{'s'[: n_steps != 1]})"
             rows.append({**vars(answer), "id": name, "severity": severity, "evidence": told, "title": title})
     whys = ((", ".join(names), why.reason, why.fix) for why, names in unanswered.items())
-    problems = [problem("not-judged", rules=rules, reason=reason, how=how) for rules, reason, how in whys]
+    problems = [_not_judged(rules, reason, how) for rules, reason, how in whys]
     return schema.FINDINGS.from_rows(in_order(rows)), problems
+
+
+def _not_judged(rules: str, reason: str, fix: str | None) -> Problem:
+    said = problem("not-judged", rules=rules, reason=reason, how=fix)
+    return said if fix is not None else replace(said, fix=None)
 
 
 def _without_waiting(name: str, finding: Finding) -> Finding | NotJudged:

@@ -31,10 +31,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class NotJudged:
-    """Why a rule could not be judged, and what would bring what it needs."""
+    """Why a rule could not be judged, and what would bring what it needs; None where a problem of its own says that."""
 
     reason: str
-    fix: str
+    fix: str | None
 
 
 OF_COMM = ("comm_ns", "compute_ns")  # what rules about communication need of the steps
@@ -58,7 +58,7 @@ _UNKNOWN_SENDS = "sends and receives of ranks that do alike may be an all-to-all
 # Of a straggler's evidence: launching decides how long steps take, and that is to change first.
 IS_LAUNCH_BOUND = "is_launch_bound"
 WITH_CALLS = "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx"
-WAITING_UNKNOWN = ("waiting is not known", "see the problem that says why waiting is null")
+WAITING_UNKNOWN = ("waiting is not known", None)  # of which a problem says why, and what mends it
 
 MOST_BELIEVED = 1.0  # no capture showed all of compute slowed by more than this
 AT_MOST = 1 + slowdown.MEASURED_WITHIN  # times a slowdown, as bounds take it

@@ -11,6 +11,8 @@ from typing import TypeVar
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
+REDACTED_HOST = "host-{}"  # what redacted copies call hosts, numbered as they appear
+_REDACTED_HOST = re.compile(r"host-\d{1,9}", re.ASCII)
 _BY_NAME = {  # NCCL's name of the collective -> ours; longest first, since Reduce is part of others
     "ReduceScatter": "reduce_scatter", "AllReduce": "all_reduce", "AllGather": "all_gather", "Broadcast": "broadcast",
     "AllToAll": "all_to_all", "SendRecv": "send_recv", "Reduce": "reduce",
@@ -250,6 +252,11 @@ def listed(names: Iterable[object], most: int | None = None, joint: str = "and")
     if most is not None and len(words) > most:
         some, last = words[:most], f"{len(words) - most} more"
     return f"{', '.join(some)} {joint} {last}" if some else last
+
+
+def is_redacted_host(host: str) -> bool:
+    """Tell whether a host's name is one that redacted copies have in place of its own."""
+    return _REDACTED_HOST.fullmatch(host) is not None
 
 
 def few(names: Iterable[object], most: int, joint: str = ", ") -> str:

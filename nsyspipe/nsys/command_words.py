@@ -5,6 +5,7 @@ training. Everything else is replaced by a hash, which says that it changed and 
 """
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -212,6 +213,12 @@ def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
         written, owner = _next(word, owner, mask)
         found.append(written)
     return found
+
+
+def shown_commands(commands: Iterable[Iterable[str]]) -> list[str]:
+    """Return distinct commands, quoted and sorted, as they may be written down; none of which every word is hidden."""
+    written = [recorded_command(words, Mask()) for words in commands]
+    return sorted({shlex.join(words) for words in written if not {*words} <= {MASK}})
 
 
 def shown_alone(texts: Iterable[str | None], form: re.Pattern[str]) -> list[str]:

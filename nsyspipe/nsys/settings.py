@@ -33,6 +33,14 @@ SETTINGS = {
 }
 
 
+LOG_WRITTEN = "the run had NCCL_DEBUG set, so that it wrote a log: pass it with --nccl-log FILE"
+
+
+def writes_log(environment: Mapping[str, str]) -> bool:
+    """Tell whether NCCL was told to write what connects the ranks."""
+    return environment.get("NCCL_DEBUG", "").upper() in {"INFO", "TRACE"}
+
+
 def is_costly(name: str, value: str | None) -> bool:
     """Tell whether a value of one of `SETTINGS`, or one of the values of several processes, is one that costs time."""
     values = (value or "").lower().split(JOINT)

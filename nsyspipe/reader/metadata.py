@@ -23,6 +23,7 @@ from nsyspipe.nsys.command_words import (
     joined_environments,
     recorded_environment,
     shown_alone,
+    shown_commands,
 )
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Calls, Overhead, Strings, read_calls, read_overhead, read_strings
@@ -49,6 +50,10 @@ NVTX_TRACED = "CAPTURE_EVENT_TYPE", "NvtxEvents"  # nsys's own row of what it tr
 _EVENT_TYPE, _GRAPH_MODE = NVTX_TRACED[0], "CUDA_GRAPH_TRACE_OPTIONS:MODE"
 _CPU_TRACE = "COLLECT_CPU_TRACE"
 _CUDA_NUMBER = re.compile(r"[0-9]{4,6}")  # of a driver: 1000 times the major version and 10 times the minor one
+# Beginnings of nsys's own rows of what it was told to start, and the whole of them.
+_COMMAND_ROWS = "name LIKE 'PROCESS%:COMMAND' OR name LIKE 'PROCESS%:ARGUMENT%'"
+_COMMAND_ROW = re.compile(r"PROCESS_(?P<process>\d{1,6}):(?:COMMAND|ARGUMENT_(?P<argument>\d{1,6}))", re.ASCII)
+_PROGRAM = -1  # stands for the place of a command's first word
 _OF_ENVIRONMENT = "name LIKE '%ENVIRONMENT_VARIABLE'"
 # Beginning of nsys's own rows of what it recorded of Python, as of PYTHON_BACKTRACE_SAMPLING_OPTIONS:COLLECT_SAMPLES.
 PYTHON_BACKTRACES = "PYTHON_BACKTRACE", "true"
@@ -77,6 +82,7 @@ class ReportFacts:
     driver_versions: tuple[str, ...] = ()
     cuda_driver_versions: tuple[str, ...] = ()  # of CUDA that the driver supports
     traced_events: tuple[str, ...] = ()  # kinds of events, as nsys calls them
+    commands: tuple[str, ...] = ()  # of the programs that were captured, as they may be written down
     cuda_graph_traces: tuple[str, ...] = ()  # how CUDA graphs were traced: ``graph`` or ``node``
     is_cpu_sampled: bool | None = None  # whether nsys sampled what the CPUs run
     has_cuda_backtraces: bool | None = None  # of CUDA API calls
@@ -134,7 +140,7 @@ def read_facts(report: Report) -> ReportFacts:
     traced_events, cuda_graph_traces = traced_by(report)
     facts = ReportFacts(
         driver_versions=drivers, cuda_driver_versions=cuda_drivers, traced_events=traced_events,
-        cuda_graph_traces=cuda_graph_traces,
+        cuda_graph_traces=cuda_graph_traces, commands=tuple(commands_of(report)),
         nsys_version=meta.get("EXPORT_PRODUCT_VERSION"), schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
         session_start_utc_ns=session_start_utc_ns,
         nsys_start_utc_ns=_nsys_start_utc_ns(report, session_start_utc_ns),
@@ -200,6 +206,21 @@ def _has_cuda_backtraces(report: Report, facts: ReportFacts) -> bool | None:
         return True
     is_seen = report.has(versions.CUDA_CALL_CHAINS) or facts.leaves_out_empty(versions.CUDA_CALL_CHAINS)
     return False if is_seen else None
+
+
+def commands_of(report: Report) -> list[str]:
+    """Return the commands of the programs that nsys started, as they may be written down; none that would hide all.
+
+    What is not known to be harmless, secrets and paths among it, is masked before it goes anywhere.
+    """
+    words_of: dict[str, dict[int, str]] = {}
+    for row in report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, _COMMAND_ROWS):
+        made = _COMMAND_ROW.fullmatch(row["name"] or "")
+        if made is not None:
+            place = _PROGRAM if made["argument"] is None else int(made["argument"])
+            words_of.setdefault(made["process"], {})[place] = row["value"] or ""
+    commands = ([words[at] for at in sorted(words)] for words in words_of.values() if words.get(_PROGRAM))
+    return shown_commands(commands)
 
 
 def traces_nvtx(report: Report) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nsyspipe.errors import InputError, NotAReportError, OutputError
-from nsyspipe.model.names import decoded, listed
+from nsyspipe.model.names import REDACTED_HOST, decoded, listed
 from nsyspipe.model.options import OnProgress
 from nsyspipe.nsys.files import make_readable, remove_abandoned, remove_side_files, scratch_directory, side_files
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, find_named
@@ -65,7 +65,7 @@ def redact(
             fix = "--drop-unknown leaves them out; analysis reads none of them"
             raise InputError(str(place.report), problem, found=listed(rows, _MOST_NAMED), fix=fix)
     named = dict.fromkeys(host for host, _ in looks if host)  # numbered as they appear; no name stays none
-    hosts = {None: None, "": ""} | {host: f"host-{index}" for index, host in enumerate(named)}
+    hosts = {None: None, "": ""} | {host: REDACTED_HOST.format(index) for index, host in enumerate(named)}
     removed, n_done = Removed(), 0
     n_bytes = sum(place.report.stat().st_size for place in places)
 

@@ -8,14 +8,15 @@ from functools import partial
 from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
+from nsyspipe.comparison.arguments import ChangedArgument, changed_arguments, hidden_arguments
 from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
-from nsyspipe.comparison.facts import MEASURED, NEITHER as NEITHER_SIDE, NONE, STRAGGLER
+from nsyspipe.comparison.facts import COMMANDS, MEASURED, NEITHER as NEITHER_SIDE, NONE, STRAGGLER
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
-from nsyspipe.comparison.surroundings import Cause
+from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE, Cause
 from nsyspipe.errors import shortened
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import NEITHER
@@ -180,13 +181,34 @@ def _changes(difference: RunDifference) -> Table:
     def fact(row: Mapping[str, Any], side: str) -> str:
         return _side_text(row["unit"], row[side] if row["delta"] is None else row[f"{side}_value"])
 
-    rows = difference.changes.to_pylist()
+    rows = [shown for row in difference.changes.to_pylist() for shown in _shown_changes(row)]
     fields = [
         Field("what else changed", of("what"), "name", most=_LONGEST_FACT),
         *(Field(side, partial(fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
         Field("change", lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text), from_width=_WORDS),
     ]  # fmt: skip
     return table_of(CHANGES, rows, fields, facts_text(difference), n_shown=_SHOWN_CHANGES)
+
+
+def _shown_changes(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows that a change is shown as: of commands each argument that differs, or whose value is hidden."""
+    what = row["what"].removesuffix(MAY_HAVE)
+    if what not in COMMANDS or None in (row["baseline"], row["candidate"]):
+        return [row]
+    if what != row["what"]:
+        names = hidden_arguments(row["baseline"], HIDDEN)
+        arguments = [ChangedArgument(name, HIDDEN, HIDDEN) for name in names]
+    else:
+        arguments = changed_arguments(row["baseline"], row["candidate"])
+    rows = [_argument_row(row, one, row["what"].removeprefix(what)) for one in arguments]
+    return rows or [row]
+
+
+def _argument_row(row: dict[str, Any], argument: ChangedArgument, may_have: str) -> dict[str, Any]:
+    name = f"argument {argument.name}" if argument.name else "words"
+    values = {"baseline": argument.before, "candidate": argument.after}
+    shown = {side: "not given" if value is None else value or "given" for side, value in values.items()}
+    return {**row, **shown, "what": f"{name}{may_have}"}
 
 
 _OTHER_DEFINITIONS = (
@@ -204,16 +226,34 @@ def facts_text(difference: RunDifference) -> str:
     for side in (NEITHER_SIDE, *SIDES):
         by_fix: dict[str, list[str]] = {}
         for row in rows:
-            if row["recorded_on"] == side:
+            if row["recorded_on"] == side and not _is_explained(row):
                 by_fix.setdefault(row["recorded_by"], []).append(_fact_of_one_side(row))
         why = f"only the {side} has them"
         if side == NEITHER_SIDE:
             why = "they were not found in the reports or beside them"
         told = [f"{listed(names)} ({fix})" for fix, names in by_fix.items()]
         texts += [f"Not compared, because {why}: {', '.join(told)}."] if told else []
+    texts += [_explained_fact(row) for row in rows if _is_explained(row)]
     if DEFINITIONS in difference.comparability["check"].to_pylist():
         texts.append(_OTHER_DEFINITIONS)
     return " ".join(texts)
+
+
+def _is_explained(row: Mapping[str, Any]) -> bool:
+    """Tell whether more is known of why a fact is not compared than what records it."""
+    return any(row[f"{side}_why"] is not None for side in SIDES)
+
+
+def _explained_fact(row: Mapping[str, Any]) -> str:
+    """Say of each side that lacks a fact why it does, or what would record it."""
+    needs = f"not recorded, which needs {row['recorded_by']}"
+    lacking = [side for side in SIDES if row["recorded_on"] != side]
+    whys = {side: row[f"{side}_why"] or needs for side in lacking}
+    told = "; ".join(f"{side}: {why}" for side, why in whys.items())
+    if row["recorded_on"] == NEITHER_SIDE and len({*whys.values()}) == 1:
+        told = f"both sides: {whys[SIDES[0]]}"
+    only = "" if row["recorded_on"] == NEITHER_SIDE else f", because only the {row['recorded_on']} has it"
+    return f"Not compared{only}: {_fact_of_one_side(row)} ({told})."
 
 
 def _same_fact(row: Mapping[str, Any]) -> str:
@@ -434,12 +474,20 @@ def cause_text(difference: RunDifference, cause: Cause) -> str:
     told = []
     for what, unit, *both in cause.facts:  # of words that are too long for a sentence only that they differ
         texts = [_side_text(unit, value) for value in both]
+        arguments = [one.name or "words" for one in changed_arguments(*texts)] if what in COMMANDS else []
+        if arguments:
+            told.append(f"arguments of the command ({listed(arguments, _MOST_FACTS)})")
+            continue
         told.append(f"another {what}" if max(map(len, texts)) > _LONGEST_FACT else f"{what} {' -> '.join(texts)}")
     facts = listed(told, _MOST_FACTS) if told else ""
     because = f" Probable cause, by what else changed: {facts}." if facts else ""
     if cause.n_matters > 1:
         because = f" Probable causes, by what else changed: {facts}; which of them it is cannot be told apart here."
     part = f"{metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}"
+    if cause.bandwidth is not None:
+        what, unit, *both = cause.bandwidth
+        because += f" With it {what} {' -> '.join(_side_text(unit, value) for value in both)}"
+        because += "." if cause.is_link_compared else "; the link, which may be the cause, was not compared."
     for (what, unit, *both), ns in cause.beside:
         copies = " -> ".join(_side_text(unit, value) for value in both)
         exposed = f"{metric_label('exposed_memory')} by {delta_text('ns', ns)}"

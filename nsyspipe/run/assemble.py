@@ -415,10 +415,12 @@ def _of_messages(across: comm.CrossRank, digests: Sequence[ReportDigest]) -> Ite
         yield problem("few-message-sizes", n=n_absent, total=own.size)
         return
     gaps = {digest.size_gap for digest in digests}
-    # Without any, sizes are there, and none of them belongs to a kernel.
-    why = "NCCL's payloads fit no communication kernel"
-    how = "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)"
-    why, how = next((reason for gap, reason in SIZE_GAPS.items() if gap in gaps), (why, how))
+    # Sizes may be there, of which none belongs to a kernel.
+    without_kernel = (
+        "NCCL's payloads fit no communication kernel",
+        "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)",
+    )
+    why, how = next((pair for gap, pair in SIZE_GAPS.items() if gap in gaps), without_kernel)
     yield problem("no-message-size", why=why, how=how)
 
 

@@ -203,7 +203,8 @@ def _words(answers: Sequence[Answer], n_ranks: Sequence[int] | None = None) -> s
     texts = dict.fromkeys(answer.text for answer in having or answers if answer.text)
     words = ", ".join(f"{n} {noun}" for noun, n in told.items()) or "; ".join(texts)
     words += "" if not told or sum(n_ranks or ()) < 2 else " per rank" if is_of_each else " over all ranks"  # noqa: PLR2004 - ranks
-    if len(having) in {0, len(answers)}:
+    is_of_all = not told and len({answer.text for answer in answers}) == 1  # says itself which reports lack what
+    if is_of_all or len(having) in {0, len(answers)}:
         return words
     why = dict.fromkeys(one.text for one in answers if one.status != YES and one.text and not one.counts)
     others = f"; the others: {'; '.join(why)}" if why and not counts else ""

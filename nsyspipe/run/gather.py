@@ -132,6 +132,8 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     asked = next((one.fix for one in unmatched if "--backward " in one.message), None)
     problems = (one for _, of_process in digested for one in of_process)
     of_processes = (replace(one, fix=asked or one.fix) if "backward" in one.code else one for one in problems)
+    is_replayed = any(one.code == "backward-in-graphs" for _, of_process in digested for one in of_process)
+    without_calls = "replayed" if is_replayed else "no-ranges"  # why NCCL's calls have no range
     return ReportDigest(
         path=path,
         facts=capture.facts,
@@ -152,7 +154,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         n_nccl_ranges=capture.ranges.n_nccl,
         n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
         has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digested),
-        size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
+        size_gap=gap if gap is None or capture.ranges.n_nccl else without_calls,
         problems=(*capture.problems, *unmatched, *of_processes),
         unrecorded=unrecorded_processes(
             capture.launches_without_kernels, ranges, families, family, _told_numbers(capture)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ from nsyspipe.model.names import PHASES
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import BACKWARD_SOURCES, CATALOGUE, SIZE_GAPS, TRACE_NVTX
 from nsyspipe.model.side_files import NcclLog, Topology
+from nsyspipe.nsys.settings import LOG_WRITTEN, writes_log
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.metadata import Counts
 from nsyspipe.run.gather import ReportDigest, one_of_each_process, ranks_or_hosts
@@ -38,6 +39,17 @@ _ONE_RUN = "pass the reports of one run, each once"
 _LOG = "run with NCCL_DEBUG=INFO and pass --nccl-log FILE"
 _ALL_LOGS = "pass the logs of all processes: --nccl-log 'nccl_*.log'"
 _TOPOLOGY = "nvidia-smi topo -m > topo.txt and --topology topo.txt"
+_UNDER_TORCHRUN = "capture under torchrun with nsys 2023.3 or newer, which records WORLD_SIZE"
+NSYS_OF_EACH = (
+    "start nsys inside torchrun, one report for each rank: it records each rank's WORLD_SIZE (launchers/ddp.sh does so)"
+)
+_ONE_RANK = "one rank"
+_SHAPES = "grid and block of every kernel"
+LESS_WAITING = (
+    "capture a run whose ranks wait less for each other, or that communicates for less of the step, and compare their "
+    "kernels: nsyspipe diff"
+)
+_MOSTLY_HIDDEN = 0.5  # of communication
 _NO_CALLS = "API calls were not recorded"
 _SOURCES = {  # what each source of ranks is called
     "sidecar": "the capture's sidecar", "nccl_payload": "NCCL's payload", "nvtx_mpi": "MPI's thread names",
@@ -128,6 +140,17 @@ class Examined:
     def hides_comm(self) -> bool:
         """Whether CUDA graphs that were captured as a whole may hold communication."""
         return bool(self.digest.n_graphs) and (self.is_several or self.digest.has_communication)
+
+    @property
+    def sends_nothing(self) -> bool:
+        """Whether it is the only rank of its job, and does not communicate."""
+        return len(self.pids) == 1 and not (self.is_several or self.n_comm or self.hides_comm)
+
+    @property
+    def replays_communication(self) -> bool:
+        """Whether its communication may be inside CUDA graphs, which make no call of NCCL when they run, though NVTX was traced."""
+        has_graphs = self.digest.n_graphs or self.counts.n_graph_kernels
+        return bool(has_graphs and self.counts.rows[versions.NVTX]) and not self.digest.n_nccl_ranges
 
     @property
     def phase_counts(self) -> tuple[tuple[str, int], ...]:
@@ -227,6 +250,11 @@ def _gpu_model(report: Examined) -> Answer:
 
 
 def _message_bytes(report: Examined) -> Answer:
+    if report.sends_nothing:
+        return Answer(YES, text=_ONE_RANK)
+    if report.replays_communication:
+        text, fix = SIZE_GAPS["replayed"]
+        return Answer(NO, text=text, fix=fix)
     if report.digest.size_gap is None:
         return Answer(YES, (("calls with their size", report.digest.n_message_bytes),))
     text, fix = SIZE_GAPS[report.digest.size_gap]
@@ -238,6 +266,15 @@ def _idle_causes(report: Examined) -> Answer:
     if n_calls := report.counts.n_timed_calls:
         return Answer(YES, (("timed calls", n_calls), waits))
     return _lack("no-launches", counts=(waits,), status=PARTLY) if waits[1] else _lack("no-launches", _NO_CALLS)
+
+
+def _nccl_ranges(report: Examined) -> Answer:
+    if n_ranges := report.digest.n_nccl_ranges:
+        return Answer(YES, (("ranges", n_ranges),))
+    if report.replays_communication:
+        text, fix = SIZE_GAPS["replayed"]
+        return Answer(NO, text=text, fix=fix)
+    return Answer(NO, text="none recorded", fix=TRACE_NVTX)
 
 
 def _compared(report: Examined) -> float | None:
@@ -262,9 +299,34 @@ def _kernel_shapes(report: Examined) -> Answer:
         return _lack("no-kernels", "not recorded")
     share = _compared(report)
     if share is None or share >= LEAST_COMPARED:
-        return Answer(YES, text="grid and block of every kernel")
-    text = f"only {100 * share:.1f} % of the kernel time beside it has equal kernels without it"
-    return Answer(NO, text=text, fix=LESS_HIDDEN)
+        return Answer(YES, text=_SHAPES)
+    return Answer(PARTLY, text=_SHAPES, fix=LESS_HIDDEN if _is_mostly_hidden(report) else LESS_WAITING)
+
+
+def _is_mostly_hidden(report: Examined) -> bool:
+    """Tell whether compute hides most of the communication: else that is long, as where ranks wait, and compute is all beside it."""
+    windows = [rank.windows for rank in report.digest.processes if rank.windows.num_rows]
+    overlap, comm = (
+        sum(pc.sum(own[name]).as_py() or 0 for own in windows) for name in ("overlap_compute_ns", "comm_ns")
+    )
+    return bool(overlap >= _MOSTLY_HIDDEN * comm)
+
+
+def _shapes_of_all(reports: Sequence[Examined], _: Beside) -> list[Answer]:
+    """Return what each report has of kernels' shapes; one sentence of all that have too few kernels to compare."""
+    answers = [_kernel_shapes(report) for report in reports]
+    few = [
+        report
+        for report, answer in zip(reports, answers, strict=True)
+        if (answer.status, answer.text) == (PARTLY, _SHAPES)
+    ]
+    if not few:
+        return answers
+    shares = sorted(100 * (_compared(report) or 0.0) for report in few)
+    percent = " to ".join(dict.fromkeys(f"{share:.1f}" for share in (shares[0], shares[-1])))
+    where = "" if len(few) == len(reports) else f"in {len(few)} of {len(reports)} reports "
+    text = f"{_SHAPES}; {where}only {percent} % of the kernel time beside communication has equal kernels without it"
+    return [replace(answer, text=text) if answer.text == _SHAPES else answer for answer in answers]
 
 
 def _cuda_graphs(report: Examined) -> Answer:
@@ -345,8 +407,12 @@ def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
         here = Answer(PARTLY, text=f"{shown_ranks(known)} in different reports", fix=_ONE_RUN)
     elif known and n_here < known[0]:
         here = _lack("ranks-missing", f"{known[0]}, of which {n_here} in these reports", status=PARTLY)
-    fix = "capture under torchrun with nsys 2023.3 or newer, which records WORLD_SIZE"
-    return [Answer(NO, text="not recorded", fix=fix) if size is None else here for size in sizes]
+    answers = []
+    for report, size in zip(reports, sizes, strict=True):
+        # Of one nsys around a launcher the environment is the launcher's, which does not have it.
+        fix = NSYS_OF_EACH if report.n_processes > 1 else _UNDER_TORCHRUN
+        answers.append(Answer(NO, text="not recorded", fix=fix) if size is None else here)
+    return answers
 
 
 def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
@@ -358,6 +424,8 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     if _are_shared(reports):
         sizes = {report.job.n_ranks or 0 for report in reports}
     there = _of_a_rank_alone(reports) or Answer(YES, text=text)
+    if all(report.sends_nothing for report in reports) and len(reports) == 1:
+        there = Answer(YES, text=_ONE_RANK)
     if there.status == YES and len(_pids(reports)) < max(sizes):
         there = _lack("ranks-missing", "who waits is not known where the other ranks take part", status=PARTLY)
     elif there.status == YES and any(report.hides_comm for report in reports):
@@ -387,7 +455,8 @@ def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
 def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | None]) -> Answer:
     log, topology, pids = beside.log, beside.topology, _pids(reports)
     if log is None and topology is None:
-        return Answer(NO, text="neither NCCL's log nor the topology", fix=f"{_LOG}; {_TOPOLOGY}")
+        fix = f"{_log_fix(reports)}; {_TOPOLOGY}"
+        return Answer(NO, text="neither NCCL's log nor the topology", fix=fix)
     if log is not None and log.of_run(pids, {len(pids), *sizes}) is None:
         return _lack("log-of-another-run", "the log is of another run")
     # Which GPU a process without a log has its rank says.
@@ -410,7 +479,13 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
     gpus = {f"GPU{index}" for index in topology.gpus}
     paths = sorted({path for ends, path in topology.paths.items() if gpus.issuperset(ends)})
     text = f"the GPUs are connected by {', '.join(paths)}" if paths else "a topology of one GPU"
-    return Answer(PARTLY, text=f"{text}; no NCCL log says what NCCL uses", fix=_LOG)
+    return Answer(PARTLY, text=f"{text}; no NCCL log says what NCCL uses", fix=_log_fix(reports))
+
+
+def _log_fix(reports: Sequence[Examined]) -> str:
+    """Return how to come by NCCL's log: where the run was told to write one, it is there."""
+    environments = [report.digest.facts.environment or {} for report in reports]
+    return LOG_WRITTEN if all(writes_log(one) for one in environments) else _LOG
 
 
 @dataclass(frozen=True)
@@ -438,7 +513,6 @@ def _rows(table: str, noun: str, flag: str | None = None) -> Callable[..., list[
 
 
 _CALLS = _counted(lambda report: report.counts.n_launches, "API calls", CATALOGUE["no-launches"].fix, _NO_CALLS)
-_RANGES = _counted(lambda report: report.digest.n_nccl_ranges, "ranges", TRACE_NVTX)
 _SYSTEM_CALLS = _rows(versions.OS_RUNTIME, "calls", "--trace=cuda,nvtx,osrt")
 _CPU_SAMPLES = _rows(versions.CPU_SAMPLES, "samples", "--sample=process-tree")
 # Later nsys call it --gpu-metrics-devices, of which they take this as a prefix.
@@ -454,10 +528,10 @@ QUESTIONS = (
     Question("one_clock", "who waits for whom across ranks", _one_clock),
     Question("link", "what connects the ranks, and its bandwidth", _link),
     Question("gpu_model", "which GPU each rank ran on", _each(_gpu_model)),
-    Question("nccl_ranges", "which collective each call was", _RANGES),
+    Question("nccl_ranges", "which collective each call was", _each(_nccl_ranges)),
     Question("message_bytes", "bytes and bandwidth of collectives", _each(_message_bytes)),
     Question("idle_causes", "why the GPU idles", _each(_idle_causes)),
-    Question("kernel_shapes", "kernels slower beside communication", _each(_kernel_shapes)),
+    Question("kernel_shapes", "kernels slower beside communication", _shapes_of_all),
     Question("cuda_graphs", "communication inside CUDA graphs", _each(_cuda_graphs)),
     Question("profiler_overhead", "what the capture itself cost", _rows(versions.OVERHEAD, "pauses")),
     Question("os_runtime", "system calls the host waits in", _SYSTEM_CALLS, is_used=False),

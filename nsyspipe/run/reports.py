@@ -258,6 +258,7 @@ class ReportRun(Run):
             cuda_driver_versions=_distinct(itertools.chain.from_iterable(one.cuda_driver_versions for one in facts)),
             traced_events=_distinct(itertools.chain.from_iterable(one.traced_events for one in facts)),
             cuda_graph_traces=_distinct(itertools.chain.from_iterable(one.cuda_graph_traces for one in facts)),
+            commands=_distinct(itertools.chain.from_iterable(one.commands for one in facts)),
             steps_from=steps_source(ranks.num_rows, tables.host_steps.num_rows, self._gathered.family),
         )
 

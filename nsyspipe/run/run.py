@@ -70,6 +70,7 @@ class RunHeader:
     cuda_driver_versions: list[str] = field(default_factory=list)  # of CUDA that the driver supports
     traced_events: list[str] = field(default_factory=list)  # kinds of events, as nsys calls them
     cuda_graph_traces: list[str] = field(default_factory=list)  # ``graph`` or ``node``
+    commands: list[str] = field(default_factory=list)  # of the programs that nsys started, as they may be written down
 
     @property
     def training_variables(self) -> dict[str, str] | None:

@@ -34,6 +34,7 @@ from nsyspipe.nsys.command_words import (
     recorded_environment,
     recorded_settings,
     shown_alone,
+    shown_commands,
 )
 from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_source
 from nsyspipe.store.layout import file_name, find_saved, published
@@ -187,6 +188,7 @@ def parse_details(text: str) -> Details:
         cuda_driver_versions=shown_alone(header.cuda_driver_versions, VERSION),
         traced_events=shown_alone(header.traced_events, TRACED),
         cuda_graph_traces=shown_alone(header.cuda_graph_traces, TRACED),
+        commands=shown_commands(map(shlex.split, header.commands)),
     )
     nccl = details.nccl
     if nccl is not None:

@@ -119,6 +119,13 @@ class TraceBuilder:
             self.add("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value=f'{name}="{value}"')
         return self
 
+    def command(self, *words: str, process: int = 0) -> TraceBuilder:
+        """Add nsys's rows of the command that it started."""
+        names = ("COMMAND", *(f"ARGUMENT_{at}" for at in range(len(words) - 1)))
+        for name, word in zip(names, words, strict=True):
+            self.add("META_DATA_CAPTURE", name=f"PROCESS_{process}:{name}", value=word)
+        return self
+
     def session(self, utc_ns: int) -> TraceBuilder:
         return self.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=utc_ns, utcTime="", localTime="")
 

@@ -6,7 +6,17 @@ import pytest
 
 import nsyspipe
 from nsyspipe.comparison.difference import Side
-from nsyspipe.comparison.facts import BY_GRAPH_NODES, BY_GROUPS, CUDA_OF_DRIVER, CUDA_OF_TORCH, ENVIRONMENT
+from nsyspipe.comparison.facts import (
+    BY_GRAPH_NODES,
+    BY_GROUPS,
+    CUDA_OF_DRIVER,
+    CUDA_OF_TORCH,
+    DELAYS,
+    ENVIRONMENT,
+    ONE_RANK,
+    ONLY_STAGES,
+    STARTED_COMMAND,
+)
 from nsyspipe.comparison.surroundings import cause_of
 from nsyspipe.model.schema import FINDINGS
 from nsyspipe.model.side_files import NcclFacts
@@ -146,6 +156,87 @@ def test_the_delays_of_groups_that_are_not_named_need_their_names(run):
     assert (found["recorded_on"], found["recorded_by"]) == ("candidate", BY_GROUPS)
 
 
+def test_why_nobody_was_judged_stands_on_its_side(run):
+    reason = "the ranks that are waited for launch no slower"
+    row = {"code": "not-judged", "message": f"not judged: no-sync, straggler ({reason})", "fix": "x"}
+    unjudged = Changed(run, problem_rows=[row])
+    found = facts(unjudged, unjudged)["straggler"]
+    assert (found["recorded_on"], found["recorded_by"]) == ("neither", None)
+    assert (found["baseline_why"], found["candidate_why"]) == (reason, reason)
+    found = facts(unjudged, run)["straggler"]
+    assert (found["recorded_on"], found["words"]) == ("candidate", "none")
+    assert (found["baseline_why"], found["candidate_why"]) == (reason, None)
+
+
+def test_sides_of_which_one_was_not_judged_and_one_lacks_groups(run):
+    unnamed = {"code": "groups-not-named", "severity": "warning", "message": "", "fix": None}
+    lacking = Changed(run, problem_rows=[unnamed], stragglers=lambda: run.stragglers().slice(0, 0))
+    row = {"code": "not-judged", "message": "not judged: straggler (why)", "fix": "x"}
+    found = facts(Changed(run, problem_rows=[row]), lacking)["straggler"]
+    assert [found[name] for name in ("recorded_by", "baseline_why", "candidate_why")] == [BY_GROUPS, "why", None]
+
+
+def test_delays_of_one_rank_lack_no_report(tmp_path):
+    (tmp_path / "a").mkdir()
+    plain_rank(0, STEPS, world_size=1).write(tmp_path / "a" / "r_0.sqlite")
+    alone = nsyspipe.load(tmp_path / "a", jobs=1)
+    found = facts(alone, alone)
+    for what in ("straggler", DELAYS):
+        assert (found[what]["recorded_by"], found[what]["baseline_why"]) == (None, ONE_RANK)
+
+
+def test_delays_where_only_stages_of_a_pipeline_meet_lack_no_report(runs):
+    staged = runs("2gpu-pp")
+    found = facts(staged, staged)
+    for what in ("straggler", DELAYS):
+        assert (found[what]["recorded_by"], found[what]["candidate_why"]) == (None, ONLY_STAGES)
+
+
+def commanded(folder, *words):
+    """Return two ranks of steps that nsys started with a command."""
+    folder.mkdir()
+    for rank in range(2):
+        plain_rank(rank, STEPS, world_size=2).command(*words).write(folder / f"r_{rank}.sqlite")
+    return nsyspipe.load(folder, jobs=1)
+
+
+def test_commands_that_nsys_started_are_compared(tmp_path):
+    before = commanded(tmp_path / "a", "/home/me/bin/python3", "/home/me/train.py", "--ddp")
+    after = commanded(tmp_path / "b", "python3", "train.py", "--ddp", "--bucket-mb", "100")
+    assert before.header.commands == ["python3 train.py --ddp"]
+    assert state(before, before, "command") == ("both", True)
+    assert state(before, after, "command") == ("both", False)
+    assert changes(before, after)["capture", STARTED_COMMAND][1] == "python3 train.py --ddp --bucket-mb 100"
+
+
+def test_a_command_of_a_launcher_is_told_once(tmp_path):
+    before, after = (commanded(tmp_path / name, "python3", "train.py", "--lr", name) for name in "12")
+    told = [captured(one, command=["torchrun", "train.py"]) for one in (before, after)]
+    assert state(*told, "command") == ("both", True)
+    assert not [what for _, what in changes(*told) if "command" in what]
+
+
+def test_a_value_of_a_command_that_is_hidden_may_have_changed(tmp_path):
+    before, after = (commanded(tmp_path / name, "python3", "train.py", "--data", f"/mnt/{name}") for name in "ab")
+    assert state(before, after, "command") == ("both", None)
+    assert ("capture", f"{STARTED_COMMAND}, which may have changed") in changes(before, after)
+
+
+def test_a_saved_run_has_the_commands_of_its_reports(tmp_path):
+    run = commanded(tmp_path / "a", "python3", "train.py", "--lr", "0.1", "--api-key", "hunter-two-three")
+    save(run, tmp_path / "store")
+    assert nsyspipe.load(tmp_path / "store").header.commands == ["python3 train.py --lr 0.1 --api-key '***'"]
+
+
+@pytest.mark.parametrize(
+    ("host", "is_known"), [("host-0", False), ("host-12", False), ("host-a", True), ("node0", True)]
+)
+def test_a_name_that_a_redaction_gave_a_host_is_not_compared(run, host, is_known):
+    named = Changed(run, header=replace(run.header, hosts=[host]))
+    found = facts(named, named)["host names"]
+    assert (found["recorded_on"], found["is_same"]) == (("both", True) if is_known else ("neither", None))
+
+
 def told_run(folder, driver, cuda, events, **options):
     """Return two ranks of steps whose reports say what the machine and the capture were."""
     folder.mkdir()
@@ -275,3 +366,13 @@ def test_a_scoreboard_has_variables_that_differ(tmp_path):
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
     assert rows == [(name, "a", "1"), (name, "b", "8"), (name, "c", "not set")]
     assert board.without_environment == ["d"]
+
+
+@pytest.mark.parametrize("setting", [{}, {"CUDA_DEVICE_MAX_CONNECTIONS": 1}])
+def test_a_command_is_a_cause_only_where_nothing_that_follows_from_it_is_known(tmp_path, setting):
+    before, after = run_of(tmp_path / "a", SLOW, PATH="/bin", **setting), run_of(tmp_path / "b", FAST, PATH="/bin")
+    before, after = (
+        Changed(one, header=replace(one.header, commands=[f"train.py --lr {n}"]))
+        for n, one in enumerate((before, after))
+    )
+    assert [*causes(before, after)] == ([*setting] or [STARTED_COMMAND])

@@ -10,7 +10,7 @@ from nsyspipe.analysis.traffic import ROLES
 from nsyspipe.findings import judge as judge_module
 from nsyspipe.findings.communication import LESS_HIDDEN, comm_slows_compute
 from nsyspipe.findings.judge import CAUSES, RULES, in_order, judge
-from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.findings.model import WAITING_UNKNOWN, Finding, NotJudged
 from nsyspipe.model import schema
 from tests.findings import comm_rules, device_rules, make, role_rules, settings_rules, straggler_rules, test_slow_link
 from tests.findings.make import (
@@ -197,6 +197,13 @@ def test_findings_of_transfer_are_not_judged_where_groups_are_not_known():
     savings, problems = judged_in_groups(are_known=False)
     assert "comm-bound" not in savings
     assert "comm-bound" in problems
+
+
+def test_what_waits_for_another_problem_to_be_mended_has_no_fix_of_its_own():
+    rows = [row | dict.fromkeys(["wait_ns", "exposed_wait_ns", "transfer_ns"]) for row in steps(3, exposed=300)]
+    met = unmatched(collective(1, (600, 600, 600), 900))
+    _, problems = judge(evidence(rows, met, links=[link("shm", "SHM/direct")], are_groups_known=False))
+    assert [one.fix for one in problems if WAITING_UNKNOWN[0] in one.message] == [None]
 
 
 def test_a_slow_link_that_is_seen_has_no_saving_where_groups_are_not_known():

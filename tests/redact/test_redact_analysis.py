@@ -26,7 +26,7 @@ QUICK = {"baseline", "ddp-2gpu-bucket100-nsys2025"}
 
 
 # Of the programs, the machine and the capture, which copies leave out.
-LEFT_OUT = ("environment", "driver_versions", "cuda_driver_versions", "traced_events", "cuda_graph_traces")
+LEFT_OUT = ("environment", "driver_versions", "cuda_driver_versions", "traced_events", "cuda_graph_traces", "commands")
 
 
 def answers(reports):

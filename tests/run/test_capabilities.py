@@ -5,11 +5,14 @@ import json
 import pytest
 
 from nsyspipe.errors import OptionError
+from nsyspipe.findings.communication import LESS_HIDDEN
 from nsyspipe.model.options import Reading
+from nsyspipe.model.problems import CATALOGUE
 from nsyspipe.nsys.find_reports import find_named
+from nsyspipe.nsys.settings import LOG_WRITTEN
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.run.doctor import examine
-from nsyspipe.run.questions import QUESTIONS, Beside
+from nsyspipe.run.questions import LESS_WAITING, NSYS_OF_EACH, QUESTIONS, Beside
 from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21
 from tests.build.tools import edit, one_report, run_of
 from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, steady_rank
@@ -57,9 +60,51 @@ def test_what_a_missing_table_costs_comes_with_the_flag_that_adds_it(tmp_path, t
     found = capabilities(built(tmp_path, without=(table,)))
     lacking = {name: one.status for name, one in found.items() if one.status != "yes" and name not in NEVER_BUILT}
     # No kernel beside communication has an equal without it; without names none is known to be beside it.
-    shapes = {} if table == STRINGS else {"kernel_shapes": "no"}
+    shapes = {} if table == STRINGS else {"kernel_shapes": "partly"}
     assert lacking == {"link": "no", "message_bytes": "no"} | shapes | expected
     assert all(flag in found[name].fix for name in list(expected)[:1])
+
+
+@pytest.mark.parametrize(("level", "is_written"), [("INFO", True), ("trace", True), ("WARN", False), (None, False)])
+def test_the_log_of_a_run_that_wrote_one_is_to_be_passed(tmp_path, level, is_written):
+    for rank in range(2):
+        builder = steady_rank(rank, version=NEW, world_size=2).env(PATH="/bin")
+        (builder.env(NCCL_DEBUG=level) if level else builder).write(tmp_path / f"a_{rank}.sqlite")
+    assert (LOG_WRITTEN in capabilities(tmp_path)["link"].fix) == is_written
+
+
+def test_a_rank_alone_that_does_not_communicate_lacks_nothing_of_others(real):
+    found = capabilities(*reports("ddp-1gpu", real))
+    for name in ("one_clock", "message_bytes", "link"):
+        assert (found[name].status, found[name].found) == ("yes", "one rank")
+
+
+@pytest.mark.parametrize("name", ["2gpu-graph", "2gpu-graph-node"])
+def test_calls_that_replayed_graphs_do_not_make_need_steps_without_graphs(real, name):
+    found = capabilities(*reports(name, real))
+    for what in ("nccl_ranges", "message_bytes"):
+        assert (found[what].status, found[what].fix) == ("no", CATALOGUE["backward-in-graphs"].fix)
+
+
+def test_a_report_of_a_launcher_with_all_ranks_needs_an_nsys_for_each(real):
+    found = capabilities(*reports("ddp-4gpu-onefile", real))["world_size"]
+    assert (found.status, found.fix) == ("no", NSYS_OF_EACH)
+
+
+# Each kernel of compute runs beside the 100 ns of communication, and hides so much of it.
+@pytest.mark.parametrize(("hidden", "fix"), [(60, LESS_HIDDEN), (50, LESS_HIDDEN), (49, LESS_WAITING)])
+def test_too_few_kernels_to_compare_are_one_statement_beside_their_shapes(tmp_path, hidden, fix):
+    for rank in range(2):
+        builder = TraceBuilder(version=NEW).env(RANK=rank, WORLD_SIZE=2)
+        for step in range(4):
+            at = 1000 + 1000 * step
+            builder.range(at, at + 900, f"step {step}")
+            builder.kernel(at + 10, at + 10 + hidden, "gemm", launch=at + 5)
+            builder.nccl(at + 10, at + 110, launch=at + 6)
+        builder.write(tmp_path / f"a_{rank}.sqlite")
+    found = capabilities(tmp_path)["kernel_shapes"]
+    assert (found.status, found.n_with, found.fix) == ("partly", 0, fix)
+    assert found.found.count("grid and block of every kernel") == 1
 
 
 def test_what_one_report_lacks_is_partly_there_and_the_report_is_named(tmp_path):
