@@ -125,7 +125,7 @@ def slower_hosts(steps: pa.Table) -> list[int] | None:
 
     `steps` are rows of `schema.STEPS`; see `MIN_SLOWER_SHARE`. None where a launch time is not known.
     """
-    if steps["host_launch_ns"].null_count:
+    if steps["host_launch_ns"].null_count or not pc.any(pc.greater(steps["host_launch_ns"], 0)).as_py():
         return None
     rank, launch_ns, wall_ns = (steps[name].to_numpy() for name in ("rank", "host_launch_ns", "wall_ns"))
     least_ns = MIN_SLOWER_SHARE * wall_ns.mean() if wall_ns.size else 0.0
