@@ -120,6 +120,18 @@ def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Flo
     return least_of(step, launch, numbers.size).astype(np.float64)
 
 
+def longest_work_times(steps: pa.Table) -> Float64:
+    """Return for each step of some rows of `schema.STEPS`, in ascending order, how long the device works that works longest.
+
+    That is its window but for idle time and exposed waiting; what of that is not known counts as work.
+    """
+    numbers, step = np.unique(steps["step"].to_numpy(), return_inverse=True)
+    wall_ns, idle_ns, wait_ns = (
+        pc.fill_null(steps[name], 0).to_numpy() for name in ("wall_ns", "idle_ns", "exposed_wait_ns")
+    )
+    return -least_of(step, idle_ns + wait_ns - wall_ns, numbers.size).astype(np.float64)
+
+
 def slower_hosts(steps: pa.Table) -> list[int] | None:
     """Return the ranks whose hosts take longer to launch a step than those of the other ranks do on average.
 
