@@ -273,7 +273,11 @@ def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
     judged: dict[str, Any] = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
     judged |= {"saving_ns_per_step_by_part": {**idle.parts}, "limit_rank": idle.limit_rank} if idle.parts else {}
     bubble = {"bubble_ns_per_step": evidence.bubble_ns_per_step} if evidence.is_pipeline else {}
-    return means if evidence.n_ranks == 1 else means | judged | bubble
+    launching = {}
+    if "left_for_launching" in idle.parts:
+        launch_ns = fastest_launch_times(evidence.steps, is_input_free=True)
+        launching = {"fastest_launch_ns_per_step": float(launch_ns.mean())}
+    return means if evidence.n_ranks == 1 else means | judged | launching | bubble
 
 
 def launch_bound(evidence: Evidence) -> Answer:

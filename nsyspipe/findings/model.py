@@ -290,6 +290,21 @@ class Evidence:
         return fastest_launch_times(self.steps)
 
     @cached_property
+    def above_launching_ns(self) -> Float64:
+        """How much longer each step is than the fastest host takes to launch it, ns."""
+        (wall,) = self.columns("wall_ns")
+        return np.maximum(self.most(wall) - self.fastest_launch_ns, 0.0)
+
+    @property
+    def launching_figures(self) -> dict[str, float]:
+        """What bounds leave to launching: the fastest host's time of a step, beside the step time; nothing if not known."""
+        (wall,) = self.columns("wall_ns")
+        if not self.fastest_launch_ns.any():
+            return {}
+        figures = {"fastest_launch_ns_per_step": self.fastest_launch_ns, "step_time_ns_per_step": self.most(wall)}
+        return {name: float(values.mean()) for name, values in figures.items()}
+
+    @cached_property
     def is_launch_bound(self) -> bool:
         """Whether even the fastest host takes longer to launch the steps than any device works in them."""
         return bool(self.fastest_launch_ns.sum() > longest_work_times(self.steps).sum())

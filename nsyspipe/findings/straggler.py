@@ -172,6 +172,8 @@ def _finding_of_ranks(
         holds = "hold" if len(late.no_slower_ns) > 1 else "holds"
         advice += f"; of the steps that {_ranks_text(late.no_slower_ns)} {holds} up: {_BEGIN_TOGETHER}"
     figures = _figures(evidence, lateness, late, why) | {"saving_ns_per_step_by_part": {**parts}}
+    if {"above_launching", "left_for_launching"} & parts.keys():
+        figures |= evidence.launching_figures
     title = f"{title}{title_why}{evidence.waited_in}{earlier}{also}"
     return Finding(title, action + action_why, advice, sum(parts.values()), figures)
 

@@ -230,7 +230,8 @@ HOSTS = of(
         no_slower_ranks=None, advice="let the host of rank 1 launch...; and compare what these ranks do..."),
     # The fastest host launches 950 of 1000: of delays of 100 half stay.
     case("what hosts launch is no delay", beside_compute(launch_ns=950), saving=50,
-        saving_ns_per_step_by_part={"delays": 100.0, "left_for_launching": -50.0}),
+        saving_ns_per_step_by_part={"delays": 100.0, "left_for_launching": -50.0},
+        fastest_launch_ns_per_step=950.0, step_time_ns_per_step=1000.0),
     case("60 % idle for launches", idle_for_launches(60), title="the others wait for rank 1 (...), whose host launches late"),
     case("60 % idle for launches, not quite", idle_for_launches(59), title="the others wait for rank 1 (...)"),
     # 120 of 200 longer in forward, then 121 of 201.
