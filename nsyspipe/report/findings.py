@@ -211,8 +211,8 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
     text = " + ".join(f"{_label(name)} {ms_text(ns)}" for name, ns in seen.items() if ns > 0)
     less = {name: ns for name, ns in seen.items() if ns < 0 and name not in _CUTS}
     text += "".join(f", less {ms_text(-ns)} {_label(name)}" for name, ns in less.items())
-    if limits := [_limit_text(name, evidence) for name in seen if name in _CUTS]:
-        text += f", cut to {ms_text(whole)}: {'; '.join(limits)}"
+    if cuts := [_limit_text(name, evidence) for name in seen if name in _CUTS]:
+        text += f", cut to {ms_text(whole)}: {'; '.join(cuts)}"
     if longest:
         whose = "with the shortest step but for waiting" if parts.keys() <= _OF_WINDOW else "that computes least"
         return f"in each step of the rank {whose}: {text}"
