@@ -1,9 +1,11 @@
 """How long the host of a rank takes to launch a step, without the time in which it waits for its device."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, ProcessOperations
 from nsyspipe.analysis.intervals import IntervalSet, Slices, least_of, union, union_of
@@ -14,6 +16,10 @@ from nsyspipe.model.table import Flags, Float64, Int64
 # Launches that did not wait took at most 70 us in captures of eight jobs; those above 100 us began behind 590 and more.
 MIN_WAITING_LAUNCH_NS = 100_000
 MIN_QUEUED_OPERATIONS = 256
+# A host is slower than the others if it takes so much longer to launch a step on average, of step time.
+MIN_SLOWER_SHARE = 0.03
+# A step lacks launches on a rank whose device idles for so much of the mean step because they come late.
+MIN_LATE_LAUNCH_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -114,3 +120,43 @@ def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Flo
     if numbers.size < FEW_STEPS:
         launch = np.maximum(launch - steps["host_lead_ns"].to_numpy(), 0)
     return least_of(step, launch, numbers.size).astype(np.float64)
+
+
+def longest_work_times(steps: pa.Table) -> Float64:
+    """Return for each step of some rows of `schema.STEPS`, in ascending order, how long the device works that works longest.
+
+    That is its window but for idle time and exposed waiting; what of that is not known counts as work.
+    """
+    numbers, step = np.unique(steps["step"].to_numpy(), return_inverse=True)
+    wall_ns, idle_ns, wait_ns = (
+        pc.fill_null(steps[name], 0).to_numpy() for name in ("wall_ns", "idle_ns", "exposed_wait_ns")
+    )
+    return -least_of(step, idle_ns + wait_ns - wall_ns, numbers.size).astype(np.float64)
+
+
+def slower_hosts(steps: pa.Table) -> list[int] | None:
+    """Return the ranks whose hosts take longer to launch a step than those of the other ranks do on average.
+
+    `steps` are rows of `schema.STEPS`; see `MIN_SLOWER_SHARE`. None where a launch time is not known.
+    """
+    if steps["host_launch_ns"].null_count or not pc.any(pc.greater(steps["host_launch_ns"], 0)).as_py():
+        return None
+    rank, launch_ns, wall_ns = (steps[name].to_numpy() for name in ("rank", "host_launch_ns", "wall_ns"))
+    least_ns = MIN_SLOWER_SHARE * wall_ns.mean() if wall_ns.size else 0.0
+    slower = []
+    for number in np.unique(rank).tolist():
+        is_own = rank == number
+        if not is_own.all() and launch_ns[is_own].mean() - launch_ns[~is_own].mean() >= least_ns:
+            slower.append(number)
+    return slower
+
+
+def steps_without_launches(steps: pa.Table, columns: Sequence[str] = ("idle_launch_ns",)) -> dict[int, Int64]:
+    """Return for each rank the steps in which its device idles because launches come late.
+
+    `steps` are rows of `schema.STEPS`, `columns` the idle time that counts; see `MIN_LATE_LAUNCH_SHARE`.
+    """
+    rank, number, wall_ns = (steps[name].to_numpy() for name in ("rank", "step", "wall_ns"))
+    late_ns = np.sum([pc.fill_null(steps[name], 0).to_numpy() for name in columns], axis=0)
+    is_late = late_ns >= MIN_LATE_LAUNCH_SHARE * wall_ns.mean() if wall_ns.size else np.zeros(0, np.bool_)
+    return {own: number[is_late & (rank == own)] for own in np.unique(rank).tolist()}

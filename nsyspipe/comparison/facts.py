@@ -291,5 +291,7 @@ def _straggler(run: Run) -> str:
     late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), {})
     if "node" in late:
         return f"node {late['node']}"
-    named = [run.rank_names.name(int(rank)) for rank in late.get("held_up_ns_per_step_by_rank", ())]
+    no_slower = late.get("no_slower_ranks", ())
+    waited_for = [int(rank) for rank in late.get("held_up_ns_per_step_by_rank", ())]
+    named = [run.rank_names.name(rank) for rank in waited_for if rank not in no_slower]
     return f"rank{'s'[: len(named) > 1]} {', '.join(named)}" if named else NONE

@@ -1,6 +1,6 @@
 """The host of a rank: the GPU idles while it launches, loads or waits; and what the profiler takes of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import run_starts
-from nsyspipe.analysis.launching import fastest_launch_times
+from nsyspipe.analysis.launching import fastest_launch_times, slower_hosts, steps_without_launches
 from nsyspipe.findings.launch_saving import saving_without_launching
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import LONGEST_CALL, few, is_optimizer, listed, printable
@@ -56,11 +56,32 @@ class Idle:
     saving_ns: float | None
     # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
     rank: int | None = None
-    on_rank: str = ""  # which rank a finding is about, in words; nothing where the others idle alike
+    where: str = ""  # which rank a finding is about, in words; nothing where the others idle alike
+    doubt: str = ""  # that it may be a pipeline's bubble, in words
     # Mean per step of the rank that sets the limit: the cause, the waiting that others' made, what that slows, and by how much
     # another's window is longer. They sum to the saving.
     parts: Mapping[str, float] = field(default_factory=dict)
     limit_rank: int | None = None  # that rank, if it is the same in all steps
+
+    @property
+    def on_rank(self) -> str:
+        """Where devices idle, in words."""
+        return self.where + self.doubt
+
+
+@dataclass(frozen=True)
+class LateLaunches:
+    """Which devices idle because launches come late, and whose hosts are slower than the others."""
+
+    n_late_steps: Mapping[int, int]  # of each rank whose device idles so in a quarter of the steps at least
+    n_steps: int
+    slower: Sequence[int]  # those of them whose hosts launch slower than the others do on average
+    is_every_host_slow: bool  # whether even the fastest takes longer to launch a step than devices work
+
+    @property
+    def is_of_one_host(self) -> bool:
+        """Whether one device idles so, and its host is slower than the others."""
+        return len(self.n_late_steps) == 1 and list(self.slower) == list(self.n_late_steps)
 
 
 @dataclass(frozen=True)
@@ -106,7 +127,7 @@ def idle_of(evidence: Evidence, column: str, *, less: str | None = None, removed
         return _idle_by_itself(evidence, steps, column, gone, bubble)
     if evidence.n_ranks > 1 and not evidence.is_wait_known:
         if bubble:
-            return Idle(middle, None, on_rank=bubble)
+            return Idle(middle, None, doubt=bubble)
         parts = _most_on_a_rank(steps["rank"].to_numpy(), idle=gone.idle, copies=gone.copies)
         return Idle(middle, sum(parts.values()), parts=parts)
     wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
@@ -142,7 +163,8 @@ def idle_of(evidence: Evidence, column: str, *, less: str | None = None, removed
         awaited = f", which the others wait for{evidence.waited_in}" if is_waited_for else ""
         one_of = f" on ranks {listed(in_turn)}, on one of them in each step"
         where = one_of if len(in_turn) > 1 else f" on rank {named}{of_host}{awaited}"
-    return Idle(judged, saving, named, where + bubble, parts, int(setting[0]) if setting.size == 1 else None)
+    limit_rank = int(setting[0]) if setting.size == 1 else None
+    return Idle(judged, saving, named, where, bubble, parts, limit_rank)
 
 
 def _idle_by_itself(evidence: Evidence, steps: pa.Table, column: str, gone: _Gone, bubble: str) -> Idle:
@@ -159,9 +181,9 @@ def _idle_by_itself(evidence: Evidence, steps: pa.Table, column: str, gone: _Gon
     if bubble and column == "idle_launch_ns" and 2 * launching_ns(evidence).sum() >= cause.sum():
         gone = _Gone(launching_ns(evidence), np.zeros(cause.size))
         bubble = ""
-    on_rank = f" on rank {most['rank']}{bubble}"
+    where = f" on rank {most['rank']}"
     if bubble:
-        return Idle(most[f"{column}_mean"], None, most["rank"], on_rank)
+        return Idle(most[f"{column}_mean"], None, most["rank"], where, bubble)
     all_gone = gone.idle + gone.copies
     waiting = np.minimum(comm, _largest_elsewhere(evidence, all_gone))
     slowed = np.where(waiting > 0, evidence.slowed_ns(hidden, is_most=True), 0.0)
@@ -174,7 +196,7 @@ def _idle_by_itself(evidence: Evidence, steps: pa.Table, column: str, gone: _Gon
         possible_waiting=waiting,
         slowed_by_possible_waiting=slowed,
     )
-    return Idle(most[f"{column}_mean"], evidence.saving_down_to(left), most["rank"], on_rank, parts)
+    return Idle(most[f"{column}_mean"], evidence.saving_down_to(left), most["rank"], where, parts=parts)
 
 
 def _largest_elsewhere(evidence: Evidence, cause: Float64) -> Float64:
@@ -248,7 +270,11 @@ def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
     judged: dict[str, Any] = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
     judged |= {"saving_ns_per_step_by_part": {**idle.parts}, "limit_rank": idle.limit_rank} if idle.parts else {}
     bubble = {"bubble_ns_per_step": evidence.bubble_ns_per_step} if evidence.is_pipeline else {}
-    return means if evidence.n_ranks == 1 else means | judged | bubble
+    launching = {}
+    if "left_for_launching" in idle.parts:
+        launch_ns = fastest_launch_times(evidence.steps, is_input_free=True)
+        launching = {"fastest_launch_ns_per_step": float(launch_ns.mean())}
+    return means if evidence.n_ranks == 1 else means | judged | launching | bubble
 
 
 def launch_bound(evidence: Evidence) -> Answer:
@@ -288,7 +314,50 @@ def launch_bound(evidence: Evidence) -> Answer:
         advice += f"; {100 * in_pauses:.0f} % of it are pauses of 2 ms and more: {_PAUSES}"
     is_unmarked = in_pauses >= _SOME_PAUSES and "data" not in evidence.phases["phase"].unique().to_pylist()
     figures = _figures(evidence, "idle_launch_ns", idle) | evidence.means("idle_pause_ns")
+    late = late_launches(evidence)
+    if late is not None and idle.where:
+        figures |= _late_figures(evidence, late)
+        idle = idle if late.is_of_one_host else replace(idle, where=_where_late(late))
     return Finding(title + idle.on_rank, action, advice + _UNMARKED * is_unmarked, idle.saving_ns, figures)
+
+
+def late_launches(evidence: Evidence) -> LateLaunches | None:
+    """Return which devices idle for late launches, and whose hosts are slower; None where a host's launch time is not known.
+
+    A device also idles for launches that come no later than those of the others: its queue was empty when the capture
+    began, or emptied since, while the other hosts live on a lead. Then no host is to blame by itself.
+    """
+    slower = slower_hosts(evidence.steps)
+    n_steps = len(evidence.steps["step"].unique())
+    counts = {rank: int(late.size) for rank, late in steps_without_launches(evidence.steps).items()}
+    counts = {rank: n_late for rank, n_late in counts.items() if n_late and n_late >= _LEAST_TURN * n_steps}
+    if slower is None or not counts:
+        return None
+    return LateLaunches(counts, n_steps, [rank for rank in slower if rank in counts], evidence.is_launch_bound)
+
+
+def _late_figures(evidence: Evidence, late: LateLaunches) -> dict[str, Any]:
+    launch = evidence.steps.group_by("rank", use_threads=False).aggregate([("host_launch_ns", "mean")])
+    means = zip(launch["rank"].to_pylist(), launch["host_launch_ns_mean"].to_pylist(), strict=True)
+    return {
+        "n_steps_idle_for_launches_by_rank": {str(rank): n_late for rank, n_late in late.n_late_steps.items()},
+        "slower_ranks": [*late.slower],
+        "host_launch_ns_per_step_by_rank": {str(rank): mean for rank, mean in means},
+    }
+
+
+def _where_late(late: LateLaunches) -> str:
+    """Say on which ranks, in how many of the steps, and whose hosts are slower than the others."""
+    steps = "step" if late.n_steps == 1 else "steps"
+    of_ranks = [f"{rank} (in {n_late} of {late.n_steps} {steps})" for rank, n_late in late.n_late_steps.items()]
+    where = f" on rank{'s'[: len(of_ranks) > 1]} {listed(of_ranks, _SHOWN_RANKS)}"
+    if late.slower:
+        ranks = f"rank{'s'[: len(late.slower) > 1]} {listed(late.slower, _SHOWN_RANKS)}"
+        return f"{where}; slower to launch a step than the other hosts on average: {ranks}"
+    if late.is_every_host_slow:
+        return f"{where}; every host takes longer to launch a step than its GPU works"
+    whose = "whose host launches" if len(of_ranks) == 1 else "whose hosts launch"
+    return f"{where}, {whose} no slower than the others on average"
 
 
 def _has_fused_optimizer(evidence: Evidence) -> bool:

@@ -45,7 +45,7 @@ CAUSES = {
     "copies": ("grad-copy", "ddp-single-gpu", "pageable-copy"),
     "the capture itself": ("profiler-overhead",),
 }  # fmt: skip
-EXPOSURE, STRAGGLER = "comm-bound", "straggler"
+EXPOSURE, STRAGGLER, BUBBLE = "comm-bound", "straggler", "pipeline-bubble"
 OF_HOSTS = {*CAUSES["idle devices"]}
 _OF_WAITING = {"straggler", "pipeline-bubble", "no-sync"}  # whose bounds are of waiting, too
 _WAIT_INCLUDED = "is_wait_included"
@@ -131,7 +131,7 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Sort findings by what is expected of them, else by their bound, largest first, then by id.
 
     What lessens exposed communication stands before `comm-bound`, and why hosts launch late before a straggler that is late for it
-    and of which nothing is expected; behind all that have a bound are those known by a bound that may be waiting, then conditional ones.
+    and of which nothing is expected, and before a pipeline's bubble where launching decides; behind all that have a bound are those known by a bound that may be waiting, then conditional ones.
     """
 
     def place_of(row: Mapping[str, Any]) -> tuple[bool, bool, bool, float, str]:
@@ -140,7 +140,7 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         return worth is None, is_conditional(row), may_wait, -(worth or 0.0), row["id"]
 
     found = sorted(rows, key=place_of)
-    for symptom, causes in ((STRAGGLER, OF_HOSTS), (EXPOSURE, LESSEN_EXPOSURE)):
+    for symptom, causes in ((STRAGGLER, OF_HOSTS), (BUBBLE, OF_HOSTS), (EXPOSURE, LESSEN_EXPOSURE)):
         places = [place for place, row in enumerate(found) if row["id"] in causes and not is_conditional(row)]
         at = next((place for place, row in enumerate(found) if row["id"] == symptom), len(found))
         if places and at < places[-1] and (symptom == EXPOSURE or is_by_host(found[at])):
@@ -149,7 +149,7 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def is_by_host(finding: Mapping[str, Any]) -> bool:
-    """Tell whether ranks come late for hosts that launch late, and no replay says what a balanced run gains.
+    """Tell whether ranks or stages come late for hosts that launch late, and no replay says what a balanced run gains.
 
     Where launching takes even the fastest host longer than devices work, that goes before whatever a replay says.
     """

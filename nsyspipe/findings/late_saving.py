@@ -39,7 +39,7 @@ def limited_saving(evidence: Evidence, delays: Mapping[str, float], *, has_bubbl
         exposed_transfer=exposed - exposed_wait,
         exposed_copies=wall - compute - exposed - idle,
     )
-    above_launching = {"above_launching": float(_above_launching_ns(evidence).mean())}
+    above_launching = {"above_launching": float(evidence.above_launching_ns.mean())}
     most = max({**delays}, of_window, key=_total)
     return min(most, above_compute, above_launching, key=_total)
 
@@ -55,12 +55,6 @@ def _above_compute_ns(evidence: Evidence) -> Float64:
     return evidence.most(wall) - compute[least] + _slowed_by_hidden_waits(evidence)[least]
 
 
-def _above_launching_ns(evidence: Evidence) -> Float64:
-    """Return how much longer each step is than the fastest host takes to launch it."""
-    (wall,) = evidence.columns("wall_ns")
-    return np.maximum(evidence.most(wall) - evidence.fastest_launch_ns, 0.0)
-
-
 def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:
     wait, exposed_wait, hidden = evidence.columns("wait_ns", "exposed_wait_ns", "overlap_compute_ns")
     return evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
@@ -74,7 +68,7 @@ def _delay_parts(late: pa.Table, held_up: pa.Table, evidence: Evidence) -> dict[
     """
     delays = _delays_ns(late, held_up, evidence)
     beside_compute = np.minimum(delays, _above_compute_ns(evidence))
-    left = np.minimum(beside_compute, _above_launching_ns(evidence))
+    left = np.minimum(beside_compute, evidence.above_launching_ns)
     parts = {"left_for_compute": beside_compute - delays, "left_for_launching": left - beside_compute}
     return {"delays": float(delays.mean())} | {name: mean for name, ns in parts.items() if (mean := float(ns.mean()))}
 

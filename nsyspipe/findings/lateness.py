@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.delays import without_passed_on
+from nsyspipe.analysis.launching import MIN_SLOWER_SHARE
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import own_lateness, sum_held_up
 from nsyspipe.findings.host import excess
@@ -20,11 +21,6 @@ from nsyspipe.model.table import Int64
 
 _STAGES_NOT_KNOWN = "ranks that send to each other may wait by design, and which do is not known without NCCL's calls"
 _CAPTURE_START = "the only step of the figures holds the capture's start, which ranks reach at different times"
-_NONE_SLOWER = "the ranks that are waited for launch and compute no slower than the others on average"
-_BEGIN_TOGETHER = (
-    "if a capture begins at another instant on each rank, that alone may set them apart: let all ranks meet before it starts "
-    "(torch.distributed.barrier(), then torch.cuda.synchronize()), some steps before the ones that count"
-)
 _FAR = 2**62
 
 
@@ -44,7 +40,7 @@ class StragglerLimits:
     min_part_behind: float = 0.25
     # How much longer than the others' a late rank's launching or computing takes, of step time, where launching decides how
     # long steps take: ranks that are not slower in either are late only because their capture began late.
-    min_slower_share: float = 0.03
+    min_slower_share: float = MIN_SLOWER_SHARE
 
 
 LIMITS = StragglerLimits()
@@ -71,9 +67,12 @@ class Lateness:
 class LateRanks:
     """The ranks that make the others wait, those that cause most first."""
 
-    delays_ns: Mapping[int, float]  # per step how long the others wait for each
+    # Per step how long the others wait for each. Nothing where all of them are in `no_slower_ns`.
+    delays_ns: Mapping[int, float]
     behind_ns: Mapping[int, float]  # of ranks that come behind the last: per step how late they are
-    steps_of: Mapping[int, Int64]  # the steps in which each is waited for noticeably
+    steps_of: Mapping[int, Int64]  # the steps in which each is waited for noticeably, of `no_slower_ns` too
+    # Of ranks that are waited for too, though they launch and compute no slower than the others, the same as `delays_ns`.
+    no_slower_ns: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def worst(self) -> int:
@@ -131,8 +130,7 @@ def measure_lateness(evidence: Evidence) -> Lateness:
 def find_culprit(evidence: Evidence, lateness: Lateness) -> Culprit:
     """Return who makes the others wait: a whole host, or ranks; None for nobody, or why it cannot be told."""
     node = late_node(evidence.collectives, evidence.hosts, evidence.clock_error_ns)
-    is_node_late = node is not None and _is_often_late(evidence, lateness, node.late_ns)
-    if node and is_node_late and 2 * node.late_ns.sum() >= lateness.largest_ns.sum():
+    if node and _is_node_to_blame(evidence, lateness, node):
         return node
     if not _is_often_late(evidence, lateness, lateness.largest_ns):
         has_one_collective = len(evidence.collectives["collective"].unique()) == 1
@@ -140,6 +138,14 @@ def find_culprit(evidence: Evidence, lateness: Lateness) -> Culprit:
         return None if is_known else NotJudged(_STAGES_NOT_KNOWN, WITH_CALLS)
     late = _late_ranks(evidence, lateness)
     return late if late is None or not evidence.is_launch_bound else _slower_ranks(evidence, late)
+
+
+def _is_node_to_blame(evidence: Evidence, lateness: Lateness, node: LateNode) -> bool:
+    """Tell whether a host is often late and has most of the delays, not only because its capture began late."""
+    is_most = 2 * node.late_ns.sum() >= lateness.largest_ns.sum()
+    if not is_most or not _is_often_late(evidence, lateness, node.late_ns):
+        return False
+    return not evidence.is_launch_bound or _is_slower(evidence, *node.ranks)
 
 
 def _is_often_late(evidence: Evidence, lateness: Lateness, delays_ns: Int64) -> bool:
@@ -173,30 +179,35 @@ def _late_ranks(evidence: Evidence, lateness: Lateness) -> LateRanks | None:
     return LateRanks({rank: of_ranks[rank] for rank in named}, behind, steps_of)
 
 
-def _slower_ranks(evidence: Evidence, late: LateRanks) -> LateRanks | NotJudged:
-    """Return the late ranks that launch or compute slower than the others; why nobody is named where none does.
+def _slower_ranks(evidence: Evidence, late: LateRanks) -> LateRanks:
+    """Return late ranks apart by whether they launch or compute slower than the others.
 
-    Of the others those are named too that hold up steps which none of the slower ones does: somebody does there.
+    Ranks that are no slower, and hold up only steps in which a slower one does too, are left out: they may pass its
+    delays on.
 
     Where launching decides how long steps take, a rank whose capture began later than another's is behind it for many steps
     without being slower. The other one's host is ahead of its device, and loses that lead only as far as it is slower.
     """
-    slower = [rank for rank in late.delays_ns if _is_slower(evidence, rank)]
-    if not slower:
-        return NotJudged(_NONE_SLOWER, _BEGIN_TOGETHER)
-    of_slower = np.concatenate([late.steps_of[rank] for rank in slower])
-    delays_ns = {
-        rank: delay
-        for rank, delay in late.delays_ns.items()
-        if rank in slower or np.setdiff1d(late.steps_of[rank], of_slower).size
+    is_slower = {rank: _is_slower(evidence, rank) for rank in (*late.delays_ns, *late.behind_ns)}
+    steps_of_slower = [late.steps_of[rank] for rank in late.delays_ns if is_slower[rank]]
+    explained = np.concatenate([np.empty(0, np.int64), *steps_of_slower])
+    no_slower_ns = {
+        rank: delay_ns
+        for rank, delay_ns in late.delays_ns.items()
+        if not is_slower[rank] and (not steps_of_slower or np.setdiff1d(late.steps_of[rank], explained).size)
     }
-    behind_ns = {rank: late_ns for rank, late_ns in late.behind_ns.items() if _is_slower(evidence, rank)}
-    return LateRanks(delays_ns, behind_ns, {rank: late.steps_of[rank] for rank in delays_ns})
+    return LateRanks(
+        delays_ns={rank: delay_ns for rank, delay_ns in late.delays_ns.items() if is_slower[rank]},
+        behind_ns={rank: late_ns for rank, late_ns in late.behind_ns.items() if is_slower[rank]},
+        steps_of=late.steps_of,
+        no_slower_ns=no_slower_ns,
+    )
 
 
-def _is_slower(evidence: Evidence, rank: int) -> bool:
+def _is_slower(evidence: Evidence, *ranks: int) -> bool:
+    """Tell whether ranks launch or compute slower than the others."""
     steps = evidence.steps
-    is_own = pc.equal(steps["rank"], rank)
+    is_own = pc.is_in(steps["rank"], value_set=pa.array(ranks, steps.schema.field("rank").type))
     slower_ns = (excess(steps[name], is_own) for name in ("host_launch_ns", "compute_ns"))
     return max(slower_ns) >= LIMITS.min_slower_share * (evidence.mean("wall_ns") or 0.0)
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.intervals import run_starts
-from nsyspipe.analysis.launching import fastest_launch_times
+from nsyspipe.analysis.launching import fastest_launch_times, longest_work_times
 from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, bubble_ns_per_step, parallelism
 from nsyspipe.model import schema
 from nsyspipe.model.names import is_nccl_communicator
@@ -308,11 +308,24 @@ class Evidence:
         return fastest_launch_times(self.steps)
 
     @cached_property
+    def above_launching_ns(self) -> Float64:
+        """How much longer each step is than the fastest host takes to launch it, ns."""
+        (wall,) = self.columns("wall_ns")
+        return np.maximum(self.most(wall) - self.fastest_launch_ns, 0.0)
+
+    @property
+    def launching_figures(self) -> dict[str, float]:
+        """What bounds leave to launching: the fastest host's time of a step, beside the step time; nothing if not known."""
+        (wall,) = self.columns("wall_ns")
+        if not self.fastest_launch_ns.any():
+            return {}
+        figures = {"fastest_launch_ns_per_step": self.fastest_launch_ns, "step_time_ns_per_step": self.most(wall)}
+        return {name: float(values.mean()) for name, values in figures.items()}
+
+    @cached_property
     def is_launch_bound(self) -> bool:
         """Whether even the fastest host takes longer to launch the steps than any device works in them."""
-        wall, idle, exposed_wait = self.columns("wall_ns", "idle_ns", "exposed_wait_ns")
-        longest_work_ns = self.most(wall - idle - exposed_wait)
-        return bool(self.fastest_launch_ns.sum() > longest_work_ns.sum())
+        return bool(self.fastest_launch_ns.sum() > longest_work_times(self.steps).sum())
 
     def _sums(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
         width = (pc.max(self.steps["rank"]).as_py() or 0) + 1

@@ -1,11 +1,23 @@
 """Ranks that hold parts of one model: layers, stages and experts wait for what others hold or compute."""
 
+from typing import Any
+
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import EXPERT, PIPELINE, SHARDED, TENSOR
 from nsyspipe.findings.gradients import many_small
 from nsyspipe.findings.host import launching_ns
-from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import (
+    IS_LAUNCH_BOUND,
+    OF_COMM,
+    WAITING_UNKNOWN,
+    WITH_CALLS,
+    Answer,
+    Evidence,
+    Finding,
+    NotJudged,
+    Rules,
+)
 
 _LEAST_BUBBLE = 0.05  # of step time
 _LEAST_AGAIN = 0.25  # of a step's all-gathers: the last unit's parameters may stay, and a few others
@@ -37,6 +49,7 @@ _MORE_STAGES = (
     "more micro-batches per step (n_microbatches of torch.distributed.pipelining), several stages per rank "
     "(ScheduleInterleaved1F1B; Megatron: --num-layers-per-virtual-pipeline-stage), and stages of equal work"
 )
+_AFTER_LAUNCHING = "launch less first (more micro-batches mean more launches), then "
 _SIZES_UNKNOWN = "message sizes, which tell latency from bandwidth, are not known"
 _WITHOUT_CALLS = "sends and receives may be a pipeline's, or parts of an all-to-all"
 
@@ -95,7 +108,8 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
 
     Saving, per step: max over ranks(wall) - max over ranks(wall - wait - idle), the limit where no stage waits, in other
     collectives either, nor idles, which may stand in the bubble. Of idle time `host.launching_ns` does not: it stays.
-    The stage with most work sets the pace.
+    The stage with most work sets the pace. The saving is at most what a step takes longer than the fastest host needs to
+    launch it: no schedule launches earlier.
     """
     if not evidence.is_pipeline:
         return evidence.unknown_sends
@@ -115,12 +129,21 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
     waiting = pc.coalesce(evidence.steps["wait_ns"], evidence.steps["comm_ns"], 0).to_numpy()
     work = wall - idle - waiting
     parts = evidence.parts_of(evidence.rows_of_most(work), waiting=waiting, idle=idle)
+    saving_ns, most_ns = evidence.saving_down_to(work), float(evidence.above_launching_ns.mean())
+    of_launching: dict[str, Any] = {}
+    if saving_ns > most_ns:
+        parts["left_for_launching"] = most_ns - saving_ns
+        saving_ns, of_launching = most_ns, evidence.launching_figures
+    advice = _MORE_STAGES
+    if evidence.is_launch_bound:
+        of_launching |= {IS_LAUNCH_BOUND: True}
+        advice = _AFTER_LAUNCHING + _MORE_STAGES
     figures = {
         "bubble_ns_per_step": bubble, "bubble_share": evidence.share(bubble), "bubble_ns_per_step_by_rank": bubbles,
-        **evidence.means("idle_ns"), "saving_ns_per_step_by_part": parts,
+        **evidence.means("idle_ns"), "saving_ns_per_step_by_part": parts, **of_launching,
     }  # fmt: skip
     title, action = "stages of the pipeline wait for each other", "more micro-batches, or an interleaved schedule"
-    return Finding(title, action, _MORE_STAGES, evidence.saving_down_to(work), figures)
+    return Finding(title, action, advice, saving_ns, figures)
 
 
 def expert_comm(evidence: Evidence) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +37,13 @@ _ADVICE = {
 }
 _LAUNCH_SOONER = "let each host launch as soon as the others do (other work on its CPUs, logging); or "
 _MEND_HOST = (
-    "launch as fast as those of ranks that are not late, of which none takes as long and one computes about as much: look for "
+    "launch as fast as those of the other ranks, of which none takes as long and one computes about as much: look for "
     "other work on the CPUs, logging, hooks, slower CPUs"
+)
+_NO_SLOWER = "no slower than the others on average"
+_BEGIN_TOGETHER = (
+    "if a capture begins at another instant on each rank, that alone may set them apart: let all ranks meet before it starts "
+    "(torch.distributed.barrier(), then torch.cuda.synchronize()), some steps before the ones that count"
 )
 _COMPARE = "compare what this rank does in those steps: its data, its host, its GPU's clocks"
 _COMPARE_ALL = (
@@ -89,12 +94,16 @@ def straggler(evidence: Evidence) -> Answer:
     culprit = find_culprit(evidence, lateness)
     if isinstance(culprit, LateNode):
         return _finding_of_node(evidence, lateness, culprit)
-    if not isinstance(culprit, LateRanks):
-        return culprit
+    return _answer_of_ranks(evidence, lateness, culprit) if isinstance(culprit, LateRanks) else culprit
+
+
+def _answer_of_ranks(evidence: Evidence, lateness: Lateness, late: LateRanks) -> Finding | NotJudged:
+    if not late.delays_ns:
+        return NotJudged(f"the others wait for {_text_of_no_slower(late, lateness)}", _BEGIN_TOGETHER)
     parts = saving_of_all(evidence, lateness.collectives)
     if sum(parts.values()) <= 0:
         return NotJudged(_NOTHING_TO_GAIN, _RECORD_WAITS)
-    return _finding_of_ranks(evidence, lateness, culprit, explain(evidence, lateness, culprit), parts)
+    return _finding_of_ranks(evidence, lateness, late, explain(evidence, lateness, late), parts)
 
 
 def explain(evidence: Evidence, lateness: Lateness, late: LateRanks) -> Explanation:
@@ -103,7 +112,8 @@ def explain(evidence: Evidence, lateness: Lateness, late: LateRanks) -> Explanat
     late_ns = 0.0
     has_one_phase = phase is not None and late.n_named == 1
     if not (has_one_phase or late.behind_ns or evidence.is_pipeline):
-        late_ns = launched_late_ns(evidence, late.steps_of) / lateness.n_steps
+        steps_of_named = {rank: late.steps_of[rank] for rank in late.delays_ns}
+        late_ns = launched_late_ns(evidence, steps_of_named) / lateness.n_steps
     delays_ns = sum(late.delays_ns.values())
     slow_hosts = with_slow_hosts(evidence, [*late.delays_ns])
     return Explanation(
@@ -164,8 +174,15 @@ def _finding_of_ranks(
     advice = _LAUNCH_SOONER + compare if why.is_by_host else compare
     if why.slow_hosts:
         advice = _advice_of_slow_hosts(late, why.slow_hosts)
+    also = ""
+    if late.no_slower_ns:
+        also = f"; also for {_text_of_no_slower(late, lateness)}"
+        holds = "hold" if len(late.no_slower_ns) > 1 else "holds"
+        advice += f"; of the steps that {_ranks_text(late.no_slower_ns)} {holds} up: {_BEGIN_TOGETHER}"
     figures = _figures(evidence, lateness, late, why) | {"saving_ns_per_step_by_part": {**parts}}
-    title = f"{title}{title_why}{evidence.waited_in}{earlier}"
+    if {"above_launching", "left_for_launching"} & parts.keys():
+        figures |= evidence.launching_figures
+    title = f"{title}{title_why}{evidence.waited_in}{earlier}{also}"
     return Finding(title, action + action_why, advice, sum(parts.values()), figures)
 
 
@@ -180,18 +197,21 @@ def _advice_of_slow_hosts(late: LateRanks, slow_hosts: Sequence[int]) -> str:
 def _figures(evidence: Evidence, lateness: Lateness, late: LateRanks, why: Explanation) -> dict[str, Any]:
     of_ranks = {row["rank"]: row for row in evidence.stragglers.to_pylist()}
     worst = of_ranks[late.worst]
+    waited_for_ns = {**late.delays_ns, **late.no_slower_ns}
     figures: dict[str, Any] = {
         "saving_ns_per_step_by_part": None,
         "rank": late.worst,
         "phase": why.phase.name if why.phase else None,
         "phase_excess_ns_per_step": why.phase.excess_ns if why.phase else None,
-        "held_up_ns_per_step_by_rank": {str(rank): delay for rank, delay in late.delays_ns.items()},
+        "held_up_ns_per_step_by_rank": {str(rank): delay for rank, delay in waited_for_ns.items()},
     }
+    if late.no_slower_ns:
+        figures["no_slower_ranks"] = [*late.no_slower_ns]
     if late.behind_ns:
         figures["late_behind_ns_per_step_by_rank"] = {str(rank): ns for rank, ns in late.behind_ns.items()}
     figures |= {
-        "n_steps_held_up_by_rank": {str(rank): int(steps.size) for rank, steps in late.steps_of.items()},
-        "held_up_steps_by_rank": {str(rank): ranges(steps.tolist()) for rank, steps in late.steps_of.items()},
+        "n_steps_held_up_by_rank": {str(rank): int(late.steps_of[rank].size) for rank in waited_for_ns},
+        "held_up_steps_by_rank": {str(rank): ranges(late.steps_of[rank].tolist()) for rank in waited_for_ns},
     }
     if why.is_by_host and why.launched_late_ns_per_step:
         figures["launched_late_ns_per_step"] = why.launched_late_ns_per_step
@@ -211,7 +231,7 @@ def _figures(evidence: Evidence, lateness: Lateness, late: LateRanks, why: Expla
 
 def _words_of_cause(late: LateRanks, why: Explanation) -> tuple[str, str]:
     """Return why ranks are late, for the title and for the action; nothing where it is not known."""
-    if why.phase and late.n_named == 1:
+    if why.phase and late.n_named == 1 and not why.slow_hosts:
         idle = "idle " if why.phase.is_idle else ""
         where = f", mostly {idle}in {why.phase.name}"
         return where, where
@@ -231,16 +251,32 @@ def _words(late: LateRanks, lateness: Lateness, *, are_all: bool) -> tuple[str, 
         in_turn = "" if behind else "in turn "
         who = f"{len(names)} ranks {in_turn}make"
     awaited = f"rank {late.worst} (in {_held_up_steps(late, lateness, late.worst)})"
-    if len(delays) > 1:
-        awaited = "ranks " + listed(_part_of_rank(late, lateness, rank) for rank in delays)
+    if len(delays) > 1 or late.no_slower_ns:
+        awaited = _parts_of_ranks(late, lateness, delays)
     then = f", and then for {', '.join(map(str, behind))}" if behind else ""
     if are_all:
         return f"ranks wait for each other, for {awaited.removeprefix('ranks ')}", f"{who} each other wait"
     return f"the others wait for {awaited}{then}", f"{who} the others wait"
 
 
+def _text_of_no_slower(late: LateRanks, lateness: Lateness) -> str:
+    """Say for which ranks the others wait though they are no slower, and in which steps."""
+    which = "which launch and compute" if len(late.no_slower_ns) > 1 else "which launches and computes"
+    return f"{_parts_of_ranks(late, lateness, late.no_slower_ns)}, {which} {_NO_SLOWER}"
+
+
+def _parts_of_ranks(late: LateRanks, lateness: Lateness, ranks: Iterable[int]) -> str:
+    parts = [_part_of_rank(late, lateness, rank) for rank in ranks]
+    return f"rank{'s'[: len(parts) > 1]} {listed(parts)}"
+
+
+def _ranks_text(ranks: Collection[int]) -> str:
+    return f"rank{'s'[: len(ranks) > 1]} {listed(ranks)}"
+
+
 def _part_of_rank(late: LateRanks, lateness: Lateness, rank: int) -> str:
-    part = 100 * late.delays_ns[rank] / lateness.total_ns_per_step
+    delay_ns = late.delays_ns.get(rank) or late.no_slower_ns[rank]
+    part = 100 * delay_ns / lateness.total_ns_per_step
     return f"{rank} ({part:.0f} % of it, in {_held_up_steps(late, lateness, rank)})"
 
 

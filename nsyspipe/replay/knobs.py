@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.launching import slower_hosts, steps_without_launches
 from nsyspipe.analysis.links import GB, NAMED_LINKS, named_link
 from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import is_nccl_communicator
+from nsyspipe.model.names import few, is_nccl_communicator
 from nsyspipe.model.options import check_flags, check_kind, check_number
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Float64
@@ -44,6 +45,8 @@ LARGEST_STARVED_SHARE = 0.02  # of the step: from here on a GPU that idles for w
 # step before as the step took then.
 LAUNCHING_AT_MOST = 1.25
 _NOT_LAUNCHED = {"idle_input_ns": "input-bound", "idle_launch_ns": "launch-bound", "idle_blocked_ns": "host blocked"}
+_LEAST_TURN = 0.25  # of the steps, for a rank to be named that lacks launches in some
+_SHOWN_RANKS = 4
 _LEAST_CAUSE = 0.25  # of the time that a GPU waits for launches, for a cause of it to be named
 _LARGEST_UNLAUNCHED = 0.01
 _SAME = 0.03
@@ -185,6 +188,40 @@ def starved_causes(run: Run) -> list[tuple[str, ...]]:
     return causes
 
 
+@dataclass(frozen=True)
+class Starving:
+    """Whose devices lack launches in which of the steps, and whose hosts are slower to launch than the others."""
+
+    n_late_steps: Mapping[int, int]  # of each rank whose device does in a quarter of the steps at least
+    n_steps: int
+    slower: Sequence[int] | None  # None where a host's launch time is not known
+
+
+def starving(run: Run) -> Starving:
+    """Return which ranks of a run lack launches in which of the summary steps."""
+    steps = run.breakdown()
+    n_steps = len(steps["step"].unique())
+    late = steps_without_launches(steps, tuple(_NOT_LAUNCHED))
+    counts = {rank: int(numbers.size) for rank, numbers in late.items() if numbers.size >= _LEAST_TURN * n_steps}
+    return Starving(counts, n_steps, slower_hosts(steps))
+
+
+def _host_to_mend(replay: Replay, place: int) -> str:
+    """Say which hosts have to launch sooner for the rank that lacks launches most, and which others lack them in some steps."""
+    found, names = replay.starving, replay.rank_names
+    rank = replay.captured.windows.ranks[place]
+    fix = "its host has to launch sooner first"
+    is_for_launches = replay.starved_causes[place][:1] == (_NOT_LAUNCHED["idle_launch_ns"],)
+    if is_for_launches and found.slower is not None and rank not in found.slower:
+        fix = "its host launches no slower than the others on average, so that all have to launch sooner first"
+    others = [
+        f"rank {names.name(other)} in {n_late} of {found.n_steps} steps"
+        for other, n_late in found.n_late_steps.items()
+        if other != rank
+    ]
+    return f"{fix}; GPUs of others stand idle so too: {few(others, _SHOWN_RANKS)}" if others else fix
+
+
 def why_not(run: Run) -> Iterator[str]:
     """Yield why a run cannot be replayed at all, by its figures and kinds of traffic."""
     if run.is_capture:
@@ -303,7 +340,7 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         causes = " or ".join(replay.starved_causes[int(np.argmax(shares))])
         yield f"{idle} ({causes}), and how that changes is not known"
     if n_starved and not knobs.no_wait:
-        fix = "its host has to launch sooner first"
+        fix = _host_to_mend(replay, int(np.argmax(shares)))
         fix = "ask nsyspipe whatif --no-wait, as if no rank were late" if replay.is_answered_balanced else fix
         yield f"the GPU of rank {rank} stands idle for want of launches, {share} of its step in the median, no other GPU as long ({fix})"
 

@@ -16,7 +16,7 @@ from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import OTHER, SHARDED
 from nsyspipe.model.table import Flags, Float64
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
-from nsyspipe.replay.knobs import LARGEST_STARVED_SHARE, Knobs
+from nsyspipe.replay.knobs import LARGEST_STARVED_SHARE, Knobs, Starving
 from nsyspipe.replay.program import SIDES, Captured
 from nsyspipe.replay.simulate import NOTHING
 from nsyspipe.run.rank_names import RankNames
@@ -110,7 +110,9 @@ class Facts:
     datatypes: frozenset[str | None]
     element_bytes: int | None
     starved_shares: Float64  # of each rank's step: its GPU waits for launches
+    starving: Starving
     starved_causes: Sequence[tuple[str, ...]]  # of each rank, as `knobs.starved_causes` words them
+    longest_work_ns: float  # per step of the rank that works longest, waiting for others apart
     fastest_launch_ns: Float64  # of each summary step the launch time of the fastest host, 0 where it is not known
     recorded_bytes_per_s: Mapping[str, float | None]  # bus bandwidth by NCCL's payload, by role of the communicators
     compared: Compared

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nsyspipe.analysis.breakdown import PAUSE_NS
 from nsyspipe.analysis.kernels import MOST_USUAL, Slowing, compared_kernels, operations_per_ns
-from nsyspipe.analysis.launching import fastest_launch_times
+from nsyspipe.analysis.launching import fastest_launch_times, longest_work_times
 from nsyspipe.analysis.links import GB, nominal_speed
 from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
@@ -230,7 +230,9 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         datatypes=sent,
         element_bytes=sizes.pop() if len(sizes) == 1 else None,
         starved_shares=limits.starved_shares(run),
+        starving=limits.starving(run),
         starved_causes=limits.starved_causes(run),
+        longest_work_ns=float(longest_work_times(run.breakdown()).mean()),
         fastest_launch_ns=fastest_launch_times(run.breakdown()),
         recorded_bytes_per_s=_bandwidths(run, role_of),
         compared=compared_kernels(kernels),
@@ -260,8 +262,9 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
         why = f"{idle} ({opened.launch_bound_by})"
     elif host is not None and host > sure * (most := opened.predict(knobs, is_launch_free=True).high_ns):
         launching = f"the middle one of the hosts that launch in time takes {host / 1e6:.2f} ms to launch a step"
+        needed = min(most, opened.longest_work_ns)
         but_for = f"pauses of {PAUSE_NS / 1e6:g} ms and more left out"
-        why = f"{launching}, {but_for}, and GPUs would need {most / 1e6:.2f} ms at most (launch- or input-bound)"
+        why = f"{launching}, {but_for}, and GPUs would need {needed / 1e6:.2f} ms at most (launch- or input-bound)"
     else:
         return None
     return f"{why}, and how that changes is not known"

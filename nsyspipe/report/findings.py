@@ -33,9 +33,9 @@ _UNITS = (
 )  # fmt: skip
 # What figures of the evidence are called that are none of a run's, and their parts.
 _LABELS = {
-    "left_for_compute": "what the rank that computes least computes meanwhile", "idle_for_launches": "idle for late launches",
+    "left_for_compute": "less, for what the rank that computes least computes meanwhile", "idle_for_launches": "idle for late launches",
     "idle_at_late_start": "idle until what was launched late starts", "idle_for_input_and_calls": "idle for input and in blocking calls, as much as the host launches beside",
-    "left_for_launching": "what hosts take to launch the step", "beside_compute": "beside compute, which stays", "above_launching": "step longer than the fastest host takes to launch it", "host_launch": "time to launch a step",
+    "left_for_launching": "less, for the time that even the fastest host takes to launch a step", "fastest_launch": "time of the fastest host to launch a step", "beside_compute": "beside compute, which stays", "above_launching": "step longer than the fastest host takes to launch it", "host_launch": "time to launch a step",
     "is_launch_bound": "hosts take longer to launch a step than devices work",
     "all_reduce": "longest all-reduce", "arrived_last": "collectives reached last, in all steps", "backward_on_device": "backward on the device",
     "bubble": "pipeline bubble", "by_breakdown": "as measured", "comm_delay_at_most": "compute delayed by communication, at most", "comm_delay": "compute delayed by communication", "comm_on_compute_stream": "communication on the compute stream", "could_hide": "time that could hide more",
@@ -57,8 +57,9 @@ _LABELS = {
 _BY_NUMBER, _NUMBERS_OF_RANKS = RankNames(), {"rank", "limit_rank"}
 _LITTLE = 0.02  # of the step time: where no bound is more, there is little to gain
 _OF_WINDOW = {"exposed_wait", "longer_window"}  # parts of the bound on late ranks where more than compute is left
-_LEAST_DIGIT = 0.0001  # of a sum: what is less is not seen in its four digits
-_MOST_LISTED, _LEAST_PART = 12, 0.05  # of a bound on late ranks: smaller ones are its rest
+_MOST_LISTED = 12
+_LEAST_PART = 0.00005  # of a bound: smaller parts change none of its four digits
+_CUTS = {"left_for_launching", "left_for_compute"}  # parts that are what a limit cuts off
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
 
 
@@ -213,23 +214,36 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
         late = f"rank {names.name(evidence['rank'])}'s"
         cut = {name: ns for name, ns in parts.items() if name != "delays"}
         together = "all delays of a step together, at most" + f" {ms_text(parts['delays'])}" * bool(cut)
-        together += "".join(f", less {ms_text(-ns)} {_label(name)}" for name, ns in cut.items())
+        if cut:
+            limits = "; ".join(_limit_text(name, evidence) for name in cut)
+            together += f", cut to {ms_text(sum(parts.values()))}: {limits}"
         return f"{together}; its longest is {late} for {ms_text(longest)} in the mean"
     if parts.keys() == {"above_launching"}:
         return "what a step takes longer than the fastest host needs to launch it"
     whole = sum(parts.values())
-    n_visible = sum(abs(ns) >= words.SEEN * whole for ns in parts.values())
-    if "delays" in parts or not (longest or n_visible > 1):
+    seen = {name: ns for name, ns in parts.items() if abs(ns) >= _LEAST_PART * whole}
+    if "delays" in parts or not (longest or len(seen) > 1):
         return ""
-    seen = {name: ns for name, ns in parts.items() if abs(ns) >= (_LEAST_PART if longest else _LEAST_DIGIT) * whole}
-    rest = whole - sum(seen.values())
-    seen |= {"rest": rest} if abs(rest) >= _NOTHING * whole else {}
     text = " + ".join(f"{_label(name)} {ms_text(ns)}" for name, ns in seen.items() if ns > 0)
-    text += "".join(f", less {ms_text(-ns)} {_label(name)}" for name, ns in seen.items() if ns < 0)
+    less = {name: ns for name, ns in seen.items() if ns < 0 and name not in _CUTS}
+    text += "".join(f", less {ms_text(-ns)} {_label(name)}" for name, ns in less.items())
+    if cuts := [_limit_text(name, evidence) for name in seen if name in _CUTS]:
+        text += f", cut to {ms_text(whole)}: {'; '.join(cuts)}"
     if longest:
         whose = "with the shortest step but for waiting" if parts.keys() <= _OF_WINDOW else "that computes least"
         return f"in each step of the rank {whose}: {text}"
     return text if (rank := evidence.get("limit_rank")) is None else f"on rank {names.name(rank)}: {text}"
+
+
+def _limit_text(name: str, evidence: Mapping[str, Any]) -> str:
+    """Say what a bound is limited by: no step is shorter than that."""
+    if name == "left_for_compute":
+        return "for the rest of a step even the rank that computes least computes"
+    launch_ns, step_ns = (evidence.get(f"{of}_ns_per_step") for of in ("fastest_launch", "step_time"))
+    if launch_ns is None:
+        return "even the fastest host takes the rest of a step to launch it"
+    of_step = "" if step_ns is None else f" of {ms_text(step_ns)}"
+    return f"even the fastest host takes {ms_text(launch_ns)} to launch a step{of_step}"
 
 
 def is_little(findings: Sequence[Finding]) -> bool:

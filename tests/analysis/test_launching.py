@@ -15,6 +15,9 @@ from nsyspipe.analysis.launching import (
     device_waits,
     fastest_launch_times,
     host_times,
+    longest_work_times,
+    slower_hosts,
+    steps_without_launches,
 )
 from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.model import canonical, schema
@@ -177,3 +180,32 @@ def test_a_launch_time_that_is_not_known_leaves_no_floor():
     launch = pa.array([None, *rows["host_launch_ns"].to_pylist()[1:]], pa.int64())
     rows = rows.set_column(rows.column_names.index("host_launch_ns"), "host_launch_ns", launch)
     assert fastest_launch_times(rows).tolist() == [0] * 3
+
+
+def hosts(*launch_ns):
+    """Return a step of 1000 of each rank, whose host launches for so long."""
+    return schema.STEPS.from_rows([step(rank, host_launch_ns=own) for rank, own in enumerate(launch_ns)])
+
+
+@pytest.mark.parametrize(("launch_ns", "slower"), [
+    # The others take 900 on average, and 3 % of a step are 30.
+    ((880, 930, 920), [1]), ((880, 929, 920), []), ((900, 900), []), ((900, 931, 990), [2]), ((900,), []),
+    ((900, None), None), ((0, 0), None),
+])  # fmt: skip
+def test_a_slower_host_takes_3_percent_of_a_step_longer(launch_ns, slower):
+    assert slower_hosts(hosts(*launch_ns)) == slower
+
+
+def test_a_step_lacks_launches_from_2_percent_of_it_on():
+    idle = [(1, 20), (2, 19), (3, None)]
+    steps = schema.STEPS.from_rows([step(0, number, idle_launch_ns=own) for number, own in idle])
+    assert steps_without_launches(steps)[0].tolist() == [1]
+
+
+def test_the_longest_work_is_a_window_without_idle_time_and_exposed_waiting():
+    # Rank 0 works 1000 - 300, rank 1 1000 - 400 exposed waiting; in step 2 it is not known what rank 1 waits.
+    rows = [
+        step(0, 1, idle_launch_ns=300), step(1, 1, exposed=500, wait=400),
+        step(0, 2, idle_launch_ns=300), step(1, 2, exposed=500, wait=400, exposed_wait_ns=None),
+    ]  # fmt: skip
+    assert longest_work_times(schema.STEPS.from_rows(rows)).tolist() == [700.0, 1000.0]

@@ -97,8 +97,28 @@ WAIT_NOT_KNOWN = dict.fromkeys(["wait_ns", "exposed_wait_ns", "transfer_ns"])
 
 def in_unknown_groups(*idle_and_exposed):
     """Return ranks by their idle time and exposed communication, of process groups that are not known."""
-    rows = [step(rank, idle_launch_ns=own, exposed=comm) for rank, (own, comm) in enumerate(idle_and_exposed)]
+    rows = [
+        step(rank, idle_launch_ns=own, exposed=comm, host_launch_ns=500)
+        for rank, (own, comm) in enumerate(idle_and_exposed)
+    ]
     return evidence([row | WAIT_NOT_KNOWN for row in rows], phases=DATA, are_groups_known=False)
+
+
+def of_hosts(*launch_ns, idle_ns):
+    """Return steps of 1000 of hosts that launch for so long; a rank idles so in each step, and waits 600 where it does not."""
+    rows = [
+        step(
+            rank,
+            number,
+            **{LAUNCH: own},
+            host_launch_ns=launch_ns[rank],
+            exposed=0 if own else 600,
+            wait=0 if own else 600,
+        )
+        for rank, of_rank in enumerate(idle_ns)
+        for number, own in enumerate(of_rank, start=1)
+    ]
+    return evidence(rows, phases=DATA)
 
 
 def with_optimizer(functor):
@@ -128,8 +148,27 @@ LAUNCH_BOUND = of(
         title="...on rank 1 of host b, which the others wait for"),
     case("all idle alike", idle(LAUNCH, 300, 290), title="...launched late"),
     # Left are 1000 - 600 - 50, 1000 - 50 - 600 and 1000 - 650, what the other two idle together.
-    case("of unknown groups the rank that idles most", in_unknown_groups((600, 100), (50, 900), (0, 700)),
-        saving=650, title="...launched late on rank 0"),
+    case("of unknown groups each rank that idles", in_unknown_groups((600, 100), (50, 900), (0, 700)),
+        saving=650, n_steps_idle_for_launches_by_rank={"0": 1, "1": 1}, slower_ranks=[]),
+    # Rank 1 launches in 30 more than rank 0, of steps of 1000: 3 %.
+    case("a slower host that the others wait for", of_hosts(870, 900, idle_ns=([0] * 4, [600] * 4)),
+        slower_ranks=[1], title="...launched late on rank 1, which the others wait for"),
+    case("a host hardly slower", of_hosts(871, 900, idle_ns=([0] * 4, [600] * 4)),
+        slower_ranks=[], n_steps_idle_for_launches_by_rank={"1": 4},
+        host_launch_ns_per_step_by_rank={"0": 871.0, "1": 900.0}),
+    case("the fastest host idles", of_hosts(900, 930, idle_ns=([600] * 4, [0] * 4)),
+        slower_ranks=[], n_steps_idle_for_launches_by_rank={"0": 4}, title="...; every host takes longer..."),
+    case("the fastest host idles, but devices work longer", of_hosts(300, 330, idle_ns=([600] * 4, [0] * 4)),
+        slower_ranks=[], n_steps_idle_for_launches_by_rank={"0": 4}, title="...launch... no slower than the others..."),
+    case("in turn, and one host is slower", of_hosts(900, 930, idle_ns=([600, 600, 600, 0], [0, 0, 0, 600])),
+        slower_ranks=[1], n_steps_idle_for_launches_by_rank={"0": 3, "1": 1}),
+    # A rank counts that idles for 20 in a quarter of the steps.
+    case("one in a quarter of the steps", of_hosts(900, 930, idle_ns=([20, 0, 0, 0], [600] * 4)),
+        n_steps_idle_for_launches_by_rank={"0": 1, "1": 4}),
+    case("one in a quarter of the steps, not quite", of_hosts(900, 930, idle_ns=([19, 0, 0, 0], [600] * 4)),
+        n_steps_idle_for_launches_by_rank={"1": 4}),
+    case("launch times not known", of_hosts(None, None, idle_ns=([0] * 4, [600] * 4)),
+        slower_ranks=None, title="...launched late on rank 1, which the others wait for"),
     # Left are 1000 - 600 and 1000 - 100: rank 1 communicates too little to have waited longer.
     case("of unknown groups no more than communication", in_unknown_groups((600, 0), (0, 100), (0, 700)), saving=100),
     *threshold("of unknown groups 2 % of a rank's own step",

@@ -155,6 +155,12 @@ PIPELINE_BUBBLE = of(
     # More micro-batches would be more to launch.
     case("not what hosts take to launch", stages(300, 200, idle_launch_ns=100), saving=200),
     case("but their pauses", stages(300, 200, idle_launch_ns=100, idle_pause_ns=60), saving=260),
+    # No schedule launches the step in less than 801; the stages work for 700 and 800.
+    case("no more than lies above launching", stages(300, 200, host_launch_ns=801), saving=199, is_launch_bound=True,
+        saving_ns_per_step_by_part={"waiting": 200.0, "left_for_launching": -1.0}, fastest_launch_ns_per_step=801.0,
+        step_time_ns_per_step=1000.0, advice="launch less first..."),
+    case("launching takes as long as work", stages(300, 200, host_launch_ns=800), saving=200, is_launch_bound=None,
+        saving_ns_per_step_by_part={"waiting": 200.0}, advice="more micro-batches per step..."),
     *threshold("5 % of step time", stages(50, 50), stages(50, 49)),
     # Two pipelines of two stages: each rank is in one.
     case("per rank", evidence([step(rank, exposed=200, wait=200) for rank in range(4)], [],

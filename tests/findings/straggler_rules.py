@@ -201,7 +201,7 @@ def idle_for_launches(idle_ns):
     return evidence(rows, [row for number in (1, 2, 3) for row in collective(number, (0, 100), 500)])
 
 
-NONE_SLOWER = "the ranks that are waited for launch and compute no slower than the others on average"
+NONE_SLOWER = "the others wait for rank 1 (100 % of it, in 3 of 3 steps: 1-3), which launches and computes no slower than the others"
 HOSTS = of(
     straggler,
     # A tenth of all delays, 200 a step; both are noticeable.
@@ -220,7 +220,8 @@ HOSTS = of(
     case("launching takes longer than work", behind_hosts(401, 401), NONE_SLOWER),
     # Rank 0 is no slower, but alone holds up the third step; not so where rank 1 holds up each.
     case("no slower in a step of its own", late_in_turn(900, 930, 900, late_in_each=[[1], [1], [0]]),
-        held_up_steps_by_rank={"1": ["1-2"], "0": ["3"]}, n_steps_held_up_by_rank={"1": 2, "0": 1}),
+        held_up_steps_by_rank={"1": ["1-2"], "0": ["3"]}, n_steps_held_up_by_rank={"1": 2, "0": 1},
+        rank=1, no_slower_ranks=[0], action="rank 1 makes the others wait: its host launches late"),
     case("no slower in another's steps", late_in_turn(900, 930, 900, late_in_each=[[1], [1], [1, 0]]),
         held_up_steps_by_rank={"1": ["1-3"]}, title="the others wait for rank 1 (in 3 of 3 steps: 1-3), whose host launches late"),
     case("a slow host", late_in_turn(900, 930, 900, late_in_each=[[1]] * 3), advice="let the host of rank 1 launch...CPUs"),
@@ -229,10 +230,14 @@ HOSTS = of(
     case("a slow host that computes more", late_in_turn(900, 930, 900, compute_ns=(400, 430, 400), late_in_each=[[1]] * 3),
         advice="compare what this rank does in those steps...GPU's clocks"),
     case("one slow host of two", late_in_turn(900, 930, 900, late_in_each=[[1], [1], [0]]),
-        advice="let the host of rank 1 launch...; and compare what these ranks do in the steps that each holds up..."),
+        advice="let the host of rank 1 launch...; of the steps that rank 0 holds up: if a capture begins..."),
+    # Both are slower: 30 and 60 above rank 2 and the mean of the others.
+    case("a slow host and a slow device", late_in_turn(900, 960, 900, compute_ns=(430, 400, 400), late_in_each=[[1], [1], [0]]),
+        no_slower_ranks=None, advice="let the host of rank 1 launch...; and compare what these ranks do..."),
     # The fastest host launches 950 of 1000: of delays of 100 half stay.
     case("what hosts launch is no delay", beside_compute(launch_ns=950), saving=50,
-        saving_ns_per_step_by_part={"delays": 100.0, "left_for_launching": -50.0}),
+        saving_ns_per_step_by_part={"delays": 100.0, "left_for_launching": -50.0},
+        fastest_launch_ns_per_step=950.0, step_time_ns_per_step=1000.0),
     case("60 % idle for launches", idle_for_launches(60), title="the others wait for rank 1 (...), whose host launches late"),
     case("60 % idle for launches, not quite", idle_for_launches(59), title="the others wait for rank 1 (...)"),
     # 120 of 200 longer in forward, then 121 of 201.
