@@ -29,7 +29,7 @@ _FIGURES = """
     compute_ns                  compute                lower:    compute | Compute | | compute
     comm_ns                     comm                   (lower):  comm in all
     exposed_comm_ns             exposed_comm           lower:    exposed comm | Exposed communication | | exposed
-    exposed_memory_ns           exposed_memory         lower:    exposed copies and memsets | Exposed copies and memsets | | copies
+    exposed_memory_ns           exposed_memory         lower:    exposed copies | Exposed copies | | copies
     idle_ns                     idle                   lower:    idle | Idle | | idle
     dtod_ns_per_step            dtod                   lower:    DtoD copies | DtoD copies | device-to-device copies, mean per rank and step
     wait_ns                     wait                   lower:    waits for others
@@ -45,7 +45,7 @@ _FIGURES = """
     backward_overlap_ratio      backward_overlap_ratio higher:   hidden by backward | Hidden by backward | of communication, under backward | hidden
     idle_share                  idle_share             lower:    idle | Idle | of step time, the device does nothing | idle
     compute_share               compute_share          (higher): compute | Compute | of step time | compute
-    exposed_memory_share        exposed_memory_share   lower:    exposed copies and memsets | Exposed copies and memsets | of step time, copies and memsets beside nothing | copies
+    exposed_memory_share        exposed_memory_share   lower:    exposed copies | Exposed copies | of step time, copies and memsets beside nothing | copies
     wait_share                  wait_share             lower:    waits for others | Waiting for other ranks | of step time, inside communication | waiting
     transfer_share              transfer_share         (lower):  transfer | Transfer | of step time, with all ranks there
     collectives_per_step        collectives            (lower):  collectives per step | Collectives per step | mean per rank

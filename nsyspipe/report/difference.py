@@ -490,8 +490,8 @@ def cause_text(difference: RunDifference, cause: Cause) -> str:
         because += "." if cause.is_link_compared else "; the link, which may be the cause, was not compared."
     for (what, unit, *both), ns in cause.beside:
         copies = " -> ".join(_side_text(unit, value) for value in both)
-        exposed = f"{metric_label('exposed_memory')} by {delta_text('ns', ns)}"
-        because += f" Beside it {what} {copies}, as by gradient_as_bucket_view: {exposed}."
+        exposed = delta_text("ns", ns)
+        because += f" Beside it {what} {copies}, as by gradient_as_bucket_view: exposed copies by {exposed}."
     return f"Mean step time changed by {whole}, {part}.{because}"
 
 

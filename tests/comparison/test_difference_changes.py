@@ -212,7 +212,7 @@ def test_a_change_of_the_bucket_view_is_named_beside_the_cause(runs, monkeypatch
     vars(found)["changes"] = CHANGES.from_rows([*both.changes.to_pylist(), row])
     assert found.cause.facts == both.cause.facts
     assert (
-        " Beside it gradient copies per step 296 -> 0, as by gradient_as_bucket_view: exposed copies and memsets by "
+        " Beside it gradient copies per step 296 -> 0, as by gradient_as_bucket_view: exposed copies by "
         in cause_text(found, found.cause)
     )
     assert both.cause.beside == ()

@@ -105,7 +105,7 @@ def test_a_waterfall_leads_from_one_mean_to_the_other(change):
     # Idle time follows the copy, and the cause of it does not matter here.
     assert bars[:4] == [
         ("baseline", 0, 131, None), ("compute", 131, 101, -30 * MS), ("exposed comm", 101, 91, -10 * MS),
-        ("exposed copies and memsets", 91, 91, 0),
+        ("exposed copies", 91, 91, 0),
     ]  # fmt: skip
     assert {(start, end, delta) for name, start, end, delta in bars[4:-1]} == {(91, 91, 0)}
     assert {name.partition(":")[0] for name, *_ in bars[4:-1]} == {"idle"}

@@ -26,10 +26,10 @@ _PARTS = (
     ("compute", "compute alone", "compute without communication under way"),
     ("hidden", "hides communication", "compute with communication under way"),
     ("exposed", "exposed communication", "communication beside no compute"),
-    ("copies", "exposed copies and memsets", "copies and memsets beside neither compute nor communication"),
+    ("copies", "exposed copies", "copies and memsets beside neither compute nor communication"),
     ("idle", "idle", "nothing runs"),
 )
-_WITHOUT_COMM = (("compute", "compute", ""), ("copies", "exposed copies and memsets", "copies and memsets beside no compute"), _PARTS[-1])  # fmt: skip
+_WITHOUT_COMM = (("compute", "compute", ""), ("copies", "exposed copies", "copies and memsets beside no compute"), _PARTS[-1])  # fmt: skip
 _DRAWN = ("step", "rank", "wall_ns", "fastest_rank", "fastest_wall_ns", "median_wall_ns", "walls_ns", "mark")
 _SUMMED = (
     "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",

@@ -140,7 +140,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield Heading("Definitions")
     yield Sentence(
         "How each number is defined. C is the union of a rank's compute operations, M of communication, P of copies and memsets, "
-        "clipped to the step's window. compute + exposed communication + exposed copies and memsets + idle = step, exactly."
+        "clipped to the step's window. compute + exposed communication + exposed copies + idle = step, exactly."
     )
     for schema in map(DESCRIBED.__getitem__, _DEFINED):
         rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
