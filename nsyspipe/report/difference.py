@@ -181,7 +181,7 @@ def _changes(difference: RunDifference) -> Table:
     def fact(row: Mapping[str, Any], side: str) -> str:
         return _side_text(row["unit"], row[side] if row["delta"] is None else row[f"{side}_value"])
 
-    rows = [shown for row in difference.changes.to_pylist() for shown in _shown_changes(row)]
+    rows = shown_changes(difference)
     fields = [
         Field("what else changed", of("what"), "name", most=_LONGEST_FACT),
         *(Field(side, partial(fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
@@ -190,7 +190,12 @@ def _changes(difference: RunDifference) -> Table:
     return table_of(CHANGES, rows, fields, facts_text(difference), n_shown=_SHOWN_CHANGES)
 
 
-def _shown_changes(row: dict[str, Any]) -> list[dict[str, Any]]:
+def shown_changes(difference: RunDifference) -> list[dict[str, Any]]:
+    """Return the rows of the table of what else changed, as it is shown: one for each argument of a command."""
+    return [shown for row in difference.changes.to_pylist() for shown in _rows_of_change(row)]
+
+
+def _rows_of_change(row: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows that a change is shown as: of commands each argument that differs, or whose value is hidden."""
     what = row["what"].removesuffix(MAY_HAVE)
     if what not in COMMANDS or None in (row["baseline"], row["candidate"]):

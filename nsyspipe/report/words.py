@@ -22,6 +22,7 @@ from nsyspipe.analysis.summary import (
 )
 from nsyspipe.errors import shortened
 from nsyspipe.findings.judge import CAUSES
+from nsyspipe.model.figures import Figure
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
@@ -199,13 +200,20 @@ def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
     return divided(1e9, summary["throughput_steps_per_s"])
 
 
+def _part_name(part: Figure) -> str:
+    """Return what a part of the step is called where the parts are listed; copies are said to hold memsets too."""
+    return f"{part.short} (memcpy and memset)" if part.name == "exposed_memory" else part.short
+
+
 def shares_text(run: Run) -> str | None:
     """Return what the shares are of, and the parts that sum to it as far as they are known; None without steps."""
     if not (mean := rank_step_ns(run)):
         return None
     whose = "a rank's" if run.header.n_ranks > 1 else "the"
     what = f"{whose} mean {'capture' if run.is_capture else 'step'}, {ms_text(mean)}"
-    of_parts = {part.short: pc.mean(run.breakdown()[part.column], skip_nulls=False).as_py() for part in STEP_PARTS}
+    of_parts = {
+        _part_name(part): pc.mean(run.breakdown()[part.column], skip_nulls=False).as_py() for part in STEP_PARTS
+    }
     if None in of_parts.values():
         return None
     return f"shares are of {what}: {' + '.join(f'{name} {percent_text(ns / mean)}' for name, ns in of_parts.items() if ns)}"

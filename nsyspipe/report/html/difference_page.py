@@ -55,7 +55,7 @@ def _blocks(difference: RunDifference) -> Iterator[Block | Chart]:
             case Table(caption=caption) if caption in _TABLES and block.rows:
                 yield _TABLES[caption](difference, block)
             case Table(caption=caption) if caption == CHANGES and block.rows:
-                topics = [row["topic"] for row in difference.changes.to_pylist()]
+                topics = [row["topic"] for row in report.shown_changes(difference)]
                 yield with_column(block, 0, Field("about", kind="text"), topics)
             case _:
                 yield block
