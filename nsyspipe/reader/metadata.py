@@ -48,7 +48,7 @@ _LAUNCHING = (
 )  # beginnings of the calls that launch kernels
 NVTX_TRACED = "CAPTURE_EVENT_TYPE", "NvtxEvents"  # nsys's own row of what it traced
 _EVENT_TYPE, _GRAPH_MODE = NVTX_TRACED[0], "CUDA_GRAPH_TRACE_OPTIONS:MODE"
-_CPU_TRACE = "COLLECT_CPU_TRACE"
+CPU_TRACE = "COLLECT_CPU_TRACE"
 _CUDA_NUMBER = re.compile(r"[0-9]{4,6}")  # of a driver: 1000 times the major version and 10 times the minor one
 # Beginnings of nsys's own rows of what it was told to start, and the whole of them.
 _COMMAND_ROWS = "name LIKE 'PROCESS%:COMMAND' OR name LIKE 'PROCESS%:ARGUMENT%'"
@@ -194,7 +194,7 @@ def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def samples_cpu(report: Report) -> bool | None:
     """Tell whether nsys says that it sampled what the CPUs run, of any process; None where it does not say."""
-    where = f"name LIKE '%{_CPU_TRACE}'"
+    where = f"name LIKE '%{CPU_TRACE}'"
     rows = report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, where)
     said = {(row["value"] or "").lower() for row in rows}
     return "true" in said if said & {"true", "false"} else None

@@ -18,11 +18,13 @@ from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import read_strings
 from nsyspipe.reader.metadata import (
+    CPU_TRACE,
     NVTX_TRACED,
     PYTHON_BACKTRACES,
     RANK_VARIABLES,
     host_of,
     records_python_backtraces,
+    samples_cpu,
     traces_nvtx,
     variables_of,
 )
@@ -92,11 +94,16 @@ def _table_list(value: str) -> str:
 
 
 def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
-    """Yield whether NVTX was traced and Python's backtraces were recorded, and what names ranks and devices: a value of another form as a mark, so that two stay two."""
+    """Yield what was recorded (NVTX, Python's backtraces, samples of CPUs), and what names ranks and devices.
+
+    A value of another form is copied as a mark, so that two stay two.
+    """
     if traces_nvtx(report):
         yield NVTX_TRACED
     if records_python_backtraces(report):
         yield PYTHON_BACKTRACES
+    if (is_sampled := samples_cpu(report)) is not None:
+        yield CPU_TRACE, str(is_sampled).lower()
     marks: dict[tuple[str, str], str] = {}
     for row, name, value in variables_of(report, RANK_VARIABLES, table):
         if not (_INTEGERS if name == _DEVICES else _INTEGER).fullmatch(value):

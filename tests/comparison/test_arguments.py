@@ -3,7 +3,7 @@
 import pytest
 
 from nsyspipe.comparison.arguments import ChangedArgument, changed_arguments, hidden_arguments
-from nsyspipe.report.difference import _shown_changes
+from nsyspipe.report.difference import _rows_of_change
 
 TRAIN = "python3 train.py --ddp"
 
@@ -38,7 +38,7 @@ def test_arguments_whose_value_is_hidden():
 
 def shown(what, before, after):
     row = {"topic": "capture", "what": what, "unit": None, "delta": None, "baseline": before, "candidate": after}
-    return [(one["what"], one["baseline"], one["candidate"]) for one in _shown_changes(row)]
+    return [(one["what"], one["baseline"], one["candidate"]) for one in _rows_of_change(row)]
 
 
 def test_a_command_is_shown_as_its_arguments_that_changed():

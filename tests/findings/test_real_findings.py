@@ -176,7 +176,8 @@ def test_advice_is_of_what_a_run_has(runs, name):
     if name == "2gpu-pp":
         assert not {"straggler", "comm-bound"} & set(findings(run))
         found = findings(run)
-        assert 0 < found["launch-bound"]["saving_ns_per_step"] < found["pipeline-bubble"]["saving_ns_per_step"]
+        # Both hosts launch for longer than their GPUs work: another schedule leaves what launching takes.
+        assert 0 < found["pipeline-bubble"]["saving_ns_per_step"] < found["launch-bound"]["saving_ns_per_step"]
 
 
 @pytest.mark.slow

@@ -33,7 +33,8 @@ OTHERS = [f"2gpu-{name}" for name in (
     "fsdp2", "gpt-accum", "gpt-accum-shm", "gpt-b25", "gpt-b25-shm", "gpt-b25-shm-bf16hook", "gpt-one-shm", "graph",
     "graph-node", "moe", "pp", "tp",
 )]  # fmt: skip
-N_RANKS = {name: counts[0] for name, counts in GROUPS.items()} | dict.fromkeys(OTHERS, 2)
+OF_FOUR = ["4gpu-item-pageable", "4gpu-tpddp", "4gpu-tpddp-nsys2024"]
+N_RANKS = {name: counts[0] for name, counts in GROUPS.items()} | dict.fromkeys(OTHERS, 2) | dict.fromkeys(OF_FOUR, 4)
 MS = 1_000_000
 
 # One of each kind; what holds of the others is tried with the slow tests.
