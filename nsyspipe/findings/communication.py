@@ -142,7 +142,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         "slowdown_ratio_by_kernel": {name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]},
     }
     title = "kernels run slower while communication is under way"
-    action = "give NCCL fewer SMs (NCCL_MAX_CTAS), or send less"
+    action = "give NCCL fewer SMs (NCCL_MAX_CTAS)"
     advice = "give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or send less"
     return Finding(title, action, advice, bound.saving_ns, figures)
 

@@ -105,8 +105,7 @@ _KINDS = """
         steps -> capture whole steps on every rank; with several process groups <WITH_BLOBS>, so that NCCL's payload names the communicator
     groups-not-named (warning): the process groups of {which} are not known, and the ranks cannot all be one group ({reason}): waiting, transfer, who is late
         and bus bandwidth are null there -> <WITH_BLOBS>, so that NCCL's payload names the communicator of each call<OR_LOG>
-    groups-by-log (info): NCCL's log names the process groups, and the times of collectives tell in which group each was called: message sizes stay unknown
-        -> <WITH_BLOBS>, so that NCCL's payload names the communicator of each call
+    groups-by-log (info): NCCL's log names the process groups, and the times of collectives tell in which group each was called
     reports-changed (warning): changed or removed since they were read: {reports}; what is read of them again (a replay, which says what is likely, a timeline,
         single operations) may be missing -> leave reports alone while they are analyzed, and start again
     different-runs (error): none of the {total} communication operations has a counterpart on another rank: the reports may be of different runs, then

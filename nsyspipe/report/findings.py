@@ -243,7 +243,7 @@ def _limit_text(name: str, evidence: Mapping[str, Any]) -> str:
     if launch_ns is None:
         return "even the fastest host takes the rest of a step to launch it"
     of_step = "" if step_ns is None else f" of {ms_text(step_ns)}"
-    return f"even the fastest host takes {ms_text(launch_ns)} to launch a step{of_step}"
+    return f"in each step to what even the fastest host leaves, which launches for {ms_text(launch_ns)}{of_step} in the mean"
 
 
 def is_little(findings: Sequence[Finding]) -> bool:

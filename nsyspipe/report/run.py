@@ -253,7 +253,9 @@ def phase_table(run: Run) -> blocks.Table | None:
     of_data = (row["device_ns_per_step"] for row in rows if row["phase"] == "data")
     has_copies = any(of_data) or bool(pc.sum(run.breakdown()["n_blocking_copies"]).as_py())
     ends = words.NEXT_COPIES if has_copies else words.NEXT_IDLE
-    notes = [ends] * bool(step_ns) + [note] * bool(note)
+    # No step begins with backward: of that phase alone, nothing follows from where steps end.
+    is_first_shown = any(row["phase"] != "backward" for row in rows)
+    notes = [ends] * (bool(step_ns) and is_first_shown) + [note] * bool(note)
     if medians:
         notes.append(words.host_median_note(medians))
     return table_of("Phases, mean per step", rows, fields, " ".join(notes) or None) if rows else None

@@ -20,7 +20,6 @@ _MUCH_ON_STREAM = 0.1  # of communication
 _MUCH_WAITING, _OTHER_COMPUTE, _MUCH_COPIES = 0.1, 0.05, 0.05
 _NO_VERDICT = "No GPU activity was recorded, so there is nothing to measure."
 _WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
-_ONE_STEP = "Only 1 step counts: it may be unlike the others, and nothing here says how much steps vary."
 # Why communication is not known, by the problem that says so.
 _UNKNOWN_COMM = {
     "comm-in-graphs": "Communication is not known, so what to change could not be judged: CUDA graphs were captured as a whole, "
@@ -70,8 +69,6 @@ def verdict(run: Run) -> str:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if (n_ranks := run.header.n_ranks) and n_ranks < (n_job_ranks := run.header.n_job_ranks or 0):
         lines.append(f"Of {n_ranks} of {n_job_ranks} ranks only: what the others would change is not known.")
-    if summary["n_summary_steps"] == 1 and not run.is_capture:
-        lines.append(_ONE_STEP)
     lines = [*gain, *lines] if is_known else [lines[0], *gain, *lines[1:]]
     if MIXED_RUNS & severities.keys():  # before what may be no answer at all
         lines.insert(0, "Caution: the reports may be of different runs; then nothing said across ranks here holds.")
@@ -160,6 +157,6 @@ def gain_text(findings: Sequence[Finding], *, is_whole: bool = True) -> list[str
     for one in [one for one in bounded if one is not first and one.is_conditional and one.share > first.worth][:1]:
         then = f", then likely {one.gain}" if one.expected else ""
         more += [
-            f"Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}){then}; NCCL's log (--nccl-log, written with NCCL_DEBUG=INFO) tells."
+            f"Or perhaps: {one.action}: up to {one.saving} ({percent_text(one.share)}){then}; nvidia-smi topo -m (--topology) tells."
         ]
     return [f"{name}: {first.action}: {worth}.", *filter(None, [" ".join(more)])]

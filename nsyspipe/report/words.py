@@ -286,7 +286,7 @@ def phases_text(run: Run) -> str | None:
         (low, fast), *_, (high, slow) = sorted(pair for pair in of_ranks if pair[0] is not None) * 2 or [(0.0, 0)] * 2
         what = name.removesuffix("_ns").replace("_", " ") + ", waits included" * (name == "device_ns")
         if name == "host_ns":
-            what = "host, median" if phase in medians else "host, waiting for the GPU included"
+            what = "host, median" if phase in medians else "host, any waiting for the GPU included"
         where = {rank: f"on rank {run.rank_names.name(rank)}" for rank in (slow, fast)}
         text = f"{phase} ({what}) {ms_text(high)} {where[slow]}, {ms_text(low)} {where[fast]}"
         most[phase] = max(most.get(phase, (0.0, "")), (high - low, text))

@@ -193,7 +193,7 @@ UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}
     # What rests on what was not recorded may bring more than what is likely.
     ([("a", 35e6, 27e6, "lower x"), ("b", 30e6, 28e6, "y", '{"is_conditional": true}')], 100e6,
      ("To change first: lower x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Or perhaps: y: up to 30.00 ms (30.0 %), then likely 28.00 ms (28.0 %); "
-     "NCCL's log (--nccl-log, written with NCCL_DEBUG=INFO) tells.")),
+     "nvidia-smi topo -m (--topology) tells.")),
     ([("a", 35e6, 31e6, "lower x"), ("b", 30e6, None, "y", '{"is_conditional": true}')], 100e6,
      "Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 31.00 ms (31.0 %)."),
     # Each lies in the other's range, or not.
