@@ -90,7 +90,7 @@ def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, Tex
     return named, TextFamilies.by_option(texts, reading.step) if reading.step else named
 
 
-_MOST_PROCESSES = 1024  # of one report: a node has some tens at most
+_MOST_PROCESSES = 256  # of one report: a node has some tens at most, and each costs some 30 ms even if it does nothing
 
 
 def digest_report(path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False) -> ReportDigest:
