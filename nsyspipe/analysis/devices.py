@@ -58,10 +58,17 @@ class ProcessShare:
     strays: tuple[StrayDevice, ...] = ()
 
 
+def processes_with_operations(kernels: pa.Table, copies: pa.Table) -> list[int]:
+    """Return the ids of the processes that have any operation on a device, in order."""
+    of_tables = (pc.unique(table["process_id"]).to_numpy() for table in (kernels, copies))
+    processes: list[int] = np.union1d(*of_tables).tolist()
+    return processes
+
+
 def operations_by_process(kernels: pa.Table, copies: pa.Table, calls: pa.Table | None) -> dict[int, ProcessShare]:
     """Return the operations of each process that has any, in order of process id; `calls` as `launch_times` takes them."""
     tables = kernels, copies, calls
-    processes = np.union1d(*(pc.unique(table["process_id"]).to_numpy() for table in tables[:2])).tolist()
+    processes = processes_with_operations(kernels, copies)
     shares = zip(processes, *(by_process(table, processes) for table in tables), strict=True)
     return {process: _share(*own) for process, *own in shares}
 

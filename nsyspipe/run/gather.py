@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.comm_calls import Called
-from nsyspipe.analysis.devices import operations_by_process
+from nsyspipe.analysis.devices import operations_by_process, processes_with_operations
 from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
@@ -103,12 +103,13 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         is_step = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()] == 0
         others, n_named = ranges.filter(pa.array(~is_step)), int(np.count_nonzero(is_step))
     codes = phase_codes(named, reading.phases, texts_of(ranges))
-    operations = operations_by_process(capture.operations.kernels, capture.operations.copies, capture.calls.all)
-    if len(operations) > _MOST_PROCESSES:
-        what = (
-            f"has device operations of {len(operations)} processes, more than the {_MOST_PROCESSES} that are analyzed"
-        )
+    kernels, copies = capture.operations.kernels, capture.operations.copies
+    n_processes = len(processes_with_operations(kernels, copies))
+    if n_processes > _MOST_PROCESSES:
+        what = f"has device operations of {n_processes} processes, more than the {_MOST_PROCESSES} that are analyzed"
         raise DamagedReportError(path, what, fix="pass one report per rank, or per node")
+    operations = operations_by_process(kernels, copies, capture.calls.all)
+    del kernels, copies
     without = replace(capture.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty())
     capture = replace(capture, operations=without)  # which hold most of its memory
     release_memory()
