@@ -181,7 +181,7 @@ def one_without_steps(folder):
     kernel(NEW).range(0, 5, "x").write(folder / "a_1.sqlite")
 
 
-def waits_alone(folder):
+def synchronization_alone(folder):
     path = built(folder, n_ranks=1, without=(RUNTIME,)) / "a_0.sqlite"
     table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
     edit(path, f'CREATE TABLE {table} (start INT, "end" INT)', f"INSERT INTO {table} VALUES (1, 2)")
@@ -242,7 +242,7 @@ CASES = [
     (KERNELS, {"comm_kernel": "^my_"}, {"compute_and_comm": ("yes", "3 kernels, 2 of them communication")}),
     (KERNELS, {"comm_kernel": "^none"}, {"compute_and_comm": ("yes", "3 kernels, 1 of them communication")}),
     (KERNELS, {"comm_kernel": "nccl|my_"}, {"compute_and_comm": ("yes", "3 kernels, 2 of them communication")}),
-    (waits_alone, {}, {"idle_causes": (PART, "1 waits", "--trace=cuda,nvtx")}),
+    (synchronization_alone, {}, {"idle_causes": (PART, "1 synchronization records", "--trace=cuda,nvtx")}),
     (named(*(f"a_{rank}" for rank in range(0, 20, 2))), {}, {"ranks": ("yes", "0, 2, 4, 6, 8, 10, 12, 14 and 2 more from file names")}),
 ]  # fmt: skip
 
