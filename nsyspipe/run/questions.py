@@ -534,7 +534,8 @@ QUESTIONS = (
     Question("idle_causes", "why the GPU idles", _each(_idle_causes)),
     Question("kernel_shapes", "kernels slower beside communication", _shapes_of_all),
     Question("cuda_graphs", "communication inside CUDA graphs", _each(_cuda_graphs)),
-    Question("profiler_overhead", "what the capture itself cost", _rows(versions.OVERHEAD, "pauses")),
+    # Records of overhead nest, so that they are no count of pauses.
+    Question("profiler_overhead", "what the capture itself cost", _rows(versions.OVERHEAD, "records")),
     Question("os_runtime", "system calls the host waits in", _SYSTEM_CALLS, is_used=False),
     Question("cpu_samples", "which host code runs", _CPU_SAMPLES, is_used=False),
     Question("gpu_metrics", "how busy GPU units and links are", _GPU_METRICS, is_used=False),

@@ -353,6 +353,7 @@ def test_other_tables_are_told_with_their_flag(tmp_path):
         edit(path, f'CREATE TABLE {table} (start INT, "end" INT)', f"INSERT INTO {table} VALUES (1, 2)")
         answers = capabilities(path)
         assert [one for one in tables if answers[one].status == "yes"] == [*tables][: [*tables].index(name) + 1]
+    assert answers["profiler_overhead"].found == "1 records"  # which nest: no pauses
 
 
 @pytest.mark.parametrize("version", ["(none) martisu", "2.9.1 2022.1.3", "3.4.0 2023.3.1", NEW])
