@@ -412,7 +412,7 @@ def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     for report, size in zip(reports, sizes, strict=True):
         # Of one nsys around a launcher the environment is the launcher's, which does not have it.
         fix = NSYS_OF_EACH if report.n_processes > 1 else _UNDER_TORCHRUN
-        answers.append(Answer(NO, text="not recorded", fix=fix) if size is None else here)
+        answers.append(Answer(NO, text="no WORLD_SIZE recorded", fix=fix) if size is None else here)
     return answers
 
 

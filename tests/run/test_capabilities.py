@@ -88,7 +88,7 @@ def test_calls_that_replayed_graphs_do_not_make_need_steps_without_graphs(real, 
 
 def test_a_report_of_a_launcher_with_all_ranks_needs_an_nsys_for_each(real):
     found = capabilities(*reports("ddp-4gpu-onefile", real))["world_size"]
-    assert (found.status, found.fix) == ("no", NSYS_OF_EACH)
+    assert (found.status, found.found, found.fix) == ("no", "no WORLD_SIZE recorded", NSYS_OF_EACH)
 
 
 # Each kernel of compute runs beside the 100 ns of communication, and hides so much of it.
