@@ -43,6 +43,9 @@ _UNDER_TORCHRUN = "capture under torchrun with nsys 2023.3 or newer, which recor
 NSYS_OF_EACH = (
     "start nsys inside torchrun, one report for each rank: it records each rank's WORLD_SIZE (launchers/ddp.sh does so)"
 )
+# A second nsys that is to count on the same GPU fails to start.
+ONE_NSYS_PER_GPU = " on one rank of each host only: a GPU can be counted by one nsys at a time"
+_NSYS_WITH_DEVICES = (2024, 5)  # the first that calls the option --gpu-metrics-devices
 _ONE_RANK = "one rank"
 _SHAPES = "grid and block of every kernel"
 LESS_WAITING = (
@@ -338,6 +341,25 @@ def _cuda_graphs(report: Examined) -> Answer:
     return Answer(YES, counts, "no CUDA graph ran")
 
 
+def _gpu_metrics(reports: Sequence[Examined], _: Beside) -> list[Answer]:
+    n_ranks = len(_pids(reports))
+    return [_gpu_metrics_of(report, n_ranks) for report in reports]
+
+
+def _gpu_metrics_of(report: Examined, n_ranks: int) -> Answer:
+    """Return what a report has of GPU metrics, of `n_ranks` in all reports."""
+    if n_samples := report.counts.rows[versions.GPU_METRICS]:
+        return Answer(YES, (("samples", n_samples),))
+    # Earlier nsys do not know this name; later ones take the earlier name as its beginning.
+    version = versions.version_numbers(report.digest.facts.nsys_version)
+    option = "--gpu-metrics-devices" if version >= _NSYS_WITH_DEVICES else "--gpu-metrics-device"
+    fix = f"capture with nsys profile {option}=all"
+    has_nsys_of_its_own = report.n_processes == 1 and len(report.pids) < max(n_ranks, report.job.n_ranks or 0)
+    if has_nsys_of_its_own:
+        fix += ONE_NSYS_PER_GPU
+    return Answer(NO, text="none recorded", fix=fix)
+
+
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}\N{HORIZONTAL ELLIPSIS}"
 
@@ -516,8 +538,6 @@ def _rows(table: str, noun: str, flag: str | None = None) -> Callable[..., list[
 _CALLS = _counted(lambda report: report.counts.n_launches, "API calls", CATALOGUE["no-launches"].fix, _NO_CALLS)
 _SYSTEM_CALLS = _rows(versions.OS_RUNTIME, "calls", "--trace=cuda,nvtx,osrt")
 _CPU_SAMPLES = _rows(versions.CPU_SAMPLES, "samples", "--sample=process-tree")
-# Later nsys call it --gpu-metrics-devices, of which they take this as a prefix.
-_GPU_METRICS = _rows(versions.GPU_METRICS, "samples", "--gpu-metrics-device=all")
 QUESTIONS = (
     Question("steps", "time per step", _each(_steps)),
     Question("phases", "hidden by backward, cost by phase", _each(_phases)),
@@ -538,5 +558,5 @@ QUESTIONS = (
     Question("profiler_overhead", "what the capture itself cost", _rows(versions.OVERHEAD, "records")),
     Question("os_runtime", "system calls the host waits in", _SYSTEM_CALLS, is_used=False),
     Question("cpu_samples", "which host code runs", _CPU_SAMPLES, is_used=False),
-    Question("gpu_metrics", "how busy GPU units and links are", _GPU_METRICS, is_used=False),
+    Question("gpu_metrics", "how busy GPU units and links are", _gpu_metrics, is_used=False),
 )
