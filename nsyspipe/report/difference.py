@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -12,7 +12,16 @@ from nsyspipe.comparison.arguments import ChangedArgument, changed_arguments, hi
 from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
-from nsyspipe.comparison.facts import COMMANDS, MEASURED, NEITHER as NEITHER_SIDE, NONE, STRAGGLER
+from nsyspipe.comparison.facts import (
+    COMMANDS,
+    LINK,
+    MEASURED,
+    NCCL_SETTINGS,
+    NCCL_VERSION,
+    NEITHER as NEITHER_SIDE,
+    NONE,
+    STRAGGLER,
+)
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
@@ -20,7 +29,7 @@ from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE, Cause
 from nsyspipe.errors import shortened
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import NEITHER
-from nsyspipe.model.names import listed
+from nsyspipe.model.names import grouped, listed
 from nsyspipe.model.problems import OF_FILES_BESIDE, WHOLE_STEP
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
@@ -229,19 +238,29 @@ def facts_text(difference: RunDifference) -> str:
     nothing = [] if difference.changes.num_rows else ["nothing that both sides recorded."]
     texts = [*nothing, f"The same on both sides: {listed(same)}."] if same else nothing
     for side in (NEITHER_SIDE, *SIDES):
-        by_fix: dict[str, list[str]] = {}
-        for row in rows:
-            if row["recorded_on"] == side and not _is_explained(row):
-                by_fix.setdefault(row["recorded_by"], []).append(_fact_of_one_side(row))
+        of_side = (row for row in rows if row["recorded_on"] == side and not _is_explained(row))
+        by_fix = grouped((row["recorded_by"], row) for row in of_side)
         why = f"only the {side} has them"
         if side == NEITHER_SIDE:
             why = "they were not found in the reports or beside them"
-        told = [f"{listed(names)} ({fix})" for fix, names in by_fix.items()]
+        told = [f"{listed(_facts_of_one_fix(own))} ({fix})" for fix, own in by_fix.items()]
         texts += [f"Not compared, because {why}: {', '.join(told)}."] if told else []
     texts += [_explained_fact(row) for row in rows if _is_explained(row)]
     if DEFINITIONS in difference.comparability["check"].to_pylist():
         texts.append(_OTHER_DEFINITIONS)
     return " ".join(texts)
+
+
+# The environment that reports captured may have settings too, which are compared: only what NCCL's log says is lacking.
+_OF_LOG = {LINK: "link", NCCL_SETTINGS: "settings", NCCL_VERSION: "version that was loaded"}
+
+
+def _facts_of_one_fix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return facts that one recording would bring; of NCCL's log, which no side has, what it would say."""
+    is_of_log = [row["recorded_on"] == NEITHER_SIDE and row["what"] in _OF_LOG for row in rows]
+    of_log = [_OF_LOG[row["what"]] for row, is_one in zip(rows, is_of_log, strict=True) if is_one]
+    others = [_fact_of_one_side(row) for row, is_one in zip(rows, is_of_log, strict=True) if not is_one]
+    return [*others, f"what NCCL's log says of the {listed(of_log)}"] if of_log else others
 
 
 def _is_explained(row: Mapping[str, Any]) -> bool:

@@ -9,6 +9,8 @@ from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.facts import (
     BY_GRAPH_NODES,
     BY_GROUPS,
+    BY_LOG,
+    BY_WRITTEN_LOG,
     CUDA_OF_DRIVER,
     CUDA_OF_TORCH,
     DELAYS,
@@ -20,7 +22,7 @@ from nsyspipe.comparison.facts import (
 from nsyspipe.comparison.surroundings import cause_of
 from nsyspipe.model.schema import FINDINGS
 from nsyspipe.model.side_files import NcclFacts
-from nsyspipe.report.difference import notes
+from nsyspipe.report.difference import _facts_of_one_fix, notes
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank
 from tests.build.tools import Changed
@@ -76,6 +78,34 @@ def test_settings_of_one_log_are_not_compared(run):
     logged = Changed(run, nccl=LINK)
     assert state(run, logged, "NCCL settings") == ("candidate", None)
     assert not [what for _, what in changes(run, logged) if what.startswith("NCCL_")]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "fix"),
+    [("INFO", "trace", BY_WRITTEN_LOG), ("INFO", "WARN", BY_LOG), ("WARN", "INFO", BY_LOG), (None, None, BY_LOG)],
+)
+def test_a_log_that_both_runs_wrote_is_to_be_passed(tmp_path, one, other, fix):
+    levels = {"a": one, "b": other}
+    runs = [
+        run_of(tmp_path / name, PATH="/bin", **({"NCCL_DEBUG": level} if level else {}))
+        for name, level in levels.items()
+    ]
+    found = facts(*runs)
+    assert {found[what]["recorded_by"] for what in ("link", "NCCL settings", "NCCL version")} == {fix}
+
+
+def test_of_sides_of_which_one_gave_its_log_the_other_may_have_written_one(tmp_path):
+    before, after = (run_of(tmp_path / name, NCCL_DEBUG="INFO") for name in "ab")
+    row = facts(Changed(before, nccl=LINK), after)["NCCL settings"]
+    assert (row["recorded_on"], row["recorded_by"]) == ("baseline", BY_WRITTEN_LOG)
+
+
+def test_settings_of_logs_are_not_named_as_if_those_of_the_environment_were_unknown(tmp_path):
+    before, after = run_of(tmp_path / "a", NCCL_ALGO="Ring"), run_of(tmp_path / "b", NCCL_ALGO="Ring")
+    row = facts(before, after)["NCCL settings"]
+    assert _facts_of_one_fix([row]) == ["what NCCL's log says of the settings"]
+    (told,) = _facts_of_one_fix([facts(Changed(before, nccl=LINK), after)["NCCL settings"]])
+    assert told.startswith("NCCL settings NCCL_P2P_DISABLE")
 
 
 def test_settings_of_two_logs_are_compared_even_where_one_names_none(run):
