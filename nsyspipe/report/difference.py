@@ -200,29 +200,44 @@ def _changes(difference: RunDifference) -> Table:
 
 
 def shown_changes(difference: RunDifference) -> list[dict[str, Any]]:
-    """Return the rows of the table of what else changed, as it is shown: one for each argument of a command."""
-    return [shown for row in difference.changes.to_pylist() for shown in _rows_of_change(row)]
+    """Return the rows of the table of what else changed, as it is shown: one for each argument of a command.
+
+    Of what both sides hide there is none: nothing is known of it.
+    """
+    rows = (row for row in difference.changes.to_pylist() if not row["what"].endswith(MAY_HAVE))
+    return [shown for row in rows for shown in _rows_of_change(row)]
 
 
 def _rows_of_change(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows that a change is shown as: of commands each argument that differs, or whose value is hidden."""
-    what = row["what"].removesuffix(MAY_HAVE)
-    if what not in COMMANDS or None in (row["baseline"], row["candidate"]):
+    """Return the rows that a change is shown as: of commands each argument that differs."""
+    if row["what"] not in COMMANDS or None in (row["baseline"], row["candidate"]):
         return [row]
-    if what != row["what"]:
-        names = hidden_arguments(row["baseline"], HIDDEN)
-        arguments = [ChangedArgument(name, HIDDEN, HIDDEN) for name in names]
-    else:
-        arguments = changed_arguments(row["baseline"], row["candidate"])
-    rows = [_argument_row(row, one, row["what"].removeprefix(what)) for one in arguments]
+    rows = [_argument_row(row, one) for one in changed_arguments(row["baseline"], row["candidate"])]
     return rows or [row]
 
 
-def _argument_row(row: dict[str, Any], argument: ChangedArgument, may_have: str) -> dict[str, Any]:
-    name = f"argument {argument.name}" if argument.name else "words"
+def _argument_row(row: dict[str, Any], argument: ChangedArgument) -> dict[str, Any]:
     values = {"baseline": argument.before, "candidate": argument.after}
     shown = {side: "not given" if value is None else value or "given" for side, value in values.items()}
-    return {**row, **shown, "what": f"{name}{may_have}"}
+    return {**row, **shown, "what": _argument_text(argument.name)}
+
+
+def _argument_text(name: str) -> str:
+    """Return what the argument of a name is called; words that are of no option have none."""
+    return f"argument {name}" if name else "words"
+
+
+def hidden_facts(difference: RunDifference) -> list[str]:
+    """Return what is hidden on both sides, so that nobody can tell whether it changed: of commands the arguments."""
+    return [_hidden_fact(row) for row in difference.changes.to_pylist() if row["what"].endswith(MAY_HAVE)]
+
+
+def _hidden_fact(row: Mapping[str, Any]) -> str:
+    what = str(row["what"].removesuffix(MAY_HAVE))
+    if what not in COMMANDS:
+        return what
+    arguments = map(_argument_text, hidden_arguments(row["baseline"], HIDDEN))
+    return f"{listed([*arguments])} of the {what}"
 
 
 _OTHER_DEFINITIONS = (
@@ -235,7 +250,9 @@ def facts_text(difference: RunDifference) -> str:
     """Return which facts are the same on both sides, and which are not compared, with what records them."""
     rows = difference.facts.to_pylist()
     same = [_same_fact(row) for row in rows if row["is_same"] and row["what"] not in MEASURED]
-    nothing = [] if difference.changes.num_rows else ["nothing that both sides recorded."]
+    hidden = hidden_facts(difference)
+    seen = "recorded and do not hide" if hidden else "recorded"
+    nothing = [] if shown_changes(difference) else [f"nothing that both sides {seen}."]
     texts = [*nothing, f"The same on both sides: {listed(same)}."] if same else nothing
     for side in (NEITHER_SIDE, *SIDES):
         of_side = (row for row in rows if row["recorded_on"] == side and not _is_explained(row))
@@ -245,6 +262,8 @@ def facts_text(difference: RunDifference) -> str:
             why = "they were not found in the reports or beside them"
         told = [f"{listed(_facts_of_one_fix(own))} ({fix})" for fix, own in by_fix.items()]
         texts += [f"Not compared, because {why}: {', '.join(told)}."] if told else []
+    if hidden:
+        texts.append(f"Not compared, because hidden on both sides, so that it may have changed: {', '.join(hidden)}.")
     texts += [_explained_fact(row) for row in rows if _is_explained(row)]
     if DEFINITIONS in difference.comparability["check"].to_pylist():
         texts.append(_OTHER_DEFINITIONS)
