@@ -3,7 +3,7 @@
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,8 @@ _OPPOSED = "differ in sign"
 _NO_PERCENTAGE = 10_000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
 _LITTLE, _MUCH = 0.001, 0.05  # of the step time: nobody asks where less comes from, everybody where so much does
 _SLOWED_COMPUTE = "comm-slows-compute"  # the finding that says how much slower
+# What time of communication is split into where all ranks are known.
+_SPLIT = {"wait": "waiting", "transfer": "transfer"}
 # What was given or found beside the reports, and is not used; and what is used that nobody named.
 _OF_FILES = {"log-of-another-run", "topology-of-another-machine", *OF_FILES_BESIDE}
 _SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE, _LONGEST_TOLD = 20, 4, 40, 20, 60
@@ -267,7 +269,33 @@ def facts_text(difference: RunDifference) -> str:
     texts += [_explained_fact(row) for row in rows if _is_explained(row)]
     if DEFINITIONS in difference.comparability["check"].to_pylist():
         texts.append(_OTHER_DEFINITIONS)
+    else:
+        texts += [_figures_of_one_side_text(own) for own in figures_of_one_side(difference)]
     return " ".join(texts)
+
+
+@dataclass(frozen=True)
+class FiguresOfOneSide:
+    """Times of communication that only one side has, for one reason."""
+
+    side: str
+    why: str
+    metrics: tuple[str, ...]
+
+
+def figures_of_one_side(difference: RunDifference) -> list[FiguresOfOneSide]:
+    """Return which of waiting and transfer only one side has, and why the other does not."""
+    of_reason: dict[tuple[str, str], list[str]] = {}
+    for row in difference.metrics.to_pylist():
+        known = [side for side in SIDES if row[f"n_{side}"]]
+        if row["metric"] in _SPLIT and len(known) == 1 and row["baseline"] is row["candidate"] is None:
+            of_reason.setdefault((known[0], row["why"]), []).append(row["metric"])
+    return [FiguresOfOneSide(side, why, tuple(metrics)) for (side, why), metrics in of_reason.items()]
+
+
+def _figures_of_one_side_text(own: FiguresOfOneSide) -> str:
+    names = listed(_SPLIT[metric] for metric in own.metrics)
+    return f"Not compared, because only the {own.side} has it: {names} ({own.why})."
 
 
 # The environment that reports captured may have settings too, which are compared: only what NCCL's log says is lacking.

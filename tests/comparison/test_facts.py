@@ -1,7 +1,9 @@
 """Which facts around two runs both sides recorded, so that they may be called the same; the environment of reports is one."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 import nsyspipe
@@ -22,7 +24,7 @@ from nsyspipe.comparison.facts import (
 from nsyspipe.comparison.surroundings import cause_of
 from nsyspipe.model.schema import FINDINGS
 from nsyspipe.model.side_files import NcclFacts
-from nsyspipe.report.difference import _facts_of_one_fix, notes
+from nsyspipe.report.difference import FiguresOfOneSide, _facts_of_one_fix, figures_of_one_side, notes
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank
 from tests.build.tools import Changed
@@ -220,6 +222,29 @@ def test_delays_where_only_stages_of_a_pipeline_meet_lack_no_report(runs):
     found = facts(staged, staged)
     for what in ("straggler", DELAYS):
         assert (found[what]["recorded_by"], found[what]["candidate_why"]) == (None, ONLY_STAGES)
+
+
+WHY = "candidate: its clocks are not known"
+
+
+def split(metric, n_baseline, n_candidate, *, value=None, why=WHY):
+    counts = {"n_baseline": n_baseline, "n_candidate": n_candidate}
+    return {"metric": metric, "baseline": value, "candidate": value, "why": why} | counts
+
+
+@pytest.mark.parametrize(("rows", "told"), [
+    ([split("wait", 8, 0), split("transfer", 8, 0)], [FiguresOfOneSide("baseline", WHY, ("wait", "transfer"))]),
+    ([split("wait", 0, 1, why="baseline: x")], [FiguresOfOneSide("candidate", "baseline: x", ("wait",))]),
+    ([split("wait", 0, 0), split("transfer", 8, 8)], []),
+    ([split("message_bytes", 8, 0)], []),  # of which facts say more
+    ([split("wait", 8, 0, value=5.0)], []),  # a capture without steps has values, of no step
+])  # fmt: skip
+def test_waiting_and_transfer_of_one_side_are_told_with_the_reason(rows, told):
+    assert figures_of_one_side(SimpleNamespace(metrics=pa.Table.from_pylist(rows))) == told
+
+
+def test_waiting_that_both_sides_have_is_not_of_one(run):
+    assert not figures_of_one_side(difference(run, run))
 
 
 def commanded(folder, *words):
