@@ -16,6 +16,7 @@ from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.names import is_redacted_host
 from nsyspipe.model.side_files import RunCapture
 from nsyspipe.model.table import table
+from nsyspipe.nsys.settings import writes_log
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import has_whole_graphs
 
@@ -38,7 +39,8 @@ BOTH, NEITHER = "both", "neither"
 # What is measured is never the same twice: only that it was not recorded is worth a word.
 BANDWIDTH, DELAYS = "bus bandwidth", "delays by ranks"
 MEASURED = frozenset({BANDWIDTH, DELAYS})
-NCCL_SETTINGS, ENVIRONMENT = "NCCL settings", "environment variables at the start of the programs"
+LINK, NCCL_SETTINGS, NCCL_VERSION = "link", "NCCL settings", "NCCL version"  # what NCCL's log says
+ENVIRONMENT = "environment variables at the start of the programs"
 STRAGGLER, NONE = "straggler", "none"
 EXPORTER = "nsys that exported"  # which reports name; another may have captured
 CUDA_OF_TORCH, CUDA_OF_DRIVER = "CUDA of torch", "CUDA of the driver"  # built with; the newest that it supports
@@ -48,6 +50,7 @@ COMMANDS = frozenset({COMMAND, STARTED_COMMAND})
 HOST_NAMES = "host names"  # two machines may have the same
 # What records what reports may lack.
 BY_LOG = "--nccl-log FILE of a run with NCCL_DEBUG=INFO"
+BY_WRITTEN_LOG = "the log that NCCL wrote: --nccl-log FILE"
 BY_LAUNCHER = "a capture with nsyspipe's launchers"
 BY_REPORT = "reports that were not redacted"
 BY_GROUPS = f"NCCL's process groups: nsys export --include-blobs=true, or {BY_LOG}"
@@ -126,7 +129,7 @@ def matters_of(table: StepTable) -> list[Matter]:
     return [
         _matter("collectives", "parallelism", by_payloads, parallelism=parallelism),
         _straggler_matter(table),
-        Matter("link", "link", BY_LOG, _link_words(run)),
+        Matter("link", LINK, by_log(run), _link_words(run)),
         _nccl_settings(run),
         Matter("versions", EXPORTER, "nsys", _nsys_words(run)),
         *_versions(run, capture),
@@ -136,6 +139,12 @@ def matters_of(table: StepTable) -> list[Matter]:
         Matter("capture", "trace options", BY_REPORT_OR_LAUNCHER, _trace_words(run, capture)),
         environment_of(run),
     ]
+
+
+def by_log(run: Run) -> str:
+    """Return how to come by NCCL's log of a run: where none was given and the run was told to write one, it is there."""
+    is_written = run.nccl is None and writes_log(run.header.training_variables or {})
+    return BY_WRITTEN_LOG if is_written else BY_LOG
 
 
 def _matter(topic: str, what: str, recorded_by: str, **words: str | None) -> Matter:
@@ -165,7 +174,7 @@ def _nccl_settings(run: Run) -> Matter:
     settings = run.nccl.settings if run.nccl else {}
     # Logs of a level that names no setting have no word of NVLink SHARP either.
     is_recorded = bool(settings) or (run.nccl is not None and run.nccl.nvls is not None)
-    return Matter("link", NCCL_SETTINGS, BY_LOG, settings, is_setting=True, is_recorded=is_recorded)
+    return Matter("link", NCCL_SETTINGS, by_log(run), settings, is_setting=True, is_recorded=is_recorded)
 
 
 def _nsys_words(run: Run) -> dict[str, str]:
@@ -186,7 +195,7 @@ def _versions(run: Run, capture: RunCapture) -> list[Matter]:
         "Python": capture.python_version,
     }
     versions = [_matter("versions", name, BY_LAUNCHER, **{name: word}) for name, word in by_launcher.items()]
-    nccl_version = _matter("versions", "NCCL version", BY_LOG, NCCL=nccl)
+    nccl_version = _matter("versions", NCCL_VERSION, by_log(run), NCCL=nccl)
     driver = capture.driver_version or ", ".join(run.header.driver_versions)
     cuda = ", ".join(run.header.cuda_driver_versions)
     of_driver = [

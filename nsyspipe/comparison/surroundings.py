@@ -20,6 +20,7 @@ from nsyspipe.comparison.facts import (
     BOTH,
     BY_ALL_RANKS,
     BY_GRAPH_NODES,
+    BY_LOG,
     BY_PAYLOADS,
     BY_STEPS,
     COMMAND,
@@ -229,7 +230,7 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
         old, new = (_joined([one.words for one in side], is_told=is_told) for side in of_sides)
         unknown = [[one for one in side if not one.is_known] for side in of_sides]
         recorders = [one.recorded_by for side in unknown for one in side]
-        recorded_by = next(filter(None, recorders), None) if recorders else matter.recorded_by
+        recorded_by = _fix_of_all(recorders) if recorders else matter.recorded_by
         before_why, after_why = (_joined_whys(one.why_unknown for one in side) for side in unknown)
         rows: list[dict[str, Any]] = []
         rows_by_log: list[dict[str, Any]] = []
@@ -256,6 +257,11 @@ def _compare_words(tables: Sequence[Sequence[StepTable]]) -> _Comparison:
         whys = before_why, after_why
         found.compared.append(Compared(matter.topic, matter.what, recorded_by, known_on, is_same, words, whys=whys))
     return found
+
+
+def _fix_of_all(recorders: Sequence[str | None]) -> str | None:
+    """Return what records what some runs lack: a log that only some of them wrote is asked of a run that writes one."""
+    return BY_LOG if BY_LOG in recorders else next(filter(None, recorders), None)
 
 
 def _told(matter: Matter, words: Mapping[str, str]) -> str | None:

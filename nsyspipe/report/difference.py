@@ -2,8 +2,8 @@
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,16 @@ from nsyspipe.comparison.arguments import ChangedArgument, changed_arguments, hi
 from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference, Side
-from nsyspipe.comparison.facts import COMMANDS, MEASURED, NEITHER as NEITHER_SIDE, NONE, STRAGGLER
+from nsyspipe.comparison.facts import (
+    COMMANDS,
+    LINK,
+    MEASURED,
+    NCCL_SETTINGS,
+    NCCL_VERSION,
+    NEITHER as NEITHER_SIDE,
+    NONE,
+    STRAGGLER,
+)
 from nsyspipe.comparison.gate import REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
@@ -20,7 +29,7 @@ from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE, Cause
 from nsyspipe.errors import shortened
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import NEITHER
-from nsyspipe.model.names import listed
+from nsyspipe.model.names import grouped, listed
 from nsyspipe.model.problems import OF_FILES_BESIDE, WHOLE_STEP
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
@@ -37,6 +46,8 @@ _OPPOSED = "differ in sign"
 _NO_PERCENTAGE = 10_000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
 _LITTLE, _MUCH = 0.001, 0.05  # of the step time: nobody asks where less comes from, everybody where so much does
 _SLOWED_COMPUTE = "comm-slows-compute"  # the finding that says how much slower
+# What time of communication is split into where all ranks are known.
+_SPLIT = {"wait": "waiting", "transfer": "transfer"}
 # What was given or found beside the reports, and is not used; and what is used that nobody named.
 _OF_FILES = {"log-of-another-run", "topology-of-another-machine", *OF_FILES_BESIDE}
 _SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE, _LONGEST_TOLD = 20, 4, 40, 20, 60
@@ -191,29 +202,44 @@ def _changes(difference: RunDifference) -> Table:
 
 
 def shown_changes(difference: RunDifference) -> list[dict[str, Any]]:
-    """Return the rows of the table of what else changed, as it is shown: one for each argument of a command."""
-    return [shown for row in difference.changes.to_pylist() for shown in _rows_of_change(row)]
+    """Return the rows of the table of what else changed, as it is shown: one for each argument of a command.
+
+    Of what both sides hide there is none: nothing is known of it.
+    """
+    rows = (row for row in difference.changes.to_pylist() if not row["what"].endswith(MAY_HAVE))
+    return [shown for row in rows for shown in _rows_of_change(row)]
 
 
 def _rows_of_change(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows that a change is shown as: of commands each argument that differs, or whose value is hidden."""
-    what = row["what"].removesuffix(MAY_HAVE)
-    if what not in COMMANDS or None in (row["baseline"], row["candidate"]):
+    """Return the rows that a change is shown as: of commands each argument that differs."""
+    if row["what"] not in COMMANDS or None in (row["baseline"], row["candidate"]):
         return [row]
-    if what != row["what"]:
-        names = hidden_arguments(row["baseline"], HIDDEN)
-        arguments = [ChangedArgument(name, HIDDEN, HIDDEN) for name in names]
-    else:
-        arguments = changed_arguments(row["baseline"], row["candidate"])
-    rows = [_argument_row(row, one, row["what"].removeprefix(what)) for one in arguments]
+    rows = [_argument_row(row, one) for one in changed_arguments(row["baseline"], row["candidate"])]
     return rows or [row]
 
 
-def _argument_row(row: dict[str, Any], argument: ChangedArgument, may_have: str) -> dict[str, Any]:
-    name = f"argument {argument.name}" if argument.name else "words"
+def _argument_row(row: dict[str, Any], argument: ChangedArgument) -> dict[str, Any]:
     values = {"baseline": argument.before, "candidate": argument.after}
     shown = {side: "not given" if value is None else value or "given" for side, value in values.items()}
-    return {**row, **shown, "what": f"{name}{may_have}"}
+    return {**row, **shown, "what": _argument_text(argument.name)}
+
+
+def _argument_text(name: str) -> str:
+    """Return what the argument of a name is called; words that are of no option have none."""
+    return f"argument {name}" if name else "words"
+
+
+def hidden_facts(difference: RunDifference) -> list[str]:
+    """Return what is hidden on both sides, so that nobody can tell whether it changed: of commands the arguments."""
+    return [_hidden_fact(row) for row in difference.changes.to_pylist() if row["what"].endswith(MAY_HAVE)]
+
+
+def _hidden_fact(row: Mapping[str, Any]) -> str:
+    what = str(row["what"].removesuffix(MAY_HAVE))
+    if what not in COMMANDS:
+        return what
+    arguments = map(_argument_text, hidden_arguments(row["baseline"], HIDDEN))
+    return f"{listed([*arguments])} of the {what}"
 
 
 _OTHER_DEFINITIONS = (
@@ -226,22 +252,62 @@ def facts_text(difference: RunDifference) -> str:
     """Return which facts are the same on both sides, and which are not compared, with what records them."""
     rows = difference.facts.to_pylist()
     same = [_same_fact(row) for row in rows if row["is_same"] and row["what"] not in MEASURED]
-    nothing = [] if difference.changes.num_rows else ["nothing that both sides recorded."]
+    hidden = hidden_facts(difference)
+    seen = "recorded and do not hide" if hidden else "recorded"
+    nothing = [] if shown_changes(difference) else [f"nothing that both sides {seen}."]
     texts = [*nothing, f"The same on both sides: {listed(same)}."] if same else nothing
     for side in (NEITHER_SIDE, *SIDES):
-        by_fix: dict[str, list[str]] = {}
-        for row in rows:
-            if row["recorded_on"] == side and not _is_explained(row):
-                by_fix.setdefault(row["recorded_by"], []).append(_fact_of_one_side(row))
+        of_side = (row for row in rows if row["recorded_on"] == side and not _is_explained(row))
+        by_fix = grouped((row["recorded_by"], row) for row in of_side)
         why = f"only the {side} has them"
         if side == NEITHER_SIDE:
             why = "they were not found in the reports or beside them"
-        told = [f"{listed(names)} ({fix})" for fix, names in by_fix.items()]
+        told = [f"{listed(_facts_of_one_fix(own))} ({fix})" for fix, own in by_fix.items()]
         texts += [f"Not compared, because {why}: {', '.join(told)}."] if told else []
+    if hidden:
+        texts.append(f"Not compared, because hidden on both sides, so that it may have changed: {', '.join(hidden)}.")
     texts += [_explained_fact(row) for row in rows if _is_explained(row)]
     if DEFINITIONS in difference.comparability["check"].to_pylist():
         texts.append(_OTHER_DEFINITIONS)
+    else:
+        texts += [_figures_of_one_side_text(own) for own in figures_of_one_side(difference)]
     return " ".join(texts)
+
+
+@dataclass(frozen=True)
+class FiguresOfOneSide:
+    """Times of communication that only one side has, for one reason."""
+
+    side: str
+    why: str
+    metrics: tuple[str, ...]
+
+
+def figures_of_one_side(difference: RunDifference) -> list[FiguresOfOneSide]:
+    """Return which of waiting and transfer only one side has, and why the other does not."""
+    of_reason: dict[tuple[str, str], list[str]] = {}
+    for row in difference.metrics.to_pylist():
+        known = [side for side in SIDES if row[f"n_{side}"]]
+        if row["metric"] in _SPLIT and len(known) == 1 and row["baseline"] is row["candidate"] is None:
+            of_reason.setdefault((known[0], row["why"]), []).append(row["metric"])
+    return [FiguresOfOneSide(side, why, tuple(metrics)) for (side, why), metrics in of_reason.items()]
+
+
+def _figures_of_one_side_text(own: FiguresOfOneSide) -> str:
+    names = listed(_SPLIT[metric] for metric in own.metrics)
+    return f"Not compared, because only the {own.side} has it: {names} ({own.why})."
+
+
+# The environment that reports captured may have settings too, which are compared: only what NCCL's log says is lacking.
+_OF_LOG = {LINK: "link", NCCL_SETTINGS: "settings", NCCL_VERSION: "version that was loaded"}
+
+
+def _facts_of_one_fix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return facts that one recording would bring; of NCCL's log, which no side has, what it would say."""
+    is_of_log = [row["recorded_on"] == NEITHER_SIDE and row["what"] in _OF_LOG for row in rows]
+    of_log = [_OF_LOG[row["what"]] for row, is_one in zip(rows, is_of_log, strict=True) if is_one]
+    others = [_fact_of_one_side(row) for row, is_one in zip(rows, is_of_log, strict=True) if not is_one]
+    return [*others, f"what NCCL's log says of the {listed(of_log)}"] if of_log else others
 
 
 def _is_explained(row: Mapping[str, Any]) -> bool:

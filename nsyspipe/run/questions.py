@@ -43,6 +43,9 @@ _UNDER_TORCHRUN = "capture under torchrun with nsys 2023.3 or newer, which recor
 NSYS_OF_EACH = (
     "start nsys inside torchrun, one report for each rank: it records each rank's WORLD_SIZE (launchers/ddp.sh does so)"
 )
+# A second nsys that is to count on the same GPU fails to start.
+ONE_NSYS_PER_GPU = " on one rank of each host only: a GPU can be counted by one nsys at a time"
+_NSYS_WITH_DEVICES = (2024, 5)  # the first that calls the option --gpu-metrics-devices
 _ONE_RANK = "one rank"
 _SHAPES = "grid and block of every kernel"
 LESS_WAITING = (
@@ -262,10 +265,11 @@ def _message_bytes(report: Examined) -> Answer:
 
 
 def _idle_causes(report: Examined) -> Answer:
-    waits = ("waits", report.counts.rows[versions.SYNCHRONIZATION])
+    # Records of queries and of waits of a stream are among them, in which the host does not wait.
+    records = ("synchronization records", report.counts.rows[versions.SYNCHRONIZATION])
     if n_calls := report.counts.n_timed_calls:
-        return Answer(YES, (("timed calls", n_calls), waits))
-    return _lack("no-launches", counts=(waits,), status=PARTLY) if waits[1] else _lack("no-launches", _NO_CALLS)
+        return Answer(YES, (("timed calls", n_calls), records))
+    return _lack("no-launches", counts=(records,), status=PARTLY) if records[1] else _lack("no-launches", _NO_CALLS)
 
 
 def _nccl_ranges(report: Examined) -> Answer:
@@ -335,6 +339,25 @@ def _cuda_graphs(report: Examined) -> Answer:
     if report.counts.rows[versions.GRAPH]:
         return _lack("graphs-as-a-whole", counts=counts, status=PARTLY)
     return Answer(YES, counts, "no CUDA graph ran")
+
+
+def _gpu_metrics(reports: Sequence[Examined], _: Beside) -> list[Answer]:
+    n_ranks = len(_pids(reports))
+    return [_gpu_metrics_of(report, n_ranks) for report in reports]
+
+
+def _gpu_metrics_of(report: Examined, n_ranks: int) -> Answer:
+    """Return what a report has of GPU metrics, of `n_ranks` in all reports."""
+    if n_samples := report.counts.rows[versions.GPU_METRICS]:
+        return Answer(YES, (("samples", n_samples),))
+    # Earlier nsys do not know this name; later ones take the earlier name as its beginning.
+    version = versions.version_numbers(report.digest.facts.nsys_version)
+    option = "--gpu-metrics-devices" if version >= _NSYS_WITH_DEVICES else "--gpu-metrics-device"
+    fix = f"capture with nsys profile {option}=all"
+    has_nsys_of_its_own = report.n_processes == 1 and len(report.pids) < max(n_ranks, report.job.n_ranks or 0)
+    if has_nsys_of_its_own:
+        fix += ONE_NSYS_PER_GPU
+    return Answer(NO, text="none recorded", fix=fix)
 
 
 def _short(text: str) -> str:
@@ -411,7 +434,7 @@ def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     for report, size in zip(reports, sizes, strict=True):
         # Of one nsys around a launcher the environment is the launcher's, which does not have it.
         fix = NSYS_OF_EACH if report.n_processes > 1 else _UNDER_TORCHRUN
-        answers.append(Answer(NO, text="not recorded", fix=fix) if size is None else here)
+        answers.append(Answer(NO, text="no WORLD_SIZE recorded", fix=fix) if size is None else here)
     return answers
 
 
@@ -515,8 +538,6 @@ def _rows(table: str, noun: str, flag: str | None = None) -> Callable[..., list[
 _CALLS = _counted(lambda report: report.counts.n_launches, "API calls", CATALOGUE["no-launches"].fix, _NO_CALLS)
 _SYSTEM_CALLS = _rows(versions.OS_RUNTIME, "calls", "--trace=cuda,nvtx,osrt")
 _CPU_SAMPLES = _rows(versions.CPU_SAMPLES, "samples", "--sample=process-tree")
-# Later nsys call it --gpu-metrics-devices, of which they take this as a prefix.
-_GPU_METRICS = _rows(versions.GPU_METRICS, "samples", "--gpu-metrics-device=all")
 QUESTIONS = (
     Question("steps", "time per step", _each(_steps)),
     Question("phases", "hidden by backward, cost by phase", _each(_phases)),
@@ -533,8 +554,9 @@ QUESTIONS = (
     Question("idle_causes", "why the GPU idles", _each(_idle_causes)),
     Question("kernel_shapes", "kernels slower beside communication", _shapes_of_all),
     Question("cuda_graphs", "communication inside CUDA graphs", _each(_cuda_graphs)),
-    Question("profiler_overhead", "what the capture itself cost", _rows(versions.OVERHEAD, "pauses")),
+    # Records of overhead nest, so that they are no count of pauses.
+    Question("profiler_overhead", "what the capture itself cost", _rows(versions.OVERHEAD, "records")),
     Question("os_runtime", "system calls the host waits in", _SYSTEM_CALLS, is_used=False),
     Question("cpu_samples", "which host code runs", _CPU_SAMPLES, is_used=False),
-    Question("gpu_metrics", "how busy GPU units and links are", _GPU_METRICS, is_used=False),
+    Question("gpu_metrics", "how busy GPU units and links are", _gpu_metrics, is_used=False),
 )

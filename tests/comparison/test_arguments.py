@@ -1,9 +1,12 @@
 """Which arguments of two commands differ, one by one."""
 
+from types import SimpleNamespace
+
+import pyarrow as pa
 import pytest
 
 from nsyspipe.comparison.arguments import ChangedArgument, changed_arguments, hidden_arguments
-from nsyspipe.report.difference import _rows_of_change
+from nsyspipe.report.difference import _rows_of_change, hidden_facts, shown_changes
 
 TRAIN = "python3 train.py --ddp"
 
@@ -44,8 +47,19 @@ def shown(what, before, after):
 def test_a_command_is_shown_as_its_arguments_that_changed():
     found = shown("command", f"{TRAIN} --lr 1", f"{TRAIN} --lr 2 --fused")
     assert found == [("argument --lr", "1", "2"), ("argument --fused", "not given", "given")]
-    hidden = shown("command, which may have changed", *[f"{TRAIN} --data hmac:?"] * 2)
-    assert hidden == [("argument --data, which may have changed", "hmac:?", "hmac:?")]
+
+
+@pytest.mark.parametrize(("what", "value", "name"), [
+    ("command", f"{TRAIN} --data hmac:?", "argument --data of the command"),
+    ("command that nsys started", "hmac:? -c hmac:? --lr 1", "words and argument -c of the command that nsys started"),
+    ("NCCL_ALGO", "hmac:?", "NCCL_ALGO"),
+])  # fmt: skip
+def test_what_both_sides_hide_is_no_change_but_not_compared(what, value, name):
+    words = {"baseline": value, "candidate": value}
+    row = {"topic": "capture", "what": f"{what}, which may have changed", "unit": None, "delta": None, **words}
+    difference = SimpleNamespace(changes=pa.Table.from_pylist([row]))
+    assert shown_changes(difference) == []
+    assert hidden_facts(difference) == [name]
 
 
 @pytest.mark.parametrize(("what", "before", "after"), [("command", "a --b --c", "a --c --b"), ("torch", "2.4", "2.5")])

@@ -1,7 +1,9 @@
 """Which facts around two runs both sides recorded, so that they may be called the same; the environment of reports is one."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 import nsyspipe
@@ -9,6 +11,8 @@ from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.facts import (
     BY_GRAPH_NODES,
     BY_GROUPS,
+    BY_LOG,
+    BY_WRITTEN_LOG,
     CUDA_OF_DRIVER,
     CUDA_OF_TORCH,
     DELAYS,
@@ -20,7 +24,7 @@ from nsyspipe.comparison.facts import (
 from nsyspipe.comparison.surroundings import cause_of
 from nsyspipe.model.schema import FINDINGS
 from nsyspipe.model.side_files import NcclFacts
-from nsyspipe.report.difference import notes
+from nsyspipe.report.difference import FiguresOfOneSide, _facts_of_one_fix, figures_of_one_side, notes
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank
 from tests.build.tools import Changed
@@ -76,6 +80,34 @@ def test_settings_of_one_log_are_not_compared(run):
     logged = Changed(run, nccl=LINK)
     assert state(run, logged, "NCCL settings") == ("candidate", None)
     assert not [what for _, what in changes(run, logged) if what.startswith("NCCL_")]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "fix"),
+    [("INFO", "trace", BY_WRITTEN_LOG), ("INFO", "WARN", BY_LOG), ("WARN", "INFO", BY_LOG), (None, None, BY_LOG)],
+)
+def test_a_log_that_both_runs_wrote_is_to_be_passed(tmp_path, one, other, fix):
+    levels = {"a": one, "b": other}
+    runs = [
+        run_of(tmp_path / name, PATH="/bin", **({"NCCL_DEBUG": level} if level else {}))
+        for name, level in levels.items()
+    ]
+    found = facts(*runs)
+    assert {found[what]["recorded_by"] for what in ("link", "NCCL settings", "NCCL version")} == {fix}
+
+
+def test_of_sides_of_which_one_gave_its_log_the_other_may_have_written_one(tmp_path):
+    before, after = (run_of(tmp_path / name, NCCL_DEBUG="INFO") for name in "ab")
+    row = facts(Changed(before, nccl=LINK), after)["NCCL settings"]
+    assert (row["recorded_on"], row["recorded_by"]) == ("baseline", BY_WRITTEN_LOG)
+
+
+def test_settings_of_logs_are_not_named_as_if_those_of_the_environment_were_unknown(tmp_path):
+    before, after = run_of(tmp_path / "a", NCCL_ALGO="Ring"), run_of(tmp_path / "b", NCCL_ALGO="Ring")
+    row = facts(before, after)["NCCL settings"]
+    assert _facts_of_one_fix([row]) == ["what NCCL's log says of the settings"]
+    (told,) = _facts_of_one_fix([facts(Changed(before, nccl=LINK), after)["NCCL settings"]])
+    assert told.startswith("NCCL settings NCCL_P2P_DISABLE")
 
 
 def test_settings_of_two_logs_are_compared_even_where_one_names_none(run):
@@ -190,6 +222,29 @@ def test_delays_where_only_stages_of_a_pipeline_meet_lack_no_report(runs):
     found = facts(staged, staged)
     for what in ("straggler", DELAYS):
         assert (found[what]["recorded_by"], found[what]["candidate_why"]) == (None, ONLY_STAGES)
+
+
+WHY = "candidate: its clocks are not known"
+
+
+def split(metric, n_baseline, n_candidate, *, value=None, why=WHY):
+    counts = {"n_baseline": n_baseline, "n_candidate": n_candidate}
+    return {"metric": metric, "baseline": value, "candidate": value, "why": why} | counts
+
+
+@pytest.mark.parametrize(("rows", "told"), [
+    ([split("wait", 8, 0), split("transfer", 8, 0)], [FiguresOfOneSide("baseline", WHY, ("wait", "transfer"))]),
+    ([split("wait", 0, 1, why="baseline: x")], [FiguresOfOneSide("candidate", "baseline: x", ("wait",))]),
+    ([split("wait", 0, 0), split("transfer", 8, 8)], []),
+    ([split("message_bytes", 8, 0)], []),  # of which facts say more
+    ([split("wait", 8, 0, value=5.0)], []),  # a capture without steps has values, of no step
+])  # fmt: skip
+def test_waiting_and_transfer_of_one_side_are_told_with_the_reason(rows, told):
+    assert figures_of_one_side(SimpleNamespace(metrics=pa.Table.from_pylist(rows))) == told
+
+
+def test_waiting_that_both_sides_have_is_not_of_one(run):
+    assert not figures_of_one_side(difference(run, run))
 
 
 def commanded(folder, *words):

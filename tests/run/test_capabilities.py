@@ -12,7 +12,7 @@ from nsyspipe.nsys.find_reports import find_named
 from nsyspipe.nsys.settings import LOG_WRITTEN
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.run.doctor import examine
-from nsyspipe.run.questions import LESS_WAITING, NSYS_OF_EACH, QUESTIONS, Beside
+from nsyspipe.run.questions import LESS_WAITING, NSYS_OF_EACH, ONE_NSYS_PER_GPU, QUESTIONS, Beside
 from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21
 from tests.build.tools import edit, one_report, run_of
 from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, steady_rank
@@ -88,7 +88,7 @@ def test_calls_that_replayed_graphs_do_not_make_need_steps_without_graphs(real, 
 
 def test_a_report_of_a_launcher_with_all_ranks_needs_an_nsys_for_each(real):
     found = capabilities(*reports("ddp-4gpu-onefile", real))["world_size"]
-    assert (found.status, found.fix) == ("no", NSYS_OF_EACH)
+    assert (found.status, found.found, found.fix) == ("no", "no WORLD_SIZE recorded", NSYS_OF_EACH)
 
 
 # Each kernel of compute runs beside the 100 ns of communication, and hides so much of it.
@@ -181,7 +181,7 @@ def one_without_steps(folder):
     kernel(NEW).range(0, 5, "x").write(folder / "a_1.sqlite")
 
 
-def waits_alone(folder):
+def synchronization_alone(folder):
     path = built(folder, n_ranks=1, without=(RUNTIME,)) / "a_0.sqlite"
     table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
     edit(path, f'CREATE TABLE {table} (start INT, "end" INT)', f"INSERT INTO {table} VALUES (1, 2)")
@@ -242,7 +242,7 @@ CASES = [
     (KERNELS, {"comm_kernel": "^my_"}, {"compute_and_comm": ("yes", "3 kernels, 2 of them communication")}),
     (KERNELS, {"comm_kernel": "^none"}, {"compute_and_comm": ("yes", "3 kernels, 1 of them communication")}),
     (KERNELS, {"comm_kernel": "nccl|my_"}, {"compute_and_comm": ("yes", "3 kernels, 2 of them communication")}),
-    (waits_alone, {}, {"idle_causes": (PART, "1 waits", "--trace=cuda,nvtx")}),
+    (synchronization_alone, {}, {"idle_causes": (PART, "1 synchronization records", "--trace=cuda,nvtx")}),
     (named(*(f"a_{rank}" for rank in range(0, 20, 2))), {}, {"ranks": ("yes", "0, 2, 4, 6, 8, 10, 12, 14 and 2 more from file names")}),
 ]  # fmt: skip
 
@@ -353,6 +353,26 @@ def test_other_tables_are_told_with_their_flag(tmp_path):
         edit(path, f'CREATE TABLE {table} (start INT, "end" INT)', f"INSERT INTO {table} VALUES (1, 2)")
         answers = capabilities(path)
         assert [one for one in tables if answers[one].status == "yes"] == [*tables][: [*tables].index(name) + 1]
+    assert answers["profiler_overhead"].found == "1 records"  # which nest: no pauses
+
+
+@pytest.mark.parametrize(("version", "option"), [
+    ("2024.4.2", "--gpu-metrics-device=all"), ("2024.5.1", "--gpu-metrics-devices=all"), ("2026.1", "--gpu-metrics-devices=all"),
+    (None, "--gpu-metrics-device=all"),
+])  # fmt: skip
+def test_gpu_metrics_need_the_option_as_its_nsys_calls_it(tmp_path, version, option):
+    builder = TraceBuilder().kernel(0, 9, launch=0)
+    (builder.meta(EXPORT_PRODUCT_VERSION=version) if version else builder).write(tmp_path / "a.sqlite")
+    fix = capabilities(tmp_path)["gpu_metrics"].fix
+    assert fix.split()[-1] == option
+
+
+@pytest.mark.parametrize(("build", "is_of_one_rank"), [
+    (built, True), (alone(world_size=2), True), (alone(world_size=1), False), (two_processes, False),
+])  # fmt: skip
+def test_gpu_metrics_are_for_one_rank_of_a_host_where_each_has_its_own_nsys(tmp_path, build, is_of_one_rank):
+    build(tmp_path)
+    assert capabilities(tmp_path)["gpu_metrics"].fix.endswith(ONE_NSYS_PER_GPU) == is_of_one_rank
 
 
 @pytest.mark.parametrize("version", ["(none) martisu", "2.9.1 2022.1.3", "3.4.0 2023.3.1", NEW])
