@@ -345,9 +345,24 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     is_rare = percents[0] > 100 * MOST_USUAL
     rare = f"; few captures show more than {100 * MOST_USUAL:.0f} %" if is_rare else ""
     within = f"{min(percents):.0f} to {max(percents):.0f} %"
-    alone = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
-    measured = f": kernels take {alone:.1f} % longer (comm-slows-compute), the rest is later starts" * found.is_measured
-    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){measured}"
+    kernels = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
+    parts = _parts_text(percents[0], kernels) if found.is_measured else ""
+    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){parts}"
+
+
+def has_later_starts(work_percent: float, kernels_percent: float) -> bool:
+    """Tell whether work takes longer than its kernels do, by the digits that are printed: then operations begin later too.
+
+    Work has gaps between its kernels, which take no longer, so kernels may be slowed more than all of it.
+    """
+    return round(work_percent) > round(kernels_percent, 1)
+
+
+def _parts_text(work_percent: float, kernels_percent: float) -> str:
+    """Return what makes work beside communication take longer; nothing where nothing is known to."""
+    if has_later_starts(work_percent, kernels_percent):
+        return f": kernels take {kernels_percent:.1f} % longer (comm-slows-compute), the rest is later starts"
+    return ": slower kernels account for all of it (comm-slows-compute)" if round(kernels_percent, 1) else ""
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:
