@@ -23,6 +23,7 @@ from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
 _META = "nsyspipe-whatif"
+OF_REPLAYED = "Findings that were replayed: what each promises at most, what the replay gives"
 _LIMIT, _FEW_STEPS = "perfect-overlap", "few-steps-to-replay"
 _ANOTHER, _SAME, _AS_FAST = "Another machine", " (no change)", " (as fast as captured)"
 _RECORDED_AS = {"nvlink": "nvlink", "pcie": "p2p_pcie", "shm": "shm"}  # kinds of links, by what their names begin with
@@ -127,7 +128,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     if answered := [one for one in found.scenarios if one.refused is None]:
         yield menu(found, answered)
     if bounds := _bounds(found, run, mean_step_ns(summary)):
-        yield blocks.Heading("What each finding promises at most, and what the replay gives", "dim")
+        yield blocks.Heading(OF_REPLAYED, "dim")
         yield blocks.Sentence("Of the mean step time, as analyze has them; gains above are of the median.", "dim")
         yield blocks.Items(bounds)
     if len(answered) == 1:

@@ -11,7 +11,8 @@ import nsyspipe
 from nsyspipe.errors import OptionError
 from nsyspipe.replay.answer import Scenario, WhatIf, finding_of, whatif
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of, parse_bandwidth
-from nsyspipe.report.whatif import gain_text, headline, menu
+from nsyspipe.report import blocks
+from nsyspipe.report.whatif import OF_REPLAYED, gain_text, headline, menu, whatif_blocks
 from tests.build.ddp_run import MIB, MS, US, Ddp
 from tests.build.make_replay import OVERHEAD, SINGLE, STEP, WORK, first_of, only, refusal
 from tests.conftest import REAL
@@ -353,6 +354,17 @@ def test_a_change_names_the_finding_that_advises_it_and_its_bound(ask, loaded):
     assert (refused.refused is not None, refused.finding) == (True, "single-bucket")
     (several,) = ask(SINGLE, bucket_mb=25, no_grad_copy=True).scenarios
     assert (several.finding, several.finding_saving_ns) == (None, None)
+
+
+def test_findings_are_listed_under_a_heading_that_holds_for_the_replayed_ones_alone(ask, loaded):
+    run = loaded(SINGLE)
+    said = [*whatif_blocks(ask(SINGLE), run)]
+    place = next(number for number, one in enumerate(said) if one == blocks.Heading(OF_REPLAYED, "dim"))
+    listed = next(one for one in said[place:] if isinstance(one, blocks.Items)).texts
+    replayed = {row["id"] for row in run.findings().to_pylist() if "replay_step_time_ns" in row["evidence"]}
+    assert {item.partition(":")[0] for item in listed} == replayed
+    assert "replayed" in OF_REPLAYED
+    assert len(OF_REPLAYED) < 80  # one line in the narrowest terminal
 
 
 @pytest.mark.parametrize(("knobs", "finding"), [
