@@ -158,6 +158,15 @@ def dimensions(traffic: pa.Table, world_size: int | None) -> list[Dimension]:
     return [Dimension(tuple(names), size or whole, groups) for size, names, groups in found.values()]
 
 
+def is_hybrid_sharded(traffic: pa.Table) -> bool:
+    """Tell whether gradients are all-reduced between groups of ranks that share shards, one rank of each, as of HSDP."""
+    rows = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
+    ranks_by_use = grouped(((row["role"], row["collective"]), frozenset(row["ranks"].split(","))) for row in rows)
+    sharing = [ranks for (role, _), groups in ranks_by_use.items() if role == SHARDED for ranks in groups]
+    replicas = [ranks for ranks in ranks_by_use.get((DATA, "all_reduce"), ()) if len(ranks) > 1]
+    return bool(sharing and replicas) and all(len(own & group) <= 1 for own in replicas for group in sharing)
+
+
 def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, bool]:
     """Return how many ranks share a batch, and whether no more do: the sizes of tensor and pipeline dimensions, multiplied.
 

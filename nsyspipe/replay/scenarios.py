@@ -15,7 +15,7 @@ from nsyspipe.analysis.kernels import MOST_USUAL, Slowing, compared_kernels, ope
 from nsyspipe.analysis.launching import fastest_launch_times, longest_work_times
 from nsyspipe.analysis.links import GB, nominal_speed
 from nsyspipe.analysis.summary import divided, sums_by
-from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
+from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED, is_hybrid_sharded
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import grouped, is_nccl_communicator
 from nsyspipe.model.table import Flags, Float64, Int64
@@ -217,8 +217,8 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     timelines = rank_timelines(run, windows)
     if reason := next(limits.why_not_replayable(run, timelines, windows), None):
         return reason
-    traffic = run.traffic().select(["communicator", "collective", "role"]).to_pylist()
-    role_of: _Roles = {(row["communicator"], row["collective"]): row["role"] for row in traffic}
+    traffic = run.traffic()
+    role_of: _Roles = {(row["communicator"], row["collective"]): row["role"] for row in traffic.to_pylist()}
     uses, datatypes = _uses(run, timelines, role_of)
     sent = frozenset(one for one, is_own in zip(datatypes, uses.is_gradient, strict=True) if is_own)
     sizes = {_ELEMENT_BYTES.get(one or "") for one in sent}
@@ -241,6 +241,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         known_link="shm" if run.links()["kind"].unique().to_pylist() == ["shm"] else None,
         world_size=max(len(timelines), run.header.n_job_ranks or 0),
         rank_names=run.rank_names,
+        is_hybrid_sharded=is_hybrid_sharded(traffic),
     )
     _check_bytes(replay, gradient_bytes)
     if replay.identity_error > limits.LARGEST_IDENTITY_ERROR:
