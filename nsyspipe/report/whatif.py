@@ -38,7 +38,7 @@ def headline(found: WhatIf) -> str:
     """Return the answer in one sentence."""
     answered = [one for one in found.scenarios if one.refused is None]
     if not answered:
-        (why, n), *more_reasons = Counter(one.refused_in_options for one in found.scenarios).most_common()
+        (why, n), *more_reasons = _most_usual_refusals(found)
         n_more = sum(n for _, n in more_reasons)
         rest = f" {n_more} more are not answered for other reasons, see below." if n_more else ""
         return f"No answer{f' to {n} changes' if n_more else ''}: {why}.{rest}{_at_most(found)}"
@@ -145,11 +145,21 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
 
 
 def refusals(found: WhatIf) -> list[str]:
-    """Return what is not answered and why; nothing where the headline says that of all."""
+    """Return what is not answered and why: that which the headline says comes first and is not said again."""
     refused = ((one.refused_in_options, one.label) for one in found.scenarios)
     whose = grouped((why, label) for why, label in refused if why is not None)
-    is_said = len(whose) == 1 and all(one.refused is not None for one in found.scenarios)
-    return [] if is_said else [f"{', '.join(labels)}: {why}" for why, labels in whose.items()]
+    is_answered = any(one.refused is None for one in found.scenarios)
+    if is_answered:
+        return [f"{', '.join(labels)}: {why}" for why, labels in whose.items()]
+    said = _most_usual_refusals(found)[0][0]
+    alike = whose.pop(said)
+    others = [f"{', '.join(labels)}: {why}" for why, labels in whose.items()]
+    return [f"{', '.join(alike)}: for the reason above", *others] if others else []
+
+
+def _most_usual_refusals(found: WhatIf) -> list[tuple[str | None, int]]:
+    """Return why changes are refused and how many, the most usual reason first."""
+    return Counter(one.refused_in_options for one in found.scenarios).most_common()
 
 
 def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:

@@ -12,7 +12,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.replay.answer import Scenario, WhatIf, finding_of, whatif
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of, parse_bandwidth
 from nsyspipe.report import blocks
-from nsyspipe.report.whatif import OF_REPLAYED, gain_text, headline, menu, whatif_blocks
+from nsyspipe.report.whatif import OF_REPLAYED, gain_text, headline, menu, refusals, whatif_blocks
 from tests.build.ddp_run import MIB, MS, US, Ddp
 from tests.build.make_replay import OVERHEAD, SINGLE, STEP, WORK, first_of, only, refusal
 from tests.conftest import REAL
@@ -409,6 +409,21 @@ CLEAR, LINK = scenario("b", 95, 94, 96), replace(scenario("link x", 80, 79, 81, 
 def test_the_largest_clear_gain_leads(scenarios, words):
     text = headline(answer(*scenarios))
     assert text == words if words.endswith(".") else text.startswith(words)
+
+
+def refused(name, why):
+    return Scenario(name, name, {}, refused=why, refused_in_options=why)
+
+
+def test_the_reason_that_the_headline_gives_is_not_given_again():
+    found = answer(refused("a", "rare"), refused("b", "usual"), refused("c", "usual"))
+    assert "usual" in headline(found)
+    assert [one.partition(":")[0] for one in refusals(found)] == ["b, c", "a"]
+    assert ["usual" in one for one in refusals(found)] == [False, False]
+    assert "rare" in refusals(found)[1]
+    # Of one reason the headline says all; where there is an answer it says none.
+    assert refusals(answer(refused("b", "usual"), refused("c", "usual"))) == []
+    assert refusals(answer(CLEAR, refused("c", "usual"))) == ["c: usual"]
 
 
 def test_a_gain_that_is_not_clear_is_said_to_be_so():
