@@ -343,7 +343,10 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield f"{idle} ({causes}), and how that changes is not known"
     if n_starved and not knobs.no_wait:
         fix = _host_to_mend(replay, int(np.argmax(shares)))
-        fix = "ask nsyspipe whatif --no-wait, as if no rank were late" if replay.is_answered_balanced else fix
+        if replay.is_answered_balanced:
+            if staying := replay.why_refused_balanced(knobs):
+                yield staying
+            fix = "ask nsyspipe whatif with --no-wait added to the change, as if no rank were late"
         yield f"the GPU of rank {rank} stands idle for want of launches, {share} of its step in the median, no other GPU as long ({fix})"
 
 

@@ -136,7 +136,11 @@ class Replay(Facts):
     @cached_property
     def is_answered_balanced(self) -> bool:
         """Whether hosts would launch in time if no rank waited for a late one."""
-        return why_refused(self, Knobs(no_wait=True)) is None
+        return self.why_refused_balanced(Knobs()) is None
+
+    def why_refused_balanced(self, knobs: Knobs) -> str | None:
+        """Return why a change has no answer even if no rank waited for a late one; None if it has one then."""
+        return why_refused(self, replace(knobs, no_wait=True))
 
     def _waited(self, program: Program, knobs: Knobs) -> Program:
         trusted = self.starved_shares <= limits.LARGEST_STARVED_SHARE
