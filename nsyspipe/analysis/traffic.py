@@ -159,12 +159,16 @@ def dimensions(traffic: pa.Table, world_size: int | None) -> list[Dimension]:
 
 
 def is_hybrid_sharded(traffic: pa.Table) -> bool:
-    """Tell whether gradients are all-reduced between groups of ranks that share shards, one rank of each, as of HSDP."""
+    """Tell whether gradients are all-reduced between groups that share shards, one rank of each, as of HSDP."""
     rows = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
-    ranks_by_use = grouped(((row["role"], row["collective"]), frozenset(row["ranks"].split(","))) for row in rows)
-    sharing = [ranks for (role, _), groups in ranks_by_use.items() if role == SHARDED for ranks in groups]
-    replicas = [ranks for ranks in ranks_by_use.get((DATA, "all_reduce"), ()) if len(ranks) > 1]
-    return bool(sharing and replicas) and all(len(own & group) <= 1 for own in replicas for group in sharing)
+    ranks = [frozenset(row["ranks"].split(",")) for row in rows]
+    uses = [(row["role"], row["collective"]) for row in rows]
+    sharing = [own for own, (role, _) in zip(ranks, uses, strict=True) if role == SHARDED]
+    reducing = [own for own, use in zip(ranks, uses, strict=True) if use == (DATA, "all_reduce")]
+    replicas = [own for own in reducing if len(own) > 1]
+    if not sharing or not replicas:
+        return False
+    return all(len(own & group) <= 1 for own in replicas for group in sharing)
 
 
 def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, bool]:

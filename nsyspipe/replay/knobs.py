@@ -304,7 +304,8 @@ def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
         if replay.is_sharded and "gradient_dtype" in knobs.given:
             return "gradients are sharded, as with FSDP: what their reduce-scatters take in another datatype is not modelled"
         if replay.is_hybrid_sharded:
-            return "all-reduces are of gradient shards (hybrid sharding), not of DDP's buckets: such an option does not exist for them"
+            what = "all-reduces are of gradient shards (hybrid sharding), not of DDP's buckets"
+            return f"{what}: such an option does not exist for them"
         roles = ", ".join(replay.roles).replace(OTHER, "of a kind that is not known")
         what = "alone (sharded, as with FSDP)" if replay.is_sharded else f"(the communication is {roles})"
         return f"no all-reduces of gradients {what}: nothing of them to change"

@@ -149,12 +149,11 @@ def refusals(found: WhatIf) -> list[str]:
     refused = ((one.refused_in_options, one.label) for one in found.scenarios)
     whose = grouped((why, label) for why, label in refused if why is not None)
     is_answered = any(one.refused is None for one in found.scenarios)
-    if is_answered:
-        return [f"{', '.join(labels)}: {why}" for why, labels in whose.items()]
-    said = _most_usual_refusals(found)[0][0]
-    alike = whose.pop(said)
-    others = [f"{', '.join(labels)}: {why}" for why, labels in whose.items()]
-    return [f"{', '.join(alike)}: for the reason above", *others] if others else []
+    said = None if is_answered else _most_usual_refusals(found)[0][0]
+    others = [f"{', '.join(labels)}: {why}" for why, labels in whose.items() if why != said]
+    if said is None or not others:
+        return others
+    return [f"{', '.join(whose[said])}: for the reason above", *others]
 
 
 def _most_usual_refusals(found: WhatIf) -> list[tuple[str | None, int]]:
