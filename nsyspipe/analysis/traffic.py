@@ -158,6 +158,19 @@ def dimensions(traffic: pa.Table, world_size: int | None) -> list[Dimension]:
     return [Dimension(tuple(names), size or whole, groups) for size, names, groups in found.values()]
 
 
+def is_hybrid_sharded(traffic: pa.Table) -> bool:
+    """Tell whether gradients are all-reduced between groups that share shards, one rank of each, as of HSDP."""
+    rows = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
+    ranks = [frozenset(row["ranks"].split(",")) for row in rows]
+    uses = [(row["role"], row["collective"]) for row in rows]
+    sharing = [own for own, (role, _) in zip(ranks, uses, strict=True) if role == SHARDED]
+    reducing = [own for own, use in zip(ranks, uses, strict=True) if use == (DATA, "all_reduce")]
+    replicas = [own for own in reducing if len(own) > 1]
+    if not sharing or not replicas:
+        return False
+    return all(len(own & group) <= 1 for own in replicas for group in sharing)
+
+
 def ranks_per_batch(traffic: pa.Table, world_size: int | None) -> tuple[int, bool]:
     """Return how many ranks share a batch, and whether no more do: the sizes of tensor and pipeline dimensions, multiplied.
 

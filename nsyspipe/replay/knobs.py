@@ -303,6 +303,9 @@ def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
     if not _OF_GRADIENTS.isdisjoint(knobs.given) and (replay.is_sharded or not replay.has_gradients):
         if replay.is_sharded and "gradient_dtype" in knobs.given:
             return "gradients are sharded, as with FSDP: what their reduce-scatters take in another datatype is not modelled"
+        if replay.is_hybrid_sharded:
+            what = "all-reduces are of gradient shards (hybrid sharding), not of DDP's buckets"
+            return f"{what}: such an option does not exist for them"
         roles = ", ".join(replay.roles).replace(OTHER, "of a kind that is not known")
         what = "alone (sharded, as with FSDP)" if replay.is_sharded else f"(the communication is {roles})"
         return f"no all-reduces of gradients {what}: nothing of them to change"
@@ -341,7 +344,10 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield f"{idle} ({causes}), and how that changes is not known"
     if n_starved and not knobs.no_wait:
         fix = _host_to_mend(replay, int(np.argmax(shares)))
-        fix = "ask nsyspipe whatif --no-wait, as if no rank were late" if replay.is_answered_balanced else fix
+        if replay.is_answered_balanced:
+            if staying := replay.why_refused_balanced(knobs):
+                yield staying
+            fix = "ask nsyspipe whatif with --no-wait added to the change, as if no rank were late"
         yield f"the GPU of rank {rank} stands idle for want of launches, {share} of its step in the median, no other GPU as long ({fix})"
 
 

@@ -121,6 +121,7 @@ class Facts:
     known_link: str | None  # what all ranks use, by NCCL's log; of links whose name is no generation
     world_size: int  # more than are replayed where some are not among the reports
     rank_names: RankNames = field(default_factory=RankNames, kw_only=True)
+    is_hybrid_sharded: bool = field(default=False, kw_only=True)  # all-reduces of gradients are of their shards
 
     @cached_property
     def is_sharded(self) -> bool:

@@ -15,7 +15,7 @@ from nsyspipe.analysis.kernels import MOST_USUAL, Slowing, compared_kernels, ope
 from nsyspipe.analysis.launching import fastest_launch_times, longest_work_times
 from nsyspipe.analysis.links import GB, nominal_speed
 from nsyspipe.analysis.summary import divided, sums_by
-from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
+from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED, is_hybrid_sharded
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import grouped, is_nccl_communicator
 from nsyspipe.model.table import Flags, Float64, Int64
@@ -136,7 +136,11 @@ class Replay(Facts):
     @cached_property
     def is_answered_balanced(self) -> bool:
         """Whether hosts would launch in time if no rank waited for a late one."""
-        return why_refused(self, Knobs(no_wait=True)) is None
+        return self.why_refused_balanced(Knobs()) is None
+
+    def why_refused_balanced(self, knobs: Knobs) -> str | None:
+        """Return why a change has no answer even if no rank waited for a late one; None if it has one then."""
+        return why_refused(self, replace(knobs, no_wait=True))
 
     def _waited(self, program: Program, knobs: Knobs) -> Program:
         trusted = self.starved_shares <= limits.LARGEST_STARVED_SHARE
@@ -217,8 +221,8 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     timelines = rank_timelines(run, windows)
     if reason := next(limits.why_not_replayable(run, timelines, windows), None):
         return reason
-    traffic = run.traffic().select(["communicator", "collective", "role"]).to_pylist()
-    role_of: _Roles = {(row["communicator"], row["collective"]): row["role"] for row in traffic}
+    traffic = run.traffic()
+    role_of: _Roles = {(row["communicator"], row["collective"]): row["role"] for row in traffic.to_pylist()}
     uses, datatypes = _uses(run, timelines, role_of)
     sent = frozenset(one for one, is_own in zip(datatypes, uses.is_gradient, strict=True) if is_own)
     sizes = {_ELEMENT_BYTES.get(one or "") for one in sent}
@@ -241,6 +245,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         known_link="shm" if run.links()["kind"].unique().to_pylist() == ["shm"] else None,
         world_size=max(len(timelines), run.header.n_job_ranks or 0),
         rank_names=run.rank_names,
+        is_hybrid_sharded=is_hybrid_sharded(traffic),
     )
     _check_bytes(replay, gradient_bytes)
     if replay.identity_error > limits.LARGEST_IDENTITY_ERROR:
@@ -345,9 +350,24 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     is_rare = percents[0] > 100 * MOST_USUAL
     rare = f"; few captures show more than {100 * MOST_USUAL:.0f} %" if is_rare else ""
     within = f"{min(percents):.0f} to {max(percents):.0f} %"
-    alone = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
-    measured = f": kernels take {alone:.1f} % longer (comm-slows-compute), the rest is later starts" * found.is_measured
-    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){measured}"
+    kernels = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
+    parts = _parts_text(percents[0], kernels) if found.is_measured else ""
+    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){parts}"
+
+
+def has_later_starts(work_percent: float, kernels_percent: float) -> bool:
+    """Tell whether work takes longer than its kernels do, by the digits that are printed: then operations begin later too.
+
+    Work has gaps between its kernels, which take no longer, so kernels may be slowed more than all of it.
+    """
+    return round(work_percent) > round(kernels_percent, 1)
+
+
+def _parts_text(work_percent: float, kernels_percent: float) -> str:
+    """Return what makes work beside communication take longer; nothing where nothing is known to."""
+    if has_later_starts(work_percent, kernels_percent):
+        return f": kernels take {kernels_percent:.1f} % longer (comm-slows-compute), the rest is later starts"
+    return ": slower kernels account for all of it (comm-slows-compute)" if round(kernels_percent, 1) else ""
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:

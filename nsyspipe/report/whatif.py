@@ -23,6 +23,7 @@ from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
 _META = "nsyspipe-whatif"
+OF_REPLAYED = "Findings that were replayed: what each promises at most, what the replay gives"
 _LIMIT, _FEW_STEPS = "perfect-overlap", "few-steps-to-replay"
 _ANOTHER, _SAME, _AS_FAST = "Another machine", " (no change)", " (as fast as captured)"
 _RECORDED_AS = {"nvlink": "nvlink", "pcie": "p2p_pcie", "shm": "shm"}  # kinds of links, by what their names begin with
@@ -37,7 +38,7 @@ def headline(found: WhatIf) -> str:
     """Return the answer in one sentence."""
     answered = [one for one in found.scenarios if one.refused is None]
     if not answered:
-        (why, n), *more_reasons = Counter(one.refused_in_options for one in found.scenarios).most_common()
+        (why, n), *more_reasons = _most_usual_refusals(found)
         n_more = sum(n for _, n in more_reasons)
         rest = f" {n_more} more are not answered for other reasons, see below." if n_more else ""
         return f"No answer{f' to {n} changes' if n_more else ''}: {why}.{rest}{_at_most(found)}"
@@ -127,7 +128,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     if answered := [one for one in found.scenarios if one.refused is None]:
         yield menu(found, answered)
     if bounds := _bounds(found, run, mean_step_ns(summary)):
-        yield blocks.Heading("What each finding promises at most, and what the replay gives", "dim")
+        yield blocks.Heading(OF_REPLAYED, "dim")
         yield blocks.Sentence("Of the mean step time, as analyze has them; gains above are of the median.", "dim")
         yield blocks.Items(bounds)
     if len(answered) == 1:
@@ -144,11 +145,20 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
 
 
 def refusals(found: WhatIf) -> list[str]:
-    """Return what is not answered and why; nothing where the headline says that of all."""
+    """Return what is not answered and why: that which the headline says comes first and is not said again."""
     refused = ((one.refused_in_options, one.label) for one in found.scenarios)
     whose = grouped((why, label) for why, label in refused if why is not None)
-    is_said = len(whose) == 1 and all(one.refused is not None for one in found.scenarios)
-    return [] if is_said else [f"{', '.join(labels)}: {why}" for why, labels in whose.items()]
+    is_answered = any(one.refused is None for one in found.scenarios)
+    said = None if is_answered else _most_usual_refusals(found)[0][0]
+    others = [f"{', '.join(labels)}: {why}" for why, labels in whose.items() if why != said]
+    if said is None or not others:
+        return others
+    return [f"{', '.join(whose[said])}: for the reason above", *others]
+
+
+def _most_usual_refusals(found: WhatIf) -> list[tuple[str | None, int]]:
+    """Return why changes are refused and how many, the most usual reason first."""
+    return Counter(one.refused_in_options for one in found.scenarios).most_common()
 
 
 def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:

@@ -174,6 +174,21 @@ def test_ranks_that_share_a_batch(communicators, options, expected):
     assert module.ranks_per_batch(traffic(), 1) == (1, True)
 
 
+_SHARDS = [(SHARDED, "reduce_scatter", ranks, 2) for ranks in ("0,1", "2,3")]
+
+
+@pytest.mark.parametrize(("communicators", "expected"), [
+    ([*_SHARDS, (DATA, "all_reduce", "0,2", 2), (DATA, "all_reduce", "1,3", 2)], True),
+    # No all-reduce; one within the ranks that share shards; one over all of them; one whose other ranks are not there.
+    (_SHARDS, False), ([*_SHARDS, (DATA, "all_reduce", "0,1", 2)], False), ([*_SHARDS, (DATA, "all_reduce", "0,1,2,3", 4)], False),
+    ([*_SHARDS, (DATA, "all_reduce", "0", 2)], False),
+    # Broadcasts are no gradients, and replicas of a tensor grid hold no shards.
+    ([*_SHARDS, (DATA, "broadcast", "0,2", 2)], False), (_TENSOR + _DATA, False), ([], False),
+])  # fmt: skip
+def test_all_reduces_between_groups_that_share_shards_are_of_shards(communicators, expected):
+    assert module.is_hybrid_sharded(traffic(*communicators)) is expected
+
+
 def test_a_mean_over_ranks_counts_each_rank_once():
     table = traffic(*_TENSOR, *_DATA, exposed={TENSOR: 30})
     assert module.mean_over_ranks(table, "exposed_part_ns_per_step", "role", 8) == {TENSOR: 30, DATA: 10}

@@ -11,7 +11,8 @@ import nsyspipe
 from nsyspipe.errors import OptionError
 from nsyspipe.replay.answer import Scenario, WhatIf, finding_of, whatif
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of, parse_bandwidth
-from nsyspipe.report.whatif import gain_text, headline, menu
+from nsyspipe.report import blocks
+from nsyspipe.report.whatif import OF_REPLAYED, gain_text, headline, menu, refusals, whatif_blocks
 from tests.build.ddp_run import MIB, MS, US, Ddp
 from tests.build.make_replay import OVERHEAD, SINGLE, STEP, WORK, first_of, only, refusal
 from tests.conftest import REAL
@@ -355,6 +356,17 @@ def test_a_change_names_the_finding_that_advises_it_and_its_bound(ask, loaded):
     assert (several.finding, several.finding_saving_ns) == (None, None)
 
 
+def test_findings_are_listed_under_a_heading_that_holds_for_the_replayed_ones_alone(ask, loaded):
+    run = loaded(SINGLE)
+    said = [*whatif_blocks(ask(SINGLE), run)]
+    place = next(number for number, one in enumerate(said) if one == blocks.Heading(OF_REPLAYED, "dim"))
+    listed = next(one for one in said[place:] if isinstance(one, blocks.Items)).texts
+    replayed = {row["id"] for row in run.findings().to_pylist() if "replay_step_time_ns" in row["evidence"]}
+    assert {item.partition(":")[0] for item in listed} == replayed
+    assert "replayed" in OF_REPLAYED
+    assert len(OF_REPLAYED) < 80  # one line in the narrowest terminal
+
+
 @pytest.mark.parametrize(("knobs", "finding"), [
     # The finding speaks of 450 GB/s.
     (Knobs(link="nvlink4"), "slow-link"), (Knobs(link="nvlink5"), None),
@@ -397,6 +409,21 @@ CLEAR, LINK = scenario("b", 95, 94, 96), replace(scenario("link x", 80, 79, 81, 
 def test_the_largest_clear_gain_leads(scenarios, words):
     text = headline(answer(*scenarios))
     assert text == words if words.endswith(".") else text.startswith(words)
+
+
+def refused(name, why):
+    return Scenario(name, name, {}, refused=why, refused_in_options=why)
+
+
+def test_the_reason_that_the_headline_gives_is_not_given_again():
+    found = answer(refused("a", "rare"), refused("b", "usual"), refused("c", "usual"))
+    assert "usual" in headline(found)
+    assert [one.partition(":")[0] for one in refusals(found)] == ["b, c", "a"]
+    assert ["usual" in one for one in refusals(found)] == [False, False]
+    assert "rare" in refusals(found)[1]
+    # Of one reason the headline says all; where there is an answer it says none.
+    assert refusals(answer(refused("b", "usual"), refused("c", "usual"))) == []
+    assert refusals(answer(CLEAR, refused("c", "usual"))) == ["c: usual"]
 
 
 def test_a_gain_that_is_not_clear_is_said_to_be_so():

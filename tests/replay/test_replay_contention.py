@@ -11,6 +11,7 @@ from nsyspipe.analysis.kernels import Compared, Slowing
 from nsyspipe.replay.answer import whatif
 from nsyspipe.replay.gradients import bucket_ends, is_alike, matched_in_order
 from nsyspipe.replay.ranges import Contention, slowdowns
+from nsyspipe.replay.scenarios import has_later_starts
 from tests.build.trace import TraceBuilder
 from tests.conftest import examples
 
@@ -68,10 +69,18 @@ def test_a_slowdown_is_measured_and_taken_out_of_the_limit(measured, factor, per
 # A name that stands for two shapes is not compared; what no kernel ever lost is not believed.
 @pytest.mark.parametrize(("options", "words"), [
     ({"factor": 1.2, "other_shape": 3.0}, ", assumed"), ({"factor": 4.0}, ", assumed"),
-    ({"factor": 1.8}, "measured here; few captures show more than 50 %): kernels take 80.0 % longer"),
+    ({"factor": 1.8}, "measured here; few captures show more than 50 %): slower kernels account for all of it"),
 ])  # fmt: skip
 def test_what_is_odd_is_said_or_not_measured(measured, options, words):
     assert words in measured(**options)[1]
+
+
+# As printed: 43.4 % is 43 %, which 43.0 % of the kernels are all of; 42.9 % are not.
+@pytest.mark.parametrize(("work", "kernels", "is_there"), [
+    (43.0, 43.6, False), (43.4, 43.0, False), (43.0, 42.9, True), (50.0, 0.0, True), (0.4, 0.0, False), (-1.0, 0.0, False),
+])  # fmt: skip
+def test_later_starts_are_named_only_where_kernels_leave_a_part(work, kernels, is_there):
+    assert has_later_starts(work, kernels) is is_there
 
 
 def contention(slowdown, *, share=1.0, covered=0.5, delay=0.0):

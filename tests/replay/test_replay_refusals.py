@@ -103,16 +103,20 @@ def late_launcher(rank):
     return rank_of(rank, 64 * MS, rows, n_steps=3, lead=10 * US - at if rank else 900 * MS, span=(-2 * US, 50 * US))
 
 
-def launch_bound(rank):
+def launch_bound(rank, stream=19):
     """Return a rank with 10 ms of work and an all-reduce of 2 per step, which launches half of the work 4 ms late."""
     launch = 9 * MS - 1
-    rows = [("first", 0, 5 * MS, 1), ("second", 9 * MS, 14 * MS, launch), (NCCL, 14 * MS, 16 * MS, launch + 1 + US)]
+    rows = [
+        ("first", 0, 5 * MS, 1),
+        ("second", 9 * MS, 14 * MS, launch),
+        (NCCL, 14 * MS, 16 * MS, launch + 1 + US, stream),
+    ]
     return rank_of(rank, 16 * MS, rows, lead=0, span=(-US, 16 * MS - 2 * US))
 
 
-def early(rank, *more):
+def early(rank, *more, stream=19):
     """Return a rank with the same work that is launched early, and more operations in each step."""
-    rows = [("first", 0, 5 * MS, 100), ("second", 5 * MS, 10 * MS, 200), (NCCL, 10 * MS, 12 * MS, 300)]
+    rows = [("first", 0, 5 * MS, 100), ("second", 5 * MS, 10 * MS, 200), (NCCL, 10 * MS, 12 * MS, 300, stream)]
     return rank_of(rank, 12 * MS, [*rows, *more])
 
 
@@ -123,7 +127,8 @@ def unmatched(rank):
 
 @pytest.mark.parametrize(("build", "changes", "words"), [
     (whole_graphs, {}, "CUDA graphs were captured as a whole: communication inside 7 graph launches .*--cuda-graph-trace=node"),
-    (late_launcher, {"link": "shm"}, "the GPU of rank 1 stands idle"),
+    (late_launcher, {"bandwidth": "2x"}, "the GPU of rank 1 stands idle"),
+    (late_launcher, {"link": "shm"}, "message bytes were not recorded"),  # nor with ranks that are not waited for
     (launch_bound, {}, "GPUs stand idle"),
     (lambda rank: early(rank, ("orthogonalise", 6 * MS, 7 * MS, 5 * MS, 19)), {},
      "compute kernels run on the stream of the communication"),
@@ -155,9 +160,24 @@ def test_a_starved_rank_is_no_slower_where_the_other_only_lives_on_a_lead(writte
 
 def test_a_straggler_that_waits_for_launches_can_be_balanced(written):
     run = written(early(0), launch_bound(1))
-    assert "--no-wait" in refusal(whatif(run, gradient_dtype="bf16"))
+    # Its all-reduces are on a stream of their own: both are answered with no_wait.
+    for change in ({"bandwidth": "2x"}, {"perfect_overlap": True}):
+        assert "with --no-wait added to the change" in refusal(whatif(run, **change))
+        assert only(whatif(run, **change, no_wait=True)).step_time_ns <= 12.1 * MS
     # Rank 0's own work is 10 ms, then the all-reduce of 2 ms.
     assert only(whatif(run, no_wait=True)).step_time_ns == pytest.approx(12 * MS, rel=0.01)
+
+
+def test_no_hint_leads_to_a_change_that_is_refused_all_the_same(written):
+    # On the stream of the work: perfect overlap is none there, with or without waiting for late ranks.
+    run = written(early(0, stream=7), launch_bound(1, stream=7))
+    by_id = {one.id: one.refused_in_options for one in whatif(run).scenarios}
+    assert by_id["no-wait"] is None
+    (asked,) = whatif(run, perfect_overlap=True).scenarios
+    (balanced,) = whatif(run, perfect_overlap=True, no_wait=True).scenarios
+    assert asked.refused == balanced.refused == by_id["perfect-overlap"]
+    assert "--no-wait" not in asked.refused_in_options
+    assert asked.refused.startswith("communication is on the stream of the compute")
 
 
 def test_a_straggler_is_not_balanced_to_more_than_the_other_host_launches(written):
