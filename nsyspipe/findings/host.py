@@ -34,7 +34,8 @@ _PAUSES = (
 )
 _UNMARKED = "; wrap data loading in an NVTX range named 'data' to tell it apart"
 _FEED = "feed the GPU: num_workers, pin_memory, non_blocking"
-_LOADER = "DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...), and .to(device, non_blocking=True)"
+_LOADER = "DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...)"
+_WITHOUT_WAITING = ", and .to(device, non_blocking=True)"
 _TO_BE_SURE = "; wrap it in an NVTX range named 'data' to be sure"
 _NO_SYNCHRONISING = "avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step"
 _ALLOCATE_LESS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against {call}"
@@ -311,7 +312,8 @@ def launch_bound(evidence: Evidence) -> Answer:
         title, advice = "the GPU idles while the host pauses between launches", _PAUSES
         action = "find what the host does when it launches nothing"
     elif in_pauses >= _SOME_PAUSES:
-        advice += f"; {100 * in_pauses:.0f} % of it are pauses of 2 ms and more: {_PAUSES}"
+        where = "" if idle.rank is None or evidence.n_ranks == 1 else f" on rank {idle.rank}"
+        advice += f"; {100 * in_pauses:.0f} % of it{where} are pauses of 2 ms and more: {_PAUSES}"
     is_unmarked = in_pauses >= _SOME_PAUSES and "data" not in evidence.phases["phase"].unique().to_pylist()
     figures = _figures(evidence, "idle_launch_ns", idle) | evidence.means("idle_pause_ns")
     late = late_launches(evidence)
@@ -404,10 +406,13 @@ def input_bound(evidence: Evidence) -> Answer:
     if idle is None:
         return None
     between = evidence.mean("idle_between_steps_ns")
-    title, action, advice = "the GPU idles while the host gets the next batch", _FEED, _LOADER
+    n_blocking = evidence.steps["n_blocking_copies"]
+    may_wait = bool(n_blocking.null_count or pc.sum(n_blocking).as_py())
+    loader = _LOADER + _WITHOUT_WAITING * may_wait
+    title, action, advice = "the GPU idles while the host gets the next batch", _FEED, loader
     if 2 * (between or 0.0) > (evidence.mean("idle_input_ns") or 0.0):
         title = "the GPU idles between steps while the host probably waits for the data loader"
-        action, advice = "probably the data loader: num_workers, pin_memory", _LOADER + _TO_BE_SURE
+        action, advice = "probably the data loader: num_workers, pin_memory", loader + _TO_BE_SURE
     figures = _figures(evidence, "idle_input_ns", idle) | evidence.means("idle_between_steps_ns")
     return Finding(title + idle.on_rank, action, advice, idle.saving_ns, figures)
 

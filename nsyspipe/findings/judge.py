@@ -69,7 +69,7 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         unknown = [_WORDS.get(column, column) for column in columns if evidence.steps[column].null_count]
         if answer is None and unknown:  # its silence rests on figures that are not known
             reason = f"{' and '.join(unknown)} not known on every rank"
-            answer = NotJudged(reason, "see the problems about what was not recorded")
+            answer = NotJudged(reason, None)
         if isinstance(answer, Finding) and name in LESSEN_EXPOSURE and is_part:  # its bound would be too low
             answer = NotJudged("not all of their communication is in the steps", "see the problems about steps")
         if isinstance(answer, Finding) and name in _OF_COMM and not evidence.are_groups_known:

@@ -15,6 +15,7 @@ from nsyspipe.analysis.launching import fastest_launch_times, longest_work_times
 from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, bubble_ns_per_step, parallelism
 from nsyspipe.model import schema
 from nsyspipe.model.names import is_nccl_communicator
+from nsyspipe.model.problems import CATALOGUE, IN_GRAPHS
 from nsyspipe.model.table import Float64, Int64
 
 
@@ -50,10 +51,8 @@ _LEAST_EXPOSED = 0.05
 _SERVED = {"sharded": "sharded parameters", "tensor": "tensor parallelism", "expert": "experts"}
 _WIDE = ("f32", "f64")
 _MOSTLY = 2 / 3  # a role is named from this share on
-_UNKNOWN_ROLE = (
-    "what all-reduces serve is not known without backward passes",
-    "mark them with NVTX ranges, or name yours: --backward REGEX",
-)
+_UNKNOWN_ROLE = "what all-reduces serve is not known without backward passes"
+_MARK_BACKWARD = "mark them with NVTX ranges, or name yours: --backward REGEX"
 _UNKNOWN_SENDS = "sends and receives of ranks that do alike may be an all-to-all of experts, a ring, or a pipeline's"
 # Of a straggler's evidence: launching decides how long steps take, and that is to change first.
 IS_LAUNCH_BOUND = "is_launch_bound"
@@ -103,6 +102,7 @@ class Evidence:
     environment: Mapping[str, str] | None = None
     recording: Recording = Recording()
     is_capture: bool = False  # the rows of `steps` are captures without steps
+    is_graph_replayed: bool = False  # CUDA graphs launch the steps
     are_groups_known: bool = True  # whether ranks are one process group, or NCCL's payload or log names the groups
 
     @cached_property
@@ -133,7 +133,9 @@ class Evidence:
         """Why it is not known whether there are `gradient_all_reduces`; None where it is."""
         sizes = ((row["bytes_per_step"], row["calls_per_step"]) for row in self.traffic_of(OTHER, "all_reduce"))
         is_large = any(n_bytes is None or n_bytes > SMALL_BYTES * (calls or 0) for n_bytes, calls in sizes)
-        return NotJudged(*_UNKNOWN_ROLE) if is_large else None
+        # No range of the host lies inside a replayed graph.
+        fix = CATALOGUE[IN_GRAPHS].fix if self.is_graph_replayed else _MARK_BACKWARD
+        return NotJudged(_UNKNOWN_ROLE, fix) if is_large else None
 
     @cached_property
     def _by_rank(self) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ _LEAST_EXPOSED, _LEAST_IDLE = 0.05, 0.02
 _CONNECTIONS, _TIMING = "CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_NCCL_ENABLE_TIMING"
 _BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
 _UNSET_BOTH_OF_STREAMS = f"unset {_CONNECTIONS} and NCCL's timing"
-_NOT_KNOWN = "communication and compute not known on every rank", "see the problems about what was not recorded"
+_NOT_KNOWN = "communication and compute not known on every rank", None
 _ADVICE = {
     _CONNECTIONS: (
         f"{_CONNECTIONS}=1 gives all streams one queue: unset it, or set it to 8 or more (tensor parallelism of Megatron asks "

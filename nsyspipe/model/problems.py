@@ -199,10 +199,11 @@ BACKWARD_SOURCES = {f"backward-by-{what}": f"backward by autograd's {what}" for 
 
 _BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true REPORT.nsys-rep"
 TRACE_NVTX = "capture with nsys profile --trace=cuda,nvtx (nccl too from nsys 2025.6 on), NCCL_NVTX_DISABLE not set"
+IN_GRAPHS = "backward-in-graphs"
 # Why NCCL's payloads do not say how many bytes are sent, and what mends it; the first lacks most.
 SIZE_GAPS = {
     "no-ranges": ("no NVTX range of NCCL", TRACE_NVTX),
-    "replayed": ("a replayed CUDA graph makes no NCCL call", CATALOGUE["backward-in-graphs"].fix or ""),
+    "replayed": ("a replayed CUDA graph makes no NCCL call", CATALOGUE[IN_GRAPHS].fix or ""),
     "no-payloads": ("no payloads", f"export again with nsys 2025.3 or newer: {_BLOBS}"),
     "not-described": ("payloads without a description", f"export again with nsys 2025.3 or newer: {_BLOBS}"),
     "not-exported": ("described, but the payloads were not exported", f"export again: {_BLOBS}"),

@@ -18,7 +18,7 @@ from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import few, is_nccl_communicator
 from nsyspipe.model.options import check_flags, check_kind, check_number
-from nsyspipe.model.problems import MORE_STEPS
+from nsyspipe.model.problems import CATALOGUE, IN_GRAPHS, MORE_STEPS
 from nsyspipe.model.table import Float64
 from nsyspipe.replay.gradients import bucket_ends
 from nsyspipe.replay.program import NEVER, SIDES, Collectives, RankTimeline, Windows
@@ -281,7 +281,7 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
     share = most.hooked_ns / (windows.edges[-1] - windows.edges[0]).mean()
     if share > LARGEST_IDENTITY_ERROR:
         where = "on the stream of the communication, as with PowerSGD or where one stream has both"
-        shares = f"{most.n_hooked / n_steps:,.3g} per step, {100 * share:.1f} % of it"
+        shares = f"up to {most.n_hooked / n_steps:,.3g} per step, {100 * share:.1f} % of it"
         yield f"compute kernels run {where} ({shares}): the model does not cover that"
     # Without NCCL's ids a communicator is told by its stream.
     has_ids = all(map(is_nccl_communicator, inside["comm_id"].unique().to_pylist()))
@@ -306,8 +306,11 @@ def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
         if replay.is_hybrid_sharded:
             what = "all-reduces are of gradient shards (hybrid sharding), not of DDP's buckets"
             return f"{what}: such an option does not exist for them"
-        roles = ", ".join(replay.roles).replace(OTHER, "of a kind that is not known")
-        what = "alone (sharded, as with FSDP)" if replay.is_sharded else f"(the communication is {roles})"
+        if OTHER in replay.roles and not replay.is_sharded:
+            return "what some of the communication serves is not known: it may be gradients, or anything else"
+        what = "alone (sharded, as with FSDP)"
+        if not replay.is_sharded:
+            what = f"(the communication is {', '.join(replay.roles)})"
         return f"no all-reduces of gradients {what}: nothing of them to change"
     of_knobs = (refused(replay, knobs) for name, (_, refused) in _KNOBS.items() if refused and name in knobs.given)
     return next(chain(_run(replay, knobs), *of_knobs), None)
@@ -347,7 +350,7 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         if replay.is_answered_balanced:
             if staying := replay.why_refused_balanced(knobs):
                 yield staying
-            fix = "ask nsyspipe whatif with --no-wait added to the change, as if no rank were late"
+            fix = "ask nsyspipe whatif --no-wait with the change, as if no rank were late"
         yield f"the GPU of rank {rank} stands idle for want of launches, {share} of its step in the median, no other GPU as long ({fix})"
 
 
@@ -365,7 +368,8 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
         if knobs.bandwidth_factor is None and replay.bus_of(role) is None:
             if role == OTHER and len(replay.roles) > 1:
                 continue
-            fix = "export with --include-blobs=true, or ask nsyspipe whatif --bandwidth 2x"
+            recorded = CATALOGUE[IN_GRAPHS].fix if replay.is_graph_replayed else "export with --include-blobs=true"
+            fix = f"{recorded}, or ask nsyspipe whatif --bandwidth 2x"
             if replay.has_gradients and not replay.is_sharded:
                 fix = "nsyspipe whatif --gradient-bytes N says them"
             yield f"message bytes were not recorded, so the captured bandwidth is not known ({fix})"

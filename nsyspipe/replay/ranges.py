@@ -122,6 +122,9 @@ class Facts:
     world_size: int  # more than are replayed where some are not among the reports
     rank_names: RankNames = field(default_factory=RankNames, kw_only=True)
     is_hybrid_sharded: bool = field(default=False, kw_only=True)  # all-reduces of gradients are of their shards
+    is_graph_replayed: bool = field(
+        default=False, kw_only=True
+    )  # CUDA graphs launch the steps: NCCL is not called in them
 
     @cached_property
     def is_sharded(self) -> bool:

@@ -18,6 +18,7 @@ from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED, is_hybrid_sharded
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import grouped, is_nccl_communicator
+from nsyspipe.model.problems import IN_GRAPHS
 from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
@@ -246,6 +247,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         world_size=max(len(timelines), run.header.n_job_ranks or 0),
         rank_names=run.rank_names,
         is_hybrid_sharded=is_hybrid_sharded(traffic),
+        is_graph_replayed=IN_GRAPHS in run.problems["code"].to_pylist(),
     )
     _check_bytes(replay, gradient_bytes)
     if replay.identity_error > limits.LARGEST_IDENTITY_ERROR:

@@ -52,7 +52,7 @@ _SPLIT = {"wait": "waiting", "transfer": "transfer"}
 _OF_FILES = {"log-of-another-run", "topology-of-another-machine", *OF_FILES_BESIDE}
 _SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE, _LONGEST_TOLD = 20, 4, 40, 20, 60
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
-OF_RANKS = "A time is that of each step's rank with most of it; nsyspipe analyze has means over ranks and steps."
+OF_RANKS = "A time is that of each step's rank with most of it; nsyspipe analyze has means over ranks and steps of all but the step time."
 # Captions of the tables, by which a page knows them.
 PARTS, METRICS = "Where the change of the mean step time comes from", "Figures of both sides"
 KERNELS, CHANGES = "Kernels that changed most", "What else changed"

@@ -24,7 +24,7 @@ from nsyspipe.findings.slow_link import LinkVerdict, judge_link
 from nsyspipe.model import schema
 from nsyspipe.model.names import few
 from nsyspipe.model.options import Reading
-from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.problems import IN_GRAPHS, Problem, problem
 from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
 from nsyspipe.nsys.command_words import joined_environments
 from nsyspipe.nsys.find_reports import display_names, source_of
@@ -165,6 +165,7 @@ class ReportRun(Run):
             summary=self.summary().to_pylist()[0],
             steps=self.breakdown(),
             is_capture=merged.is_capture,
+            is_graph_replayed=any(one.code == IN_GRAPHS for one in merged.problems),
             are_groups_known=merged.across.doubt is None,
             all_steps=merged.steps,
             phases=self._summary_phases,

@@ -34,13 +34,13 @@ REFUSED = {
            "gradient-bf16": "gradients are sent as bf16"},
     "fsdp-4gpu": {"bucket-25": "no all-reduces of gradients alone (sharded", "gradient-bf16": "gradients are sharded", "link-shm": "message bytes were not recorded",
                   "perfect-overlap": None},
-    "ddp-2gpu-straggler": {"no-wait": None, "link-shm": "the GPU of rank 1 stands idle for want of launches, 22.5 % of its step in the median, no other GPU as long (ask nsyspipe.whatif with no_wait=True added"},
+    "ddp-2gpu-straggler": {"no-wait": None, "link-shm": "the GPU of rank 1 stands idle for want of launches, 22.5 % of its step in the median, no other GPU as long (ask nsyspipe.whatif(run, no_wait=True) with the change"},
     "ddp-4gpu-onefile": {"perfect-overlap": None},
     # Of these one host is late in most steps.
     SHARDED: {"no-wait": "GPUs would stand idle", "prefetch": ABSENT, "link-nvlink4": "the GPU of rank 0 stands idle for want of launches, 70.1 % of its step in the median, no other GPU as long (its host has to launch"},
     "2gpu-tp": {"no-wait": None, "link-nvlink4": "the GPU of rank 1 stands idle for want of launches, 22.5 %", "perfect-overlap": "communication is on the stream of the compute"},
     "2gpu-moe": {"no-wait": "the middle one of the hosts that launch in time takes 29.19 ms to launch a step", "link-nvlink4": "the GPU of rank 0 stands idle for want of launches, 22.3 %"},
-    "2gpu-graph-node": {"no-wait": None, "perfect-overlap": "communication is on the stream of the compute", "bucket-25": "no all-reduces of gradients (the communication is of a kind that is not known)"},
+    "2gpu-graph-node": {"no-wait": None, "perfect-overlap": "communication is on the stream of the compute", "bucket-25": "what some of the communication serves is not known", "link-shm": "message bytes were not recorded, so the captured bandwidth is not known (capture some steps without CUDA graphs"},
     "2gpu-graph": {"no-wait": "CUDA graphs were captured as a whole: communication inside 8 graph launches"},
     "2gpu-pp": {"no-wait": "a pipeline: which stage waits for which micro-batch"},
 }  # fmt: skip
