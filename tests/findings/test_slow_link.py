@@ -2,6 +2,7 @@
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,11 @@ BY_ENVIRONMENT = of(
     case("between hosts", run(environment=OFF, n_hosts=2), NOT_TOLD),
     *threshold("5 % of the step", run(transfer=250, environment=OFF), run(transfer=249, environment=OFF)),
 )
+# A link, whether NVLink is then assumed, and what else is unlike the other runs.
+ASSUMED: list[tuple[dict[str, Any], bool | None, dict[str, Any]]] = [
+    (SHM, None, {}), (SHM | {"path": None}, True, {}), (SHM | {"path": None}, None, {"gpu_names": ("NVIDIA A10 PCIe",)}),
+    (SOCKET, None, {"n_hosts": 2}), (SOCKET, True, {}),
+]  # fmt: skip
 BY_LINK = of(
     slow_link,
     case("all that is exposed could go", run(SHM), saving=1000),
@@ -78,9 +84,7 @@ BY_LINK = of(
             ("WARN", "find out...(NCCL_DEBUG=INFO, --nccl-log FILE)...")]),
     # A topology tells that NVLink is there; NCCL's log alone does not.
     *(case(f"NVLink assumed: {assumed}, of {one['kind']} by {one['path']}", run(one, **more), is_nvlink_assumed=assumed)
-        for one, assumed, more in [
-            (SHM, None, {}), (SHM | {"path": None}, True, {}), (SHM | {"path": None}, None, {"gpu_names": ("NVIDIA A10 PCIe",)}),
-            (SOCKET, None, {"n_hosts": 2}), (SOCKET, True, {})]),
+        for one, assumed, more in ASSUMED),
     # A tenth of what NVLink promises was reached: 100 of the 1000 ns would stay.
     case("NVLink would need a tenth", run(SHM, per_ns=45), saving=900),
     # These 100 fit under what hides 700.
