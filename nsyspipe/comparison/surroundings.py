@@ -348,9 +348,7 @@ class Cause(NamedTuple):
     facts: tuple[Change, ...]  # that such a part depends on: recorded ones that differ, or half of its own change
     n_matters: int  # how many matters the facts are of: number and size of collectives are one; of several none is the cause for sure
     beside: tuple[tuple[Change, float], ...] = ()  # copies of gradients on one side, and how exposed copies change, ns
-    bandwidth: Change | None = (
-        None  # that changed with it: measured, as the part is, and of the link or what goes through it
-    )
+    bandwidth: Change | None = None  # that changed with it: measured as the part is, of the link or what crosses it
     is_link_compared: bool = True
 
 

@@ -15,7 +15,7 @@ from nsyspipe.analysis.links import SlowestLink, nominal_speed, slowest
 from nsyspipe.analysis.traffic import TENSOR
 from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.nsys.command_words import OF_LINKS
-from nsyspipe.nsys.settings import is_costly
+from nsyspipe.nsys.settings import is_costly, writes_log
 
 _LEAST_SHARE = 0.05
 _P2P_DISABLE = "NCCL_P2P_DISABLE"
@@ -41,7 +41,6 @@ _INSIDE_HOSTS = (
 )
 _FIND_OUT = "find out over what they do (NCCL_DEBUG=INFO, --nccl-log FILE)"
 _FIND_OUT_BY_ITS_LOG = "find out over what they do in the log that NCCL wrote, as NCCL_DEBUG says (--nccl-log FILE)"
-_WRITES_LOG = ("INFO", "TRACE")  # values of NCCL_DEBUG with which NCCL says over what ranks communicate
 _WHY_UNUSED = "see in NCCL's log, which was not given, why it does not use NVLink (NCCL_DEBUG=INFO, --nccl-log FILE)"
 _BETWEEN_HOSTS = (
     "see in NCCL's log why it took no InfiniBand or RoCE (lines with NET/IB; NCCL_IB_DISABLE, NCCL_NET), and give "
@@ -129,7 +128,7 @@ def _change(verdict: LinkVerdict, evidence: Evidence) -> _Change:
     elif verdict.is_nvlink_there:
         return _Change("use the NVLink that connects the GPUs", f"{_WHY_UNUSED}; {_INSIDE_HOSTS}")
     else:
-        is_log_written = (evidence.environment or {}).get("NCCL_DEBUG", "").upper() in _WRITES_LOG
+        is_log_written = writes_log(evidence.environment or {})
         advice = f"{_FIND_OUT_BY_ITS_LOG if is_log_written else _FIND_OUT}; {_INSIDE_HOSTS}"
     if kind:
         return _Change(f"use NVLink or P2P: data goes over {over}", advice)
