@@ -20,6 +20,8 @@ MIN_QUEUED_OPERATIONS = 256
 MIN_SLOWER_SHARE = 0.03
 # A step lacks launches on a rank whose device idles for so much of the mean step because they come late.
 MIN_LATE_LAUNCH_SHARE = 0.02
+# A rank is named beside others if it lacks launches in so many of the steps.
+MIN_LATE_STEPS_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -160,3 +162,13 @@ def steps_without_launches(steps: pa.Table, columns: Sequence[str] = ("idle_laun
     late_ns = np.sum([pc.fill_null(steps[name], 0).to_numpy() for name in columns], axis=0)
     is_late = late_ns >= MIN_LATE_LAUNCH_SHARE * wall_ns.mean() if wall_ns.size else np.zeros(0, np.bool_)
     return {own: number[is_late & (rank == own)] for own in np.unique(rank).tolist()}
+
+
+def ranks_without_launches(steps: pa.Table, columns: Sequence[str] = ("idle_launch_ns",)) -> dict[int, int]:
+    """Return in how many steps launches come late, as `steps_without_launches` has it, of ranks where that is often.
+
+    See `MIN_LATE_STEPS_SHARE`.
+    """
+    least = MIN_LATE_STEPS_SHARE * np.unique(steps["step"].to_numpy()).size
+    late = steps_without_launches(steps, columns)
+    return {rank: int(numbers.size) for rank, numbers in late.items() if numbers.size >= least}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import run_starts
-from nsyspipe.analysis.launching import fastest_launch_times, slower_hosts, steps_without_launches
+from nsyspipe.analysis.launching import fastest_launch_times, ranks_without_launches, slower_hosts
 from nsyspipe.findings.launch_saving import saving_without_launching
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import LONGEST_CALL, few, is_optimizer, listed, printable
@@ -331,8 +331,7 @@ def late_launches(evidence: Evidence) -> LateLaunches | None:
     """
     slower = slower_hosts(evidence.steps)
     n_steps = len(evidence.steps["step"].unique())
-    counts = {rank: int(late.size) for rank, late in steps_without_launches(evidence.steps).items()}
-    counts = {rank: n_late for rank, n_late in counts.items() if n_late and n_late >= _LEAST_TURN * n_steps}
+    counts = ranks_without_launches(evidence.steps)
     if slower is None or not counts:
         return None
     return LateLaunches(counts, n_steps, [rank for rank in slower if rank in counts], evidence.is_launch_bound)

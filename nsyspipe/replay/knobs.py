@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.launching import slower_hosts, steps_without_launches
+from nsyspipe.analysis.launching import ranks_without_launches, slower_hosts
 from nsyspipe.analysis.links import GB, NAMED_LINKS, named_link
 from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
@@ -45,7 +45,6 @@ LARGEST_STARVED_SHARE = 0.02  # of the step: from here on a GPU that idles for w
 # step before as the step took then.
 LAUNCHING_AT_MOST = 1.25
 _NOT_LAUNCHED = {"idle_input_ns": "input-bound", "idle_launch_ns": "launch-bound", "idle_blocked_ns": "host blocked"}
-_LEAST_TURN = 0.25  # of the steps, for a rank to be named that lacks launches in some
 _SHOWN_RANKS = 4
 _LEAST_CAUSE = 0.25  # of the time that a GPU waits for launches, for a cause of it to be named
 _LARGEST_UNLAUNCHED = 0.01
@@ -201,8 +200,7 @@ def starving(run: Run) -> Starving:
     """Return which ranks of a run lack launches in which of the summary steps."""
     steps = run.breakdown()
     n_steps = len(steps["step"].unique())
-    late = steps_without_launches(steps, tuple(_NOT_LAUNCHED))
-    counts = {rank: int(numbers.size) for rank, numbers in late.items() if numbers.size >= _LEAST_TURN * n_steps}
+    counts = ranks_without_launches(steps, tuple(_NOT_LAUNCHED))
     return Starving(counts, n_steps, slower_hosts(steps))
 
 
