@@ -100,7 +100,7 @@ def test_the_doctor_knows_what_the_sidecar_says(tmp_path, call):
         rows = {row["name"]: row["found"] for row in document["capabilities"]}
         return [*map(rows.get, ("ranks", "world_size", "link")), *(row["code"] for row in document["problems"])]
 
-    assert found() == ["0-1 from file names", "not recorded", "neither NCCL's log nor the topology"]
+    assert found() == ["0-1 from file names", "no WORLD_SIZE recorded", "neither NCCL's log nor the topology"]
     (tmp_path / "t.txt").write_text(TOPOLOGY)
     ranks = [{"rank": at + 4, "report": f"ddp_{at}", "pid": 1000 + at} for at in (0, 1)]
     (tmp_path / "ddp.capture.json").write_text(json.dumps({"ranks": ranks, "world_size": 8, "topology_file": "t.txt"}))
