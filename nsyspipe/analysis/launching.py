@@ -1,11 +1,11 @@
 """How long the host of a rank takes to launch a step, without the time in which it waits for its device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.attribution import NEVER, ProcessOperations
 from nsyspipe.analysis.intervals import IntervalSet, Slices, least_of, union, union_of
@@ -24,8 +24,7 @@ MIN_LATE_LAUNCH_SHARE = 0.02
 MIN_LATE_STEPS_SHARE = 0.25
 
 
-@dataclass(frozen=True)
-class HostTimes:
+class HostTimes(Struct, frozen=True):
     """The host's time for each window of one rank, ns."""
 
     launch_ns: Int64

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, least_of, sums_of, union_of
 from nsyspipe.model.names import grouped, is_nccl_communicator, listed
@@ -23,8 +24,7 @@ SMALL_BYTES = 64 * 1024  # what counts, clips or averages: the loss, a norm, whe
 _NESTING = (TENSOR, EXPERT, PIPELINE, SHARDED, DATA)  # from the innermost, which NCCL serves best, to the outermost
 
 
-@dataclass(frozen=True)
-class CommUse:
+class CommUse(Struct, frozen=True):
     """One collective of one communicator, over the summary steps."""
 
     communicator: str

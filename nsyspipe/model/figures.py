@@ -1,7 +1,8 @@
 """Each figure of a step and of a run once: its name, unit and formula, which way is better, its words, and where it is shown."""
 
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from nsyspipe.model.schema import STEPS, SUMMARY
 
@@ -72,8 +73,7 @@ PLACES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """One figure: what it is called, and what is good.
 
     Of a step, ranks make one of it: a time is the largest over ranks, a ratio the sum of numerators by that of

@@ -7,12 +7,13 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
 from typing import Any
+
+from msgspec import Struct, field
 
 from nsyspipe.errors import OptionError, short_repr, shortened
 from nsyspipe.model.names import PHASE_PATTERNS
@@ -30,8 +31,7 @@ _LONGEST_GIVEN = 60
 MOST_RANKS = 1 << 20  # more than any job has
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """Patterns that decide what an event is."""
 
     step: re.Pattern[str] | None = None  # texts that are steps; None lets the step family be detected

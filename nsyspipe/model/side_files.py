@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 CAPTURE_VERSION = 1
 SIDECAR_SUFFIX = ".capture.json"
@@ -45,8 +48,7 @@ class RunCapture:
     environment: dict[str, str] = field(default_factory=dict)  # those of `VARIABLES`, likewise
 
 
-@dataclass(frozen=True)
-class Sidecar:
+class Sidecar(Struct, frozen=True):
     """One sidecar of the reports of a run."""
 
     path: Path  # where it was read
@@ -61,8 +63,7 @@ class Sidecar:
     topology_name: str | None = None
 
 
-@dataclass(frozen=True, order=True)
-class Edge:
+class Edge(Struct, frozen=True, order=True):
     """What NCCL set up from one rank of a communicator to another."""
 
     from_rank: int
@@ -73,8 +74,7 @@ class Edge:
     n_channels: int  # channels of collectives; of point-to-point calls when there are no others
 
 
-@dataclass(frozen=True, order=True)
-class CommMember:
+class CommMember(Struct, frozen=True, order=True):
     """One rank of a communicator, as its process logged it; None is "not logged"."""
 
     rank: int
@@ -85,8 +85,7 @@ class CommMember:
     bus_id: str | None = None  # PCI address of the GPU as NCCL writes it, hexadecimal
 
 
-@dataclass(frozen=True)
-class Communicator:
+class Communicator(Struct, frozen=True):
     """One NCCL communicator; None is "not logged"."""
 
     comm_id: str  # NCCL's ``commId``; of a split its parent's with ``/count.color``
@@ -120,8 +119,7 @@ class NcclFacts:
     nvls: bool | None  # whether any communicator set up NVLink SHARP; None when none says
 
 
-@dataclass(frozen=True)
-class NcclLog:
+class NcclLog(Struct, frozen=True):
     """What the logs of a run say."""
 
     version: str | None = None  # of NCCL; several, separated by commas, when processes differ
@@ -153,8 +151,7 @@ class NcclLog:
         return replace(self, communicators=tuple(one for one in self.communicators if one.n_ranks <= max(fitting)))
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(Struct, frozen=True):
     """The matrix of ``nvidia-smi topo -m``."""
 
     gpus: tuple[int, ...]  # indices as NVML counts them, sorted

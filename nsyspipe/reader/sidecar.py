@@ -10,10 +10,12 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from nsyspipe.errors import InputError, require
 from nsyspipe.model import side_files
@@ -177,16 +179,14 @@ _NODE = re.compile(r"\.node[0-9]+$")
 _RANK_OR_NODE = re.compile(r"(?i)(?:[._-]?(?:rank|node)?[0-9]+)?$")  # what follows the capture's name in a report's
 
 
-@dataclass(frozen=True)
-class FoundSidecar:
+class FoundSidecar(Struct, frozen=True):
     """A sidecar, and what it says of each report that it names."""
 
     sidecar: Sidecar
     by_argument: dict[int, tuple[CapturedRank, ...]]  # ranks by the position of their report among the run's
 
 
-@dataclass(frozen=True)
-class FoundSidecars:
+class FoundSidecars(Struct, frozen=True):
     """The sidecars that name a report of the run, and what is wrong with others."""
 
     found: tuple[FoundSidecar, ...] = ()

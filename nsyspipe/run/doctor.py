@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model.names import grouped
@@ -32,8 +34,7 @@ _OF_DEVICE = {
 _PER_RANK, _PER_PROCESS = {"cuda_graphs"}, {"steps", "phases"}
 
 
-@dataclass(frozen=True)
-class Capability:
+class Capability(Struct, frozen=True):
     """One question, and whether the reports answer it."""
 
     name: str
@@ -47,8 +48,7 @@ class Capability:
     lacking: tuple[str, ...]  # the others, by name
 
 
-@dataclass(frozen=True)
-class Examination:
+class Examination(Struct, frozen=True):
     """What some reports can answer."""
 
     reports: tuple[str, ...]  # what to call each report
