@@ -123,7 +123,10 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
     if not starts.size:
         return EMPTY
     # All that began has ended after the i-th smallest end if the next start lies behind it. Looking costs less than sorting.
-    sorted_starts, sorted_ends = (times if is_sorted(times) else np.sort(times) for times in (starts, ends))
+    sorted_starts, sorted_ends = (
+        times if is_sorted(times) else np.sort(times, kind="stable")  # mostly a few sorted runs
+        for times in (starts, ends)
+    )
     gaps = np.flatnonzero(sorted_starts[1:] > sorted_ends[:-1])
     return nonempty(sorted_starts[np.append(0, gaps + 1)], sorted_ends[np.append(gaps, starts.size - 1)])
 

@@ -54,7 +54,7 @@ def device_waits(
 
 def _sorted_launches(operations: ProcessOperations) -> Int64:
     launches = np.append(operations.kernel_launch[: operations.n_launched], operations.copy_launch)
-    return np.sort(launches[launches != NEVER])
+    return np.sort(launches[launches != NEVER], kind="stable")  # two sorted runs
 
 
 def _launches_into_full_queue(
@@ -65,7 +65,7 @@ def _launches_into_full_queue(
     starts, ends = starts[is_long], ends[is_long]
     is_launched = operations.copy_launch != NEVER
     finished = np.append(operations.kernel_end[: operations.n_launched], operations.copy_end[is_launched])
-    finished = np.sort(finished) - offset_ns
+    finished = np.sort(finished, kind="stable") - offset_ns  # nearly sorted already
     n_launched = np.searchsorted(launches, starts)
     is_launch = np.searchsorted(launches, starts, side="right") > n_launched
     n_queued = n_launched - np.searchsorted(finished, starts, side="right")

@@ -210,7 +210,9 @@ def exposed_parts(uses: Sequence[IntervalSet], hidden: IntervalSet, windows: Int
     together = union_of(*exposed) if exposed else EMPTY
     if sum(whole) == (together.ends - together.starts).sum():
         return whole  # none overlaps another
-    edges = np.unique(np.concatenate([side for times in exposed for side in (times.starts, times.ends)]))
+    # Sorted runs, which a stable sort merges. Equal edges have nothing between them.
+    sides = [side for times in exposed for side in (times.starts, times.ends)]
+    edges = np.sort(np.concatenate(sides), kind="stable")
     n_at_once = np.zeros(edges.size, np.int64)  # uses that are exposed from each edge to the next
     spans = [(np.searchsorted(edges, times.starts), np.searchsorted(edges, times.ends)) for times in exposed]
     for first, last in spans:

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from nsyspipe.analysis.traffic import dimensions
 from nsyspipe.comparison.changes import SIDES, StepTable
+from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.names import is_redacted_host
-from nsyspipe.model.side_files import RunCapture
 from nsyspipe.model.table import table
 from nsyspipe.nsys.settings import writes_log
 from nsyspipe.run.run import Run

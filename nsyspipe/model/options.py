@@ -7,13 +7,12 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
 from typing import Any
-
-from msgspec import Struct, field
 
 from nsyspipe.errors import OptionError, short_repr, shortened
 from nsyspipe.model.names import PHASE_PATTERNS
@@ -31,7 +30,8 @@ _LONGEST_GIVEN = 60
 MOST_RANKS = 1 << 20  # more than any job has
 
 
-class Reading(Struct, frozen=True):
+@dataclass(frozen=True)
+class Reading:
     """Patterns that decide what an event is."""
 
     step: re.Pattern[str] | None = None  # texts that are steps; None lets the step family be detected

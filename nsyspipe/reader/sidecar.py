@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from nsyspipe.errors import InputError, require
-from nsyspipe.model import side_files
+from nsyspipe.model.captured import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank, RunCapture
 from nsyspipe.model.names import DIGITS_PATTERN, decoded, printable
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.side_files import CapturedRank, NcclLog, RunCapture, Sidecar, Topology
+from nsyspipe.model.side_files import NcclLog, Sidecar, Topology
 from nsyspipe.nsys.command_words import (
     CAPTURE_NAME,
     CAPTURE_RANGE,
@@ -62,7 +62,7 @@ _TEXT, _TEXTS, _NUMBER = Field(str), Field(list), Field(int)
 _HOST, _GPU = Field(str, form=HOST_NAME, what="host name"), Field(str, form=GPU_NAME, what="GPU model")
 _OUTCOME = re.compile(r"[\w ,.;:'()-]*", re.ASCII)  # of a rank, in sentences of ours
 _VERSIONS = ("torch_version", "cuda_version", "nccl_version", "driver_version", "nsys_version", "python_version")
-_KINDS = {  # by annotation of the dataclasses in `model.side_files`
+_KINDS = {  # by annotation of the dataclasses in `model.captured`
     **dict.fromkeys(("str", "str | None"), _TEXT),
     **dict.fromkeys(("int", "int | None"), _NUMBER),
     "bool | None": Field(bool),
@@ -138,7 +138,7 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
         raise ValueError("no JSON") from error
     require(isinstance(found, dict), "no JSON object")
     version = found.get("capture_version")
-    is_later = isinstance(version, int) and version > side_files.CAPTURE_VERSION
+    is_later = isinstance(version, int) and version > CAPTURE_VERSION
     require(not is_later, f"of version {version}, which only a later nsyspipe reads")
     told, facts = _checked(found, _OF_SIDECAR), _checked(found, _OF_FACTS)
     captured_at, pattern = facts.get("captured_at_utc"), told.get("step_pattern")
@@ -286,8 +286,8 @@ def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
     # Whoever reads the reports will say what is wrong.
     with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
         names += (entry.name for entry in itertools.islice(entries, _MOST_ENTRIES))
-    names = sorted(name for name in names if name.endswith(side_files.SIDECAR_SUFFIX))[:_MOST_SIDECARS]
-    bases = {name: _NODE.sub("", decoded(name).removesuffix(side_files.SIDECAR_SUFFIX)) for name in names}
+    names = sorted(name for name in names if name.endswith(SIDECAR_SUFFIX))[:_MOST_SIDECARS]
+    bases = {name: _NODE.sub("", decoded(name).removesuffix(SIDECAR_SUFFIX)) for name in names}
     return [
         folder / name
         for name, base in bases.items()

@@ -1,5 +1,6 @@
 """What a set of reports can answer: one row per question, and the flag that would add what is not there."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -139,7 +140,7 @@ def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tup
     try:
         together = gather(paths, reading, sidecars, executor=running)
     except OptionError:  # --step matches nothing
-        reading = replace(reading, step=None, is_capture=True)
+        reading = dataclasses.replace(reading, step=None, is_capture=True)
         together = gather(paths, reading, sidecars, executor=running)
     try:
         check_one_run(together.digests, ranks_or_hosts(together.digests), together.sidecars)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nsyspipe.model.captured import CapturedRank, RunCapture
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.side_files import CapturedRank, RunCapture, Sidecar
+from nsyspipe.model.side_files import Sidecar
 from nsyspipe.nsys.command_words import PER_CAPTURE
 from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
 
