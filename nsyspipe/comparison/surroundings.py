@@ -96,6 +96,7 @@ HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it chan
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
 _MESSAGE_BYTES, _DTOD_COPIES, _DTOD_BYTES = "message bytes per step", "DtoD copies per step", "DtoD bytes per step"
+COPIES = "number and bytes of copies on the device"
 _DELAY = "longest delay of a step by a rank"
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
 GRADIENT_COPIES = "gradient copies per step"
@@ -109,8 +110,8 @@ _CAUSES = {
 }  # fmt: skip
 _NUMBERS = (
     _Numbers("collectives", "collectives per step", BY_GRAPH_NODES, frozenset({_IN_ALL[1]})),
-    _Numbers("collectives", "message sizes", BY_PAYLOADS, frozenset({_MESSAGE_BYTES})),
-    _Numbers("copies", "copies on the device", BY_STEPS, frozenset({_DTOD_COPIES, GRADIENT_COPIES, _DTOD_BYTES})),
+    _Numbers("collectives", _MESSAGE_BYTES, BY_PAYLOADS, frozenset({_MESSAGE_BYTES})),
+    _Numbers("copies", COPIES, BY_STEPS, frozenset({_DTOD_COPIES, GRADIENT_COPIES, _DTOD_BYTES})),
     _Numbers("stragglers", DELAYS, BY_ALL_RANKS, frozenset({_DELAY})),
     _Numbers("link", BANDWIDTH, BY_PAYLOADS, frozenset({BANDWIDTH})),
 )
