@@ -385,10 +385,8 @@ def cause_of(difference: RunDifference) -> Cause | None:
         others = [row for row in own if row["status"] in {"vanished", "appeared"}]
         sides = [sum(row[f"{side}_ns_per_step"] for row in others) for side in SIDES]
         times = [("kernels that only one side runs", sides[0], sides[1])]
-        comm, exposed = rows["comm"], rows["exposed_comm"]
-        if None not in (comm["delta"], exposed["delta"]):  # they share the GPU
-            hidden = [comm[side] - exposed[side] for side in SIDES]
-            times.append(("communication beside compute", hidden[0], hidden[1]))
+        if difference.hidden_comm_ns is not None:  # they share the GPU
+            times.append(("communication beside compute", *difference.hidden_comm_ns))
     facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
     facts = facts or _changed_commands(difference)
     is_link_compared = any(row["what"] == LINK and row["recorded_on"] == BOTH for row in difference.facts.to_pylist())
