@@ -51,7 +51,7 @@ _MORE_STAGES = (
 )
 _AFTER_LAUNCHING = "launch less first (more micro-batches mean more launches), then "
 _SIZES_UNKNOWN = "message sizes, which tell latency from bandwidth, are not known"
-_WITHOUT_CALLS = "sends and receives may be a pipeline's, or parts of an all-to-all"
+_STAGES_UNKNOWN = "which stages send to each other is not known, and so neither is how long they wait"
 
 
 def shard_prefetch(evidence: Evidence) -> Answer:
@@ -115,7 +115,7 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
         return evidence.unknown_sends
     rows = evidence.traffic_of(PIPELINE)
     if not evidence.has_communicators:
-        return NotJudged(_WITHOUT_CALLS, WITH_CALLS)
+        return NotJudged(_STAGES_UNKNOWN, WITH_CALLS)
     bubble = evidence.bubble_ns_per_step
     if bubble is None:
         return NotJudged(*WAITING_UNKNOWN)

@@ -167,7 +167,7 @@ PIPELINE_BUBBLE = of(
         traffic=[row | {"rank": row["rank"] + 2 * at} for at in range(2)
             for row in traffic("pipeline", "send_recv", (200, 200), (200, 200), comm_id=f"{at + 1:#x}")]),
         bubble_ns_per_step=200, saving=200),
-    case("calls not known", stages(300, 200, comm_id="send_recv/0"), "sends and receives may be a pipeline's, or parts of an"),
+    case("calls not known", stages(300, 200, comm_id="send_recv/0"), "which stages send to each other is not known"),
     case("waiting not known",
         evidence(steps(2, exposed=300), traffic=traffic("pipeline", "send_recv", (300, None), (300, None), comm_id="0x1")),
         "waiting is not known"),
