@@ -96,6 +96,7 @@ HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it chan
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
 _MESSAGE_BYTES, _DTOD_COPIES, _DTOD_BYTES = "message bytes per step", "DtoD copies per step", "DtoD bytes per step"
+COPIES = "number and bytes of copies on the device"
 _DELAY = "longest delay of a step by a rank"
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
 GRADIENT_COPIES = "gradient copies per step"
@@ -109,8 +110,8 @@ _CAUSES = {
 }  # fmt: skip
 _NUMBERS = (
     _Numbers("collectives", "collectives per step", BY_GRAPH_NODES, frozenset({_IN_ALL[1]})),
-    _Numbers("collectives", "message sizes", BY_PAYLOADS, frozenset({_MESSAGE_BYTES})),
-    _Numbers("copies", "copies on the device", BY_STEPS, frozenset({_DTOD_COPIES, GRADIENT_COPIES, _DTOD_BYTES})),
+    _Numbers("collectives", _MESSAGE_BYTES, BY_PAYLOADS, frozenset({_MESSAGE_BYTES})),
+    _Numbers("copies", COPIES, BY_STEPS, frozenset({_DTOD_COPIES, GRADIENT_COPIES, _DTOD_BYTES})),
     _Numbers("stragglers", DELAYS, BY_ALL_RANKS, frozenset({_DELAY})),
     _Numbers("link", BANDWIDTH, BY_PAYLOADS, frozenset({BANDWIDTH})),
 )
@@ -382,10 +383,8 @@ def cause_of(difference: RunDifference) -> Cause | None:
         others = [row for row in own if row["status"] in {"vanished", "appeared"}]
         sides = [sum(row[f"{side}_ns_per_step"] for row in others) for side in SIDES]
         times = [("kernels that only one side runs", sides[0], sides[1])]
-        comm, exposed = rows["comm"], rows["exposed_comm"]
-        if None not in (comm["delta"], exposed["delta"]):  # they share the GPU
-            hidden = [comm[side] - exposed[side] for side in SIDES]
-            times.append(("communication beside compute", hidden[0], hidden[1]))
+        if difference.hidden_comm_ns is not None:  # they share the GPU
+            times.append(("communication beside compute", *difference.hidden_comm_ns))
     facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
     facts = facts or _changed_commands(difference)
     is_link_compared = any(row["what"] == LINK and row["recorded_on"] == BOTH for row in difference.facts.to_pylist())

@@ -277,3 +277,14 @@ def test_every_change_that_may_explain_communication_is_told_with_the_others(tmp
     is_one_of_several = "; which of them it is cannot be told apart here." in text
     assert is_one_of_several == (words == "causes") == (cause.n_matters > 1)
     assert facts.keys() <= {*difference.changes["what"].to_pylist()}
+
+
+def test_equal_bytes_in_messages_of_other_sizes_are_no_equal_sizes(tmp_path):
+    """4 MB a step on both sides: in one message, and in four of 1 MB."""
+    runs = [bucket_run(tmp_path / name, n, 40 // n * MS) for name, n in (("a", 1), ("b", 4))]
+    difference = diff(*(Side(name, (run,)) for name, run in zip("ab", runs, strict=True)))
+    of_collectives = [row for row in difference.facts.to_pylist() if row["topic"] == "collectives"]
+    is_same = {row["what"]: row["is_same"] for row in of_collectives if row["recorded_on"] == "both"}
+    assert is_same == {"collectives per step": False, "message bytes per step": True}
+    changed = {row["what"]: (row["baseline_value"], row["candidate_value"]) for row in difference.changes.to_pylist()}
+    assert changed["mean message of a collective"] == (4e6, 1e6)
