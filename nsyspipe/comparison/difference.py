@@ -247,7 +247,7 @@ class RunDifference(ShownInNotebooks):
 
     @cached_property
     def opposed_parts(self) -> tuple[tuple[str, float], ...]:
-        """The part, or cause of idling, that changed most against the step time, ns; where that is not decided the two that did most each way.
+        """The part, or cause of idling, that changed most against the step time, ns; where that is not decided those that did most each way.
 
         Nothing of less than 2 % of the step, nor of sides that are not comparable.
         """

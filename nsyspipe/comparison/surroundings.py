@@ -14,7 +14,7 @@ import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time
+from nsyspipe.comparison.changes import PARTS, SIDES, StepTable, mean_of, mean_step_time
 from nsyspipe.comparison.comparability import collectives_per_step
 from nsyspipe.comparison.facts import (
     BANDWIDTH,
@@ -102,6 +102,7 @@ _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "
 GRADIENT_COPIES = "gradient copies per step"
 MEAN_MESSAGE = "mean message of a collective"
 MAY_HAVE = ", which may have changed"  # behind a fact whose value is hidden
+_ALIKE_SHARE = 0.5  # of the change of the part that changed most: as much is named beside it
 MARKED = 0.1  # of the larger side: from here on a change of a number may be the cause of another
 # Of each part of the step the topics, and single facts, that it may depend on; what any may depend on.
 _CAUSES = {
@@ -425,7 +426,9 @@ def _changed_commands(difference: RunDifference) -> list[tuple[str, Change]]:
 
 
 def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
-    """Return the part that changed most against a decided step time, else the parts that did most each way, with their ns.
+    """Return the part that changed most against a decided step time, else the parts that changed most each way, with their ns.
+
+    Those that changed at least half as much as these are among them.
 
     Nothing where that is less than what counts, nor of sides that are not comparable. Parts of idle are its causes too.
     """
@@ -440,7 +443,18 @@ def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
     (verdict,) = (row["verdict"] for row in difference.metrics.to_pylist() if row["metric"] == "step_time")
     if verdict in {"improvement", "regression"}:
         return (high,) * is_high if whole < 0 else (low,) * is_low
-    return (low, high) if is_low and is_high else ()
+    if not (is_low and is_high):
+        return ()
+    whole_parts = [one for one in parts if one[0] in PARTS]
+    return (low, *_changed_alike(low, whole_parts), high, *_changed_alike(high, whole_parts))
+
+
+def _changed_alike(most: tuple[str, float], parts: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return the other parts that changed the same way as the one that did most, by half as much or more; largest first."""
+    of_idle = most[0].startswith("idle")  # of which it may be a cause
+    others = [one for one in parts if one[0] != most[0] and not (of_idle and one[0] == "idle")]
+    alike = [one for one in others if one[1] / most[1] >= _ALIKE_SHARE]
+    return sorted(alike, key=lambda one: -abs(one[1]))
 
 
 def _is_marked(before: float, after: float) -> bool:

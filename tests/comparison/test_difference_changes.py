@@ -197,6 +197,17 @@ def test_what_changed_against_the_step_time_is_said(tmp_path, after, verdict, sa
     )
 
 
+@pytest.mark.parametrize(("after", "parts"), [
+    # Half as much as the part that changed most, and less than that
+    (ms_steps(88, comm=18, idle=10), [("compute", -12), ("exposed_comm", 8), ("idle", 4)]),
+    (ms_steps(88, comm=19, idle=9), [("compute", -12), ("exposed_comm", 9)]),
+    (ms_steps(112, comm=2, copies=0), [("exposed_comm", -8), ("exposed_memory", -4), ("compute", 12)]),
+])  # fmt: skip
+def test_parts_that_changed_half_as_much_as_another_are_named_with_it(tmp_path, after, parts):
+    found = diff(plain_run(tmp_path / "before", ms_steps(100)), plain_run(tmp_path / "after", after, start=2 * 10**18))
+    assert [(name, ns / MS) for name, ns in found.opposed_parts] == parts
+
+
 def test_a_change_of_the_bucket_view_is_named_beside_the_cause(runs, monkeypatch):
     """As where buckets and gradient_as_bucket_view changed at once: copies are no cause of exposed communication."""
     row = {
