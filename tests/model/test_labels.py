@@ -177,7 +177,7 @@ def test_every_option_that_is_told_as_a_parameter_is_one_of_both():
         assert re.match(r"\w+", in_python(f"--{name}"))[0] in parameters
 
 
-TEXT = r"""steps by rank, start_ns: Of (rank, step): a text that goes
+TABLE_INPUT = r"""steps by rank, start_ns: Of (rank, step): a text that goes
         over two lines.
     wall_ns   ns            |C \ M|: without
         the other <- KERNEL, MEMCPY
@@ -187,7 +187,7 @@ TEXT = r"""steps by rank, start_ns: Of (rank, step): a text that goes
 
 
 def test_a_table_is_read_as_it_is_written_maybe_without_a_key_and_never_with_an_unknown_unit():
-    found = table(TEXT)
+    found = table(TABLE_INPUT)
     assert (found.name, found.key) == ("steps", ("rank", "start_ns"))
     assert found.doc == "Of (rank, step): a text that goes over two lines."
     assert found.columns == (

@@ -150,15 +150,16 @@ def test_what_is_in_the_way_is_not_replaced_without_force_and_a_directory_never(
     assert statuses(attempt_exports([report], nsys=tool(), force=True)) == [EXPORTED]
 
 
-def test_two_reports_for_one_file_or_a_directory_that_cannot_be_made_are_told_before_any_work(tmp_path, tool):
+def test_two_reports_for_one_file_or_a_directory_that_cannot_be_made_are_told_before_any_work(tmp_path, tool, worded):
     one, other = (fake_report(tmp_path / name / "run_0.nsys-rep") for name in ("a", "b"))
     old = tool()
     with pytest.raises(OptionError, match=r"run_0\.sqlite"):
         attempt_exports([one, other], directory=tmp_path / "out", nsys=old)
     assert calls(old.path) == []
     assert not (tmp_path / "out").exists()
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(OutputError) as caught:
         attempt_exports([one], directory=one / "x", nsys=old)
+    worded(caught.value.lines())
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -61,7 +61,7 @@ def test_one_that_names_none_of_the_reports_is_left_alone_and_each_directory_has
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "dangling", "large"])
-def test_what_is_no_ordinary_small_file_is_refused(tmp_path, kind):
+def test_what_is_no_ordinary_small_file_is_refused(tmp_path, kind, worded):
     path = tmp_path / "ddp.capture.json"
     make = {
         "directory": path.mkdir, "pipe": lambda: os.mkfifo(path), "dangling": lambda: path.symlink_to(tmp_path / "missing"),
@@ -69,7 +69,8 @@ def test_what_is_no_ordinary_small_file_is_refused(tmp_path, kind):
     }  # fmt: skip
     make[kind]()
     (problem,) = found(tmp_path).problems
-    assert problem.message.startswith("ddp.capture.json cannot be used (")
+    assert problem.code == "unusable-sidecar"
+    worded(problem.message)
 
 
 def test_what_a_capture_writes_is_what_is_read(tmp_path):

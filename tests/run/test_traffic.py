@@ -145,7 +145,8 @@ def test_of_some_ranks_only_communicators_read_whole_say_who_waits(tmp_path, ask
     unknown = run.steps()["wait_ns"], run.steps()["transfer_ns"], *run.stragglers().drop_columns("rank").columns
     assert all(column.null_count == len(column) for column in unknown)
     row = problem_of(run, "ranks-not-read")
-    assert (row["severity"], row["fix"]) == ("info", "leave out --ranks")
+    assert row["severity"] == "info"
+    assert "--ranks" in row["fix"]
     assert "unmatched-collectives" not in codes(run)
 
 
