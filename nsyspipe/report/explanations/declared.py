@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nsyspipe.model.figures import FIGURES, METRICS, TERMS, Figure, definition_of
 from nsyspipe.model.problems import CATALOGUE, Kind
@@ -35,6 +35,7 @@ _DIRECTIONS = {
     "higher": "Higher is better.",
     "neither": "Neither direction is better by itself.",
 }
+_TABLES_OF_METRICS = {"steps", "breakdown", "summary", "rank_summary", "runs"}
 _NO_FIX = "There is nothing to fix."
 _FIX_IN_NOTE = "The fix depends on your run. The note in the output contains the fix."
 _PLACEHOLDERS = "Words in capital letters can stand for values of your run."
@@ -98,14 +99,24 @@ def explain_term(name: str) -> Explanation | None:
 
 
 def explain_metric(name: str) -> Explanation | None:
-    """Return the explanation of a metric by its name, its column or its label; None if there is none."""
+    """Return the explanation of a metric by its name, its column or its label; None if there is none.
+
+    Asked for the column, it includes what a column of the same name is in tables that do not hold metrics.
+    """
     by_label = {
         normalized(label): figure for figure in reversed(METRICS.values()) for label in (figure.short, figure.label)
     }
     by_column = {normalized(column): figure for column, figure in FIGURES.items()}
     by_name = {normalized(metric): figure for metric, figure in METRICS.items()}
     figure = (by_label | by_column | by_name).get(name)
-    return None if figure is None else _explanation_of_metric(figure)
+    if figure is None:
+        return None
+    explanation = _explanation_of_metric(figure)
+    if name == normalized(figure.column) != normalized(figure.name):
+        elsewhere = [place for place in columns_by_name()[figure.column] if place.table not in _TABLES_OF_METRICS]
+        sections = (*explanation.sections, *map(_section_of_column, elsewhere))
+        return structs.replace(explanation, sections=sections)
+    return explanation
 
 
 def _explanation_of_metric(figure: Figure) -> Explanation:

@@ -28,7 +28,7 @@ ALIASES = {
     "skipped-check": "skipped-checks", "skipped": "skipped-checks", "verdict": "verdicts", "improvement": "verdicts",
     "regression": "verdicts", "unchanged": "verdicts", "inconclusive": "verdicts", "tied": "verdicts",
     "tied-with": "verdicts", "warm-up-step": "steps-used", "steps": "steps-used", "bandwidth": "interconnect",
-    "link": "interconnect", "role": "parallelism", "high": "severity", "medium": "severity", "low": "severity",
+    "link": "interconnect", "high": "severity", "medium": "severity", "low": "severity",
 }  # fmt: skip
 _MOST_SIMILAR, _SIMILARITY = 5, 0.6
 _LEAST_LETTERS = 3  # of a part of an ID that finds the IDs that contain it

@@ -37,19 +37,17 @@ class Kind(Struct, frozen=True):
 
 
 KINDS = {
-    "compute": Kind("=", "compute", "compute", "#35609c", "#4f8be0"),
     "forward": Kind("f", "forward", "forward", "#7fa3d6", "#86aee8", has_dark_text=True),
-    "backward": Kind("b", "backward", "backward", "#35609c", "#4f8be0"),
+    "backward": Kind("b", "backward", "backward", "#35609c", "#3f76c7"),
     "optimizer": Kind("o", "optimizer", "opt", "#1d3a66", "#2f5c9e"),
-    "exposed": Kind("#", "exposed communication", "exposed", "#cb2c30", "#e04e56"),
-    "overlapped": Kind("+", "overlapped communication", "overlapped", "#b284ea", "#8d54f4", has_dark_text=True),
+    "exposed": Kind("#", "exposed communication", "exposed", "#cb2c30", "#cf3f47"),
+    "overlapped": Kind("+", "overlapped communication", "overlapped", "#b284ea", "#b79bff", has_dark_text=True),
     "wait": Kind(".", "wait time for other ranks", "wait", "#f7ad0c", "#f2b93a", has_dark_text=True),
     "copy": Kind("c", "copy", "copy", "#45a995", "#5fe3b8", has_dark_text=True),
-    "idle": Kind("-", "idle GPU", "idle", "#d3d6dc", "#5d6878", has_dark_text=True),
+    "idle": Kind("-", "idle GPU", "idle", "#d3d6dc", "#8a94a4", has_dark_text=True),
     "launch": Kind("l", "CPU launches kernels", "launch", "#cc6c00", "#b46c00"),
     "load": Kind("d", "CPU gets the next batch", "data", "#8a6d3b", "#a58a58"),
     "blocked": Kind("x", "CPU is blocked in a CUDA call", "blocked", "#5f6977", "#7d8796"),
-    "other": Kind("p", "CPU does other work", "other work", "#8b5a9e", "#a679b8"),
     "profiler": Kind("t", "profiler at work", "profiler", "#434c59", "#949eac"),
 }
 
