@@ -17,7 +17,9 @@ def explain(*arguments):
     return CliRunner().invoke(app, ["explain", *arguments], env={"COLUMNS": str(WIDTH), "NO_COLOR": "1"})
 
 
-@pytest.mark.parametrize("name", [*ids_in("findings"), *ids_in("words"), "exposed_comm", "few-steps", "wall_ns", "rank"])
+@pytest.mark.parametrize(
+    "name", [*ids_in("findings"), *ids_in("words"), "exposed_comm", "few-steps", "wall_ns", "rank"]
+)
 def test_an_explanation_fits_80_columns(name):
     done = explain(name)
     assert done.exit_code == 0

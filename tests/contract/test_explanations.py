@@ -105,14 +105,22 @@ def test_communication_in_a_picture_is_exposed_only_without_compute(explanation)
 
 
 def test_every_kind_of_bar_is_used_and_has_a_letter_of_its_own():
-    used = {bar.kind for one in explained() for timeline in timelines_of(one) for lane in timeline.lanes for bar in lane.bars}
+    used = {
+        bar.kind
+        for one in explained()
+        for timeline in timelines_of(one)
+        for lane in timeline.lanes
+        for bar in lane.bars
+    }
     assert used == set(KINDS)
     assert len({kind.letter for kind in KINDS.values()}) == len(KINDS)
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_a_simulated_finding_names_the_option_that_simulates_it(name):
-    simulated = [word for piece in pieces_of(explain_finding(name), Code) for word in piece.text.split() if "whatif" in word]
+    simulated = [
+        word for piece in pieces_of(explain_finding(name), Code) for word in piece.text.split() if "whatif" in word
+    ]
     assert bool(simulated) == (name in {*ADVICE, "slow-link"})
 
 
