@@ -57,6 +57,11 @@ def test_each_unit_of_time_is_one_letter():
         assert len(letters) == lane.bars[-1].end
 
 
+def test_bars_of_one_kind_that_touch_have_a_border():
+    lines = text_lines(parse_picture("Now\nGPU comm  0-4 overlapped  4-8 overlapped  8-12 exposed"))
+    assert lines[1].split()[-1] == "+++|++++####"
+
+
 def test_the_svg_has_each_bar_at_its_place():
     picture = parse_picture(TEXT)
     drawing = ET.fromstring(svg(picture, "what it <shows>"))

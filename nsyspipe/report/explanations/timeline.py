@@ -11,6 +11,7 @@ A lane has a name, then its bars. A bar has a start, an end, and one of `KINDS`.
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -18,6 +19,7 @@ MAX_UNITS = 60
 _BAR = re.compile(r"(\d+)-(\d+) (\w+)")
 _LANE = re.compile(r"(\S.*?)\s{2,}(\d.*)")  # two spaces end the name of a lane
 _INDENT = "  "
+_BORDER = "|"  # the last letter of a bar that the next one continues
 # Sizes of the SVG, in pixels.
 _UNIT_WIDTH, _LANE_HEIGHT, _BAR_HEIGHT, _LETTER_WIDTH = 10, 30, 22, 7.2
 _MARGIN, _LANE_NAME_WIDTH, _TITLE_HEIGHT, _LEGEND_HEIGHT = 16, 130, 30, 26
@@ -134,6 +136,10 @@ def _letters(lane: Lane) -> str:
     letters = [" "] * MAX_UNITS
     for bar in lane.bars:
         letters[bar.start : bar.end] = KINDS[bar.kind].letter * (bar.end - bar.start)
+    for bar, next_bar in pairwise(lane.bars):
+        is_alike_and_close = bar.kind == next_bar.kind and bar.end == next_bar.start
+        if is_alike_and_close:
+            letters[bar.end - 1] = _BORDER
     return "".join(letters)
 
 
