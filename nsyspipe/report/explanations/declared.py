@@ -40,7 +40,7 @@ _NO_FIX = "There is nothing to fix."
 _FIX_IN_NOTE = "The fix depends on your run. The note in the output contains the fix."
 _PLACEHOLDERS = "Words in capital letters can stand for values of your run."
 _NULL_IN_GENERAL = (
-    "Null if the reports do not contain what it is made from. A note in the output tells what is missing."
+    "Null if the reports do not contain what it is made from. A note in the output names the missing part."
 )
 _SYMBOLS = (
     "C, M and P are the times in which compute, communication and copies run. D stands for device-to-device copies, "
@@ -189,7 +189,7 @@ def _definition(column: Column) -> str:
 
 
 def _null_texts(columns: Sequence[Column]) -> list[str]:
-    """Return when columns are null, as far as their declarations tell, a text each."""
+    """Return when columns are null, as far as their declarations contain it, a text each."""
     nullable = [column for column in columns if column.nullable]
     if not nullable:
         return ["Never null."]
