@@ -71,7 +71,7 @@ def options(
       nsyspipe dashboard runs/ -o runs.html       all saved runs, over time
       nsyspipe redact reports/ redacted/          copies that can be shown to others
       nsyspipe schema steps                       what every number means
-      nsyspipe explain single-bucket              what a finding means, with code before and after
+      nsyspipe explain single-bucket              what a finding means, and its fix
       nsyspipe --install-completion               complete commands with Tab
 
     analyze, diff, compare and whatif name a run alike: by its reports, a directory or a quoted glob of them, or, once
