@@ -192,7 +192,7 @@ def compress_gradients(evidence: Evidence) -> Answer:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
-        return verdict.lacking
+        return verdict.not_judged
     if not verdict.is_slow:
         return None
     total = evidence.transfer_ns_per_step

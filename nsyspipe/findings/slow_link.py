@@ -73,7 +73,7 @@ def slow_link(evidence: Evidence) -> Answer:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
-        return verdict.lacking
+        return verdict.not_judged
     if not verdict.is_slow or verdict.is_near or (evidence.n_hosts > 1 and not verdict.is_seen):
         return None
     reached, promised = verdict.busbw_bytes_per_s, nvlink_promise(evidence.gpu_names)
@@ -144,7 +144,9 @@ class LinkVerdict:
     is_seen: bool  # NCCL's log or the topology says so, not only the bandwidth that was reached
     is_near: bool  # it is the shortest way there is without NVLink: peer to peer below one PCIe host bridge
     text: str  # what the data crosses, in words
-    lacking: NotJudged | None  # why it cannot be told, where it cannot
+    lacking: tuple[
+        str, ...
+    ]  # the reason why it cannot be told, and the fix if there is one; nothing where it can be told
     evidence: Mapping[str, Any]  # figures behind it
     slowest: SlowestLink | None = None  # by NCCL's log or the topology
     busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
@@ -156,6 +158,12 @@ class LinkVerdict:
     def is_estimate(self) -> bool:
         """Whether the bandwidth rests on bytes that were copied, not on those that were sent."""
         return self.busbw_source == _COPIES
+
+    @property
+    def not_judged(self) -> NotJudged:
+        """Why no rule can judge the link, where it cannot be told."""
+        reason, *fixes = self.lacking
+        return NotJudged(reason, fixes[0] if fixes else None)
 
 
 def judge_link(evidence: Evidence) -> LinkVerdict:
@@ -208,8 +216,12 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         link = link and replace(link, kind=forced.kind, text=forced.text, nominal_bytes_per_s=None)
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
     is_near = may_be_near and all(row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind)
-    why = lacking if is_slow is None else None
-    return LinkVerdict(is_slow, is_seen, is_near, text, why, facts, link, reached, source, crosses, is_nvlink_there)
+    lacking_words: tuple[str, ...] = ()
+    if is_slow is None:
+        lacking_words = (lacking.reason,) if lacking.fix is None else (lacking.reason, lacking.fix)
+    return LinkVerdict(
+        is_slow, is_seen, is_near, text, lacking_words, facts, link, reached, source, crosses, is_nvlink_there
+    )
 
 
 class _ForcedLink(Struct, frozen=True):

@@ -168,7 +168,7 @@ CASES = BY_LINK + BY_SETTINGS + BY_BANDWIDTH + BY_ENVIRONMENT
 
 def verdict(*, nominal=63e9, text="a link", n_edges=4, **reached):
     edge = SlowestLink("shm", 3, 0, nominal, text, 2, 0, n_edges, is_of_ring=True)
-    return LinkVerdict(True, True, False, text, LACKING, {}, edge, **reached)
+    return LinkVerdict(True, True, False, text, (), {}, edge, **reached)
 
 
 def link_text(link, codes=()):
@@ -211,4 +211,4 @@ def test_that_a_log_is_of_other_processes_stands_in_the_line(worded):
 
 def test_nothing_is_said_of_a_link_that_is_not_known():
     assert link_text(None) is None
-    assert link_text(LinkVerdict(None, False, False, "", LACKING, {}, **COPIES)) is None
+    assert link_text(LinkVerdict(None, False, False, "", (LACKING.reason,), {}, **COPIES)) is None
