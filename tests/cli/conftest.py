@@ -63,8 +63,9 @@ def sick(made):
 
 
 @pytest.fixture
-def worded(worded, request):
-    """Return `worded` with the folders that tests share by a name."""
+def worded(worded, request, monkeypatch):
+    """Return `worded`, on a terminal of 100 columns, with the folders that tests share by a name."""
+    monkeypatch.setenv("COLUMNS", "100")
     folders = {str(REAL): "REAL"}
     if "made" in request.fixturenames:
         folders[str(request.getfixturevalue("made"))] = "MADE"
