@@ -59,7 +59,7 @@ def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside, word
     worded(refused(diff("--against", "main", "labels", "run-4")), "a candidate that is not there")
     ranks = [beside / "reports" / "slow" / f"run_{rank}.sqlite" for rank in range(2)]
     worded(refused(diff("--against", "main", "labels", *ranks)), "a candidate rank by rank")
-    worded(refused(diff("--against", "m1", "labels")), "the id of a run")
+    worded(refused(diff("--against", "m1", "labels")), "an id")
     one = json.loads(diff("--against", "main", "labels/", "a=b/c", "--json", "-").stdout)
     assert one == json.loads(diff("main=labels:m1", "main=labels:m2", "labels:f1", "--json", "-").stdout)
     assert one["metrics"][0]["n_baseline"] == 24  # steps of both captures
