@@ -50,7 +50,7 @@ DAMAGE = {
     "later version": later_version,
     "other types": rewritten(lambda table: table.set_column(1, "label", pa.array([[1, 2]]))),
     "null label": rewritten(lambda table: table.set_column(1, "label", pa.array([None], pa.string()))),
-    "time that is no date": rewritten(
+    "time beyond all dates": rewritten(
         lambda table: table.drop_columns(["captured_at_utc"]).append_column("captured_at_utc", FAR)
     ),
     "no row": lambda path: pq.write_table(DATASET["runs"].empty(), path),

@@ -1,5 +1,6 @@
 """Footers and headers of pages: read as strictly as no other reader does, since readers differ over what is odd."""
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -32,9 +33,9 @@ def read(text, fields=_PAGE):
     # Numbers beyond all that are known.
     (f"{TYPE} {PLAIN} {STORED} f5 02 f5 02 f5 02 {STOP}", "out of order", _PAGE),
     (f"{TYPE} {PLAIN} {STORED} 2c {'1c' * 12}", "too deeply", _PAGE),
-    ("29 16 02 00", "list of another type", _CHUNK),  # encodings are a list of i32, not of i64
+    ("29 16 02 00", "list of another", _CHUNK),  # encodings are a list of i32, not of i64
     ("29 f5 ff ff ff ff 0f", "too large", _CHUNK), ("29 f5 7f 00", "longer than it", _CHUNK),
-    ("28 02 61 62 00", "part of another type", _CHUNK), ("8c 00 00", "encryption", _FILE),
+    ("28 02 61 62 00", "part of another", _CHUNK), ("8c 00 00", "encryption", _FILE),
 ])  # fmt: skip
 def test_what_readers_take_in_two_ways_is_refused(text, why, fields):
     with pytest.raises(ValueError, match=why):
@@ -75,14 +76,15 @@ def test_a_file_that_brotli_compressed_is_refused():
     check_size_of(content(stragglers(2), compression="snappy"))
 
 
-def test_columns_that_a_file_leaves_out_count_as_well(monkeypatch):
+def test_columns_that_a_file_leaves_out_count_as_well(monkeypatch, worded):
     monkeypatch.setattr(parquet_size, "_SMALL_ROWS", 2**19)
     n_rows = 20_000  # times two columns of 8 bytes is allowed, times seven is not
     table = stragglers(n_rows).select(["rank", "run_id"])
     found = content(table, column_encoding={"rank": "DELTA_BINARY_PACKED"}, use_dictionary=["run_id"])
     assert check_size_of(found) == found.size < 5_000
-    with pytest.raises(DatasetError, match="rows of 7 columns are more than a file"):
+    with pytest.raises(DatasetError) as caught:
         table_of(found, DATASET["stragglers"], Path("it"))
+    worded(re.sub(r"[\d,]{4,}", "N", caught.value.problem))
 
 
 def test_a_text_in_place_of_a_number_is_refused_before_it_is_read():
@@ -107,7 +109,7 @@ def test_columns_of_others_are_not_read_and_the_id_is_read_as_a_dictionary(monke
 
 
 def test_a_json_text_that_would_fill_the_memory_as_objects_is_refused():
-    with pytest.raises(ValueError, match="more than a run has"):
+    with pytest.raises(ValueError, match="more than"):
         parsed_object('{"a":[' + "[]," * (6 << 20) + "0]}")
 
 
@@ -121,7 +123,7 @@ def test_long_texts_of_many_rows_are_read_as_long_as_they_are_no_more_than_a_run
     codes = pa.array([None, *(at % 2 for at in range(n_rows - 1))], pa.int32())
     column = pa.chunked_array([pa.DictionaryArray.from_arrays(codes, texts)])
     if not is_read:
-        with pytest.raises(ValueError, match="are more than a file of 9 bytes has"):
+        with pytest.raises(ValueError, match=r"\b9 bytes\b"):
             as_plain_text(column, 9, may_be_shared=True)
         return
     found = as_plain_text(column, 9, may_be_shared=True)

@@ -1,6 +1,7 @@
 """Which names a run may have in a dataset, where its files lie, and what DuckDB, pandas, Polars and pyarrow read in them."""
 
 import os
+import re
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -54,10 +55,10 @@ FIXES = {"a b/c": "a-b-c", "_x": "x", "": "run-1", "é": "run-1", "2026 03 01": 
 
 
 @pytest.mark.parametrize("run_id", dict.fromkeys([*NO_NAMES, *NUMBERS, *FIXES]))
-def test_what_is_no_name_or_a_number_to_some_reader_is_refused_with_the_nearest_that_is(run_id):
-    why = "reads like a number or a date" if run_id in NUMBERS else "names a directory of the dataset"
-    with pytest.raises(OptionError, match=why) as caught:
+def test_what_is_no_name_or_a_number_to_some_reader_is_refused_with_the_nearest_that_is(run_id, worded):
+    with pytest.raises(OptionError) as caught:
         check_run_id(run_id)
+    worded(re.sub("x{50,}", "x...", caught.value.problem))
     fix = caught.value.fix.removeprefix("--run-id ")
     assert fix == FIXES.get(run_id, fix)
     check_run_id(fix)

@@ -1,6 +1,7 @@
 """A saved run is the run: every table, the document, what is printed, byte for byte, without the reports."""
 
 import os
+import re
 import shutil
 
 import pyarrow as pa
@@ -129,13 +130,11 @@ def store(saved, tmp_path):
 
 
 @pytest.mark.parametrize("run_id", [None, "nobody", ".", "../x", "night", "x" * 300, "*"])
-def test_of_several_runs_one_that_is_there_must_be_named(runs, store, run_id):
-    with pytest.raises(OptionError, match="holds 2 runs" if run_id is None else "has no such run") as caught:
+def test_of_several_runs_one_that_is_there_must_be_named(runs, store, run_id, worded):
+    with pytest.raises(OptionError) as caught:
         nsyspipe.load(store, run_id=run_id)
-    fix = f"nsyspipe doctor {store}, which lists its runs"
-    fix = f"{store}:{OTHER_ID}, or {fix}" if run_id is None else f"--run-id {OTHER_ID}, or {fix}"
-    fix = f"--run-id {RUN_ID}" if run_id == "night" else fix
-    assert (caught.value.found, caught.value.fix) == (f"{RUN_ID} (x1), {OTHER_ID} (x3)", fix)
+    assert caught.value.found == f"{RUN_ID} (x1), {OTHER_ID} (x3)"
+    worded(caught.value.lines())
     for run in runs[::2] if run_id is None else ():
         assert nsyspipe.load(store, run_id=run.header.run_id).header == run.header
 
@@ -144,16 +143,15 @@ def test_a_label_is_no_id_but_the_message_says_which_id_it_has(tmp_path):
     report = steady_rank(0, world_size=1).write(tmp_path / "a_0.sqlite")
     for run_id, label in (("r-1", "before"), ("r-2", "after")):
         save(nsyspipe.load(report, label=label, run_id=run_id), tmp_path / "s", events=label == "before")
-    with pytest.raises(
-        OptionError, match=r"s:r-1, or pandas\.read_parquet\('.*/s/runs'\), which lists its runs"
-    ):  # it has its operations
+    # It has its operations.
+    with pytest.raises(OptionError, match=r"s:r-1, or pandas\.read_parquet\('.*/s/runs'\)"):
         nsyspipe.load(tmp_path / "s")
-    with pytest.raises(OptionError, match="has no such run") as caught:
+    with pytest.raises(OptionError) as caught:
         nsyspipe.load(tmp_path / "s", run_id="before")
     assert caught.value.found == "r-1 (before), r-2 (after)"
     assert caught.value.fix == "--run-id r-1"
     for name, fix in (("befor", "s:before"), ("Afterr", "s:after"), ("r2", "s:r-2"), ("x", "nsyspipe doctor ")):
-        with pytest.raises(OptionError, match="has no such run") as caught:
+        with pytest.raises(OptionError) as caught:
             nsyspipe.load(f"{tmp_path}/s:{name}")
         assert fix in caught.value.fix
 
@@ -162,7 +160,7 @@ def test_of_many_runs_the_last_are_shown(saved, tmp_path):
     store = copied(saved / "one", tmp_path / "store")
     for number in range(8):
         shutil.copytree(store / "runs" / f"run_id={RUN_ID}", store / "runs" / f"run_id=r{number}")
-    with pytest.raises(OptionError, match="holds 9 runs") as caught:
+    with pytest.raises(OptionError) as caught:
         nsyspipe.load(store)
     assert caught.value.found == "r2 (x1), r3 (x1), r4 (x1), r5 (x1), r6 (x1), r7 (x1) and 3 more"
 
@@ -174,7 +172,7 @@ def test_the_directory_of_a_run_in_a_table_names_it(runs, store, table):
     for given in (path, str(path), f"{path}/", [path]):
         assert nsyspipe.load(given).header == runs[0].header
     assert nsyspipe.load(path, run_id=RUN_ID).header == runs[0].header
-    with pytest.raises(OptionError, match="has no such run") as caught:
+    with pytest.raises(OptionError) as caught:
         nsyspipe.load(path, run_id=OTHER_ID)
     assert caught.value.found == f"{RUN_ID} (x1)"
 
@@ -189,15 +187,16 @@ def test_other_paths_are_no_saved_run(tmp_path, saved):
     "step", "backward", "forward", "optimizer", "data", "comm_kernel", "skip_first", "rank_map", "nccl_log", "topology",
 ])  # fmt: skip
 def test_options_of_the_analysis_do_not_go_with_a_saved_run(store, option):
-    with pytest.raises(OptionError, match="whose figures are made") as caught:
+    with pytest.raises(OptionError) as caught:
         nsyspipe.load(store, run_id=RUN_ID, **{option: "0"})
     assert caught.value.subject == f"--{option.replace('_', '-')}"
 
 
-def test_a_saved_run_goes_with_nothing_else(store, tmp_path):
+def test_a_saved_run_goes_with_nothing_else(store, tmp_path, worded):
     steady_rank(0).write(tmp_path / "a_0.sqlite")
-    with pytest.raises(OptionError, match="a saved run and something else"):
+    with pytest.raises(OptionError) as caught:
         nsyspipe.load([store, tmp_path / "a_0.sqlite"])
+    worded(caught.value.lines())
 
 
 def read_all(run):
@@ -234,22 +233,23 @@ DAMAGED |= {(name, damage) for name in ("steps", "events-1") for damage in DAMAG
 
 
 @pytest.mark.parametrize(("name", "damage"), sorted(DAMAGED))
-def test_a_damaged_file_is_an_error_that_names_it(saved, damaged, tmp_path, name, damage):
+def test_a_damaged_file_is_an_error_that_names_it(saved, damaged, tmp_path, name, damage, worded):
     tables, refused = damaged
     whole = tables[name].read_bytes()
     if damage == "gone":
         tables[name].unlink()
-        assert "is missing from the saved run" in refused(name)
+        worded(refused(name))
     elif damage == "of another save":
         store = copied(saved / "one", tmp_path / "listed")
         path = places(store)[name]
         path.write_bytes(places(saved / "other", OTHER_ID)[name].read_bytes())
-        with pytest.raises(DatasetError, match="of another save of the run than its row") as caught:
+        with pytest.raises(DatasetError) as caught:
             read_all(nsyspipe.load(store))
         assert caught.value.subject == str(path)
+        worded(caught.value.problem)
     else:
         tables[name].write_bytes({"empty": b"", "cut": whole[:-20], "other": b"x" * len(whole)}[damage])
-        assert "cannot be read" in refused(name)
+        refused(name)
 
 
 @pytest.mark.slow
@@ -302,25 +302,26 @@ def of_version(version):
     return lambda table: table.replace_schema_metadata(metadata)
 
 
-LATER = f"has columns of version {{}}, this nsyspipe knows {SCHEMA_VERSION}"
 NO_DETAILS = ("", "{}", "[]", "null", '{"header": {}}', '{"header": 3, "link": null}')
 OTHER_KINDS = (pa.array(["x"] * 10), pa.array([None] * 10, pa.int64()), pa.array([0.5] * 10))
-CHANGED = [
-    *(("steps", of_version(version), LATER.format(version)) for version in (str(SCHEMA_VERSION + 1), "99")),
-    *(("steps", of_version(version), "is not what nsyspipe writes: it has no schema version") for version in ("x", "", "1.5", "-1", "é", None)),
-    *(("steps", replaced("wall_ns", values), "cannot be read") for values in OTHER_KINDS),
-    ("steps", lambda table: table.drop_columns(["wall_ns", "rank"]), "lacks the columns rank, wall_ns"),
-    *(("runs", replaced("details", pa.array([details])), "has no usable details") for details in NO_DETAILS),
-    ("runs", lambda table: table.slice(0, 0), "holds 0 rows of the run, not 1"),
-    ("runs", lambda table: pa.concat_tables([table] * 2), "holds 2 rows of the run, not 1"),
-]  # fmt: skip
+VERSIONS = (str(SCHEMA_VERSION + 1), "99", "x", "", "1.5", "-1", "é", None)
+CHANGED = {
+    **{f"version {version!r}": ("steps", of_version(version)) for version in VERSIONS},
+    **{f"other {values.type} {at}": ("steps", replaced("wall_ns", values)) for at, values in enumerate(OTHER_KINDS)},
+    "columns": ("steps", lambda table: table.drop_columns(["wall_ns", "rank"])),
+    **{f"details {details}": ("runs", replaced("details", pa.array([details]))) for details in NO_DETAILS},
+    "no row": ("runs", lambda table: table.slice(0, 0)),
+    "two rows": ("runs", lambda table: pa.concat_tables([table] * 2)),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "change", "words"), CHANGED)
-def test_a_table_that_is_not_what_nsyspipe_writes_is_an_error(damaged, name, change, words):
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_table_that_is_not_what_nsyspipe_writes_is_an_error(damaged, case, tmp_path, worded):
     tables, refused = damaged
+    name, change = CHANGED[case]
     rewrite(tables[name], change)
-    assert words in refused(name)
+    # In brackets stands what libraries say.
+    worded(re.sub(r" \(.*\)", "", refused(name)))
 
 
 def test_details_that_a_later_nsyspipe_added_are_left_out(damaged, runs, tmp_path):
