@@ -45,7 +45,7 @@ NOT_CLEAR = "not clear"  # a gain within the error of a replay
 Row: TypeAlias = "Mapping[str, Any]"
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
 _DIGITS, _MOST_ALIKE = re.compile(r"\d+"), 4
-_NOT_JUDGED = re.compile(r"not judged: (?P<rules>[a-z-]+(, [a-z-]+)*) \((?P<reason>.*)\)")
+_NOT_JUDGED = re.compile(r"skipped checks: (?P<rules>[a-z-]+(, [a-z-]+)*) \((?P<reason>.*)\)")
 _MOST_RULES = 5  # that are named where one reason keeps them from being judged
 _ABOUT_COMM = {*CAUSES["communication and late ranks"], *CAUSES["communication that slows compute"]}
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and a cause of it
@@ -335,7 +335,7 @@ def _counted_rules(message: str) -> str:
     if found is None or len(names) <= _MOST_RULES:
         return message
     about = " about communication" if _ABOUT_COMM.issuperset(names) else ""
-    return f"not judged: {len(names)} rules{about} ({found['reason']})"
+    return f"skipped {len(names)} checks{about} ({found['reason']})"
 
 
 def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
