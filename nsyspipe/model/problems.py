@@ -170,7 +170,7 @@ _KINDS = """
     topology-of-another-machine (warning): the topology has no GPU {gpus}, but the run has ranks on GPU {gpus}. The topology is of another machine, so nsyspipe
         does not use the topology for these ranks -> run nvidia-smi topo -m > topo.txt on a host of the run, and pass --topology topo.txt
     files-beside-used (info): found in the directory of the reports and used: {files} (--no-logs ignores these files)
-    log-beside-ignored (info): found in the directory of the reports, but not used: {files}. No process of this run wrote this log, {whose}
+    log-beside-ignored (info): found in the directory of the reports, but not used: {files} ({whose}). No process of this run wrote these logs
         -> keep logs with the reports of their run, or pass --nccl-log FILE to use a log anyway
     file-beside-unusable (info): found in the directory of the reports, but not used: {file} ({reason}) -> {option} FILE, if the file is of this run
     topologies-beside (info): the topology files in the directory of the reports differ, so nsyspipe uses none of them: {files} -> --topology FILE

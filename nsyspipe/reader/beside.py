@@ -213,7 +213,9 @@ def _ignored_logs(others: Sequence[_LogContents], processes: Collection[RunProce
     has_pid = any(pid in pids for _, pid in logged)
     hosts = sorted({host for host, _ in logged})
     whose = (
-        f"of hosts {few(hosts, _SHOWN)}" if has_pid else f"of processes {few([str(pid) for _, pid in logged], _SHOWN)}"
+        f"written on hosts {few(hosts, _SHOWN)}"
+        if has_pid
+        else f"written by processes {few([str(pid) for _, pid in logged], _SHOWN)}"
     )
     names = few([_shown(one.path) for one in others], _SHOWN)
     return problem("log-beside-ignored", files=names, whose=whose)
