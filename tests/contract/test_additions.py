@@ -144,5 +144,5 @@ def test_a_figure_says_what_it_is(figure):
 
 
 def test_headings_are_as_narrow_as_two_lines_can_be():
-    assert figures.FIGURES["wait_share"].heading == "waits for\nothers"
+    assert figures.FIGURES["backward_overlap_ratio"].heading == "overlap with\nbackward"
     assert figures.FIGURES["idle_share"].heading == "idle"

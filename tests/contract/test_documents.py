@@ -26,7 +26,6 @@ from nsyspipe.analysis.traffic import ROLES
 from nsyspipe.cli.app import app
 from nsyspipe.comparison.gate import read_settings
 from nsyspipe.findings.judge import RULES
-from nsyspipe.model.figures import PLACES, shown
 from nsyspipe.reader.fabric import read_nccl_logs
 from tests.conftest import SAMPLES
 
@@ -133,8 +132,7 @@ def test_a_log_without_its_host_and_addresses_says_the_same(tmp_path):
 
 def test_words_that_are_printed_are_explained():
     text = README.read_text("utf-8").lower()
-    labels = {figure.short.lower() for place in PLACES for figure in shown(place) if place != "scoreboard table"}
-    assert [word for word in (*labels, *ROLES[:-1], *PRINTED.split(", ")) if word not in text] == []
+    assert [word for word in (*ROLES[:-1], *PRINTED.split(", ")) if word not in text] == []
     summary = (ROOT / "docs" / "summary.md").read_text("utf-8")
     assert [rule.__name__ for rule in RULES if f"`{rule.__name__.replace('_', '-')}`" not in summary] == []
 
