@@ -197,7 +197,14 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class ComparisonOutputs(Outputs):
+class VerboseOutputs(Outputs):
+    """The files of an answer, of which the terminal shows the most important part."""
+
+    verbose: bool = flag("Print everything: all metrics, kernels, assumptions and notes.", "-v")
+
+
+@dataclass(frozen=True)
+class ComparisonOutputs(VerboseOutputs):
     """The files of a difference."""
 
     force: bool = flag("Judge runs that are not comparable; replace outputs of other runs.")

@@ -7,7 +7,7 @@ import typer
 
 from nsyspipe.cli.inputs import ONE_RUN, opened_run
 from nsyspipe.cli.options import OneRunOptions, RunningOptions, flag, option, with_options
-from nsyspipe.cli.outputs import Outputs
+from nsyspipe.cli.outputs import VerboseOutputs
 
 NOTHING_ANSWERED = 4  # exit code where none of what was asked has an answer
 
@@ -42,7 +42,7 @@ def whatif(
     *,
     changes: Changes,
     reading: OneRunOptions,
-    outputs: Outputs,
+    outputs: VerboseOutputs,
     running: RunningOptions,
 ) -> None:
     """Replay the captured steps with other communication: what a change would bring, before anybody makes it.
@@ -68,7 +68,7 @@ def whatif(
         found = ask(opened, **asdict(changes))
     from nsyspipe.report.whatif import whatif_blocks, whatif_formats
 
-    formats, blocks = whatif_formats(found, opened), whatif_blocks(found, opened)
+    formats, blocks = whatif_formats(found, opened), whatif_blocks(found, opened, is_verbose=outputs.verbose)
     outputs.answer(formats, blocks, opened.inputs, opened.header.run_id, quiet=running.quiet)
     if all(scenario.refused for scenario in found.scenarios):
         raise typer.Exit(NOTHING_ANSWERED)

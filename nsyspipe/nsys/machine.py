@@ -131,7 +131,11 @@ def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> _
 def _importer(nsys: Program, root: Path) -> _Found:
     if programs.find_importer(nsys, root):
         return "ok", "QdstrmImporter found", None
-    return "unknown", "QdstrmImporter was not found in the directory of nsys", f"{GET_NSYS}, not only the target package"
+    return (
+        "unknown",
+        "QdstrmImporter was not found in the directory of nsys",
+        f"{GET_NSYS}, not only the target package",
+    )
 
 
 def _trace_values(patience: Patience, nsys: Program) -> _Found:

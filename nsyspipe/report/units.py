@@ -89,21 +89,21 @@ def _significant(value: float, n_digits: int = 4) -> str:
 
 
 def with_share(time: str, ratio: float | None) -> str:
-    """Return a time and the share of the whole that it is, ``12.34 ms (5.6 %)``."""
+    """Return a time and the share of the whole that it is, ``12.34 ms (5.6%)``."""
     return Quantity(time, time.size, then=f" ({percent_text(ratio)})") if isinstance(time, Quantity) else time
 
 
 def percent_text(ratio: float | None, digits: int = 1) -> str:
-    """Return a ratio as per cent, ``12.3 %``; a small one that is not zero says so."""
+    """Return a ratio as per cent, ``12.3%``; a small one that is not zero says so."""
     if ratio is None:
         return absent
     text = f"{100 * ratio + 0.0:.{digits}f}"
-    return f"{'<' if ratio > 0 else '>-'}{10**-digits:.{digits}f} %" if ratio and float(text) == 0 else f"{text} %"
+    return f"{'<' if ratio > 0 else '>-'}{10**-digits:.{digits}f}%" if ratio and float(text) == 0 else f"{text}%"
 
 
 def sure_text(confidence: float) -> str:
-    """Return how sure an interval is, ``95 %``, in as many digits as it was given."""
-    return f"{100 * confidence:.14g} %"
+    """Return how sure an interval is, ``95%``, in as many digits as it was given."""
+    return f"{100 * confidence:.14g}%"
 
 
 def bytes_text(n_bytes: float | None, digits: int = 2) -> str:

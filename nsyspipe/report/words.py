@@ -176,7 +176,7 @@ def uneven_text(evenness: Evenness) -> str:
     if evenness.is_median_nobodys:
         text += ", which no step takes"
     elif 2 * evenness.n_near < evenness.n_steps:
-        text += f", only {evenness.n_near} of {evenness.n_steps} steps within 10 % of it"
+        text += f", only {evenness.n_near} of {evenness.n_steps} steps within 10% of it"
     if evenness.levels is None or evenness.n_long is None:
         return text
     short, long = map(ms_text, evenness.levels)

@@ -456,9 +456,7 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     elif there.status == YES and any(report.hides_comm for report in reports):
         there = _lack("comm-in-graphs", "communication inside CUDA graphs is not visible")
     elif there.status == YES and any(report.lacks_groups for report in reports):
-        there = _lack(
-            "groups-not-named", f"{text}, but the process groups are unknown", status=PARTLY
-        )
+        there = _lack("groups-not-named", f"{text}, but the process groups are unknown", status=PARTLY)
     absent = _lack("no-session-start", "no session start")
     return [absent if report.digest.facts.session_start_utc_ns is None else there for report in reports]
 
