@@ -10,7 +10,7 @@ import typer
 from nsyspipe.cli.inputs import ONE_RUN, NamedRuns, labelled_runs, names_in, opened_runs, parse_runs
 from nsyspipe.cli.options import INPUT, OUTPUT, RunningOptions, SeveralRunsOptions, option, with_options
 from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs
-from nsyspipe.comparison import gate
+from nsyspipe.comparison import gate as gate_rules
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import few, printable
 from nsyspipe.store.layout import is_saved
@@ -34,12 +34,12 @@ class RuleOptions:
     confidence: str | None = option("Of the intervals, above 0.5 and below 1. [default: 0.95]", "0.5..1")
     metric: list[str] | None = None
 
-    def settled(self, **more: Any) -> gate.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
+    def settled(self, **more: Any) -> gate_rules.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
         """Return them checked, with `more`, and where they are silent what the nearest file says, seen from here."""
-        effect = None if self.min_effect is None else gate.parse_min_effect(self.min_effect)
-        confidence = None if self.confidence is None else gate.check_confidence(self.confidence)
-        options = gate.GateSettings(min_effect=effect, confidence=confidence, **more)
-        return gate.settled(options, gate.read_settings(Path.cwd()), ("min_effect", "confidence", *more))
+        effect = None if self.min_effect is None else gate_rules.parse_min_effect(self.min_effect)
+        confidence = None if self.confidence is None else gate_rules.check_confidence(self.confidence)
+        options = gate_rules.GateSettings(min_effect=effect, confidence=confidence, **more)
+        return gate_rules.settled(options, gate_rules.read_settings(Path.cwd()), ("min_effect", "confidence", *more))
 
 
 @dataclass(frozen=True)
@@ -56,26 +56,26 @@ class GateOptions(RuleOptions):
         "NAME,...",
     )
 
-    def settings(self) -> gate.GateSettings:
+    def settings(self) -> gate_rules.GateSettings:
         """Return what options say, else what the nearest file says; a gate that could never fail is refused."""
-        metrics = gate.check_metrics(",".join(self.metric)) if self.metric else None
-        fail_on = None if self.fail_on is None else gate.check_gate(self.fail_on)
+        metrics = gate_rules.check_metrics(",".join(self.metric)) if self.metric else None
+        fail_on = None if self.fail_on is None else gate_rules.check_gate(self.fail_on)
         found = self.settled(fail_on=fail_on, metrics=metrics)
         if found.fail_on and found.metrics:
             from nsyspipe.model.figures import METRICS
 
             judged = {name: METRICS[name].better for name in found.metrics}
-            names = () if fail_on else (f"{found.path}: fail-on", f'fail-on = "{gate.ANY_CHANGE}"')
-            gate.check_can_fail(found.fail_on, judged, *names)
+            names = () if fail_on else (f"{found.path}: fail-on", f'fail-on = "{gate_rules.ANY_CHANGE}"')
+            gate_rules.check_can_fail(found.fail_on, judged, *names)
         return found
 
 
-def _thresholds(settings: gate.GateSettings, *, is_quiet: bool) -> dict[str, Any]:
+def _thresholds(settings: gate_rules.GateSettings, *, is_quiet: bool) -> dict[str, Any]:
     """Return from where on a change counts, and how sure intervals are; say on stderr from which file, where no text says it."""
     if settings.file and is_quiet:
         typer.echo(printable(f"Thresholds from {settings.file}."), err=True)
-    effect = gate.DEFAULT_MIN_EFFECT_PCT if settings.min_effect is None else round(100 * settings.min_effect, 12)
-    return {"min_effect_pct": f"{effect}%", "confidence": settings.confidence or gate.DEFAULT_CONFIDENCE}
+    effect = gate_rules.DEFAULT_MIN_EFFECT_PCT if settings.min_effect is None else round(100 * settings.min_effect, 12)
+    return {"min_effect_pct": f"{effect}%", "confidence": settings.confidence or gate_rules.DEFAULT_CONFIDENCE}
 
 
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
@@ -114,17 +114,20 @@ def diff(
     thresholds = _thresholds(settings, is_quiet=running.quiet or bool(outputs.printed))
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import diff as compared
-        from nsyspipe.report.difference import difference_blocks, difference_formats, gate_text, identity_of
+        from nsyspipe.report.difference import difference_blocks, difference_formats, gate_line, identity_of
+        from nsyspipe.report.difference_screen import screen_blocks
 
         asked = thresholds | {"metrics": settings.metrics, "fail_on": settings.fail_on, "force": outputs.force}
         difference = replace(compared(opened[0], opened[1], **asked), settings=settings)
-        formats, blocks = difference_formats(difference), difference_blocks(difference)
+        formats = difference_formats(difference)
+        blocks = difference_blocks(difference, has_gate=False) if outputs.verbose else screen_blocks(difference)
         inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(difference), quiet=running.quiet)
-    if (judged := difference.gate) is not None and not judged:
-        cannot = " cannot be decided" * (judged.outcome == "undecided")
-        typer.echo(printable(f"error: --fail-on {judged.fail_on}{cannot}: {gate_text(judged)}"), err=True)
-        raise typer.Exit(judged.exit_code)
+    if (gate := difference.gate) is not None:
+        if not (gate and running.quiet):  # a gate that passes is no news for who wants none
+            typer.echo(printable(gate_line(gate)), err=True)
+        if not gate:
+            raise typer.Exit(gate.exit_code)
 
 
 def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:

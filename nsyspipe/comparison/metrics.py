@@ -57,17 +57,17 @@ _TIME, _RATE, _RATIO = "ns", "1/s", "ratio"
 _WHY = {
     column: why
     for why, columns in (
-        ("waiting is known only where all collectives of a step match across ranks on one clock, and not of one rank", "wait_ns transfer_ns"),
+        ("wait time needs several ranks whose collectives all match on one clock", "wait_ns transfer_ns"),
         ("message sizes were not recorded (nsys export --include-blobs=true)", "message_bytes bus_bytes"),
-        ("a rank without a backward range, or without launches", "overlap_backward_ns"),
-        ("API calls were not recorded with names and ends", "idle_launch_ns idle_blocked_ns"),
+        ("a rank has no backward range or no launches", "overlap_backward_ns"),
+        ("CUDA API calls were not recorded with names and ends", "idle_launch_ns idle_blocked_ns"),
         ("kernels, copies or memsets were not recorded", "idle_ns exposed_memory_ns idle_input_ns idle_dependency_ns idle_unknown_ns"),
     )
     for column in columns.split()
 }  # fmt: skip
 # What is null where ranks communicate between their step ranges, and why in words.
 _OF_WHOLE_STEPS = {"wait_ns", "transfer_ns", "message_bytes", "bus_bytes", "overlap_backward_ns"}
-OTHER_DEFINITIONS = f"saved with older definitions of this figure ({ANALYZE_AGAIN})"
+OTHER_DEFINITIONS = f"saved with older definitions of this metric ({ANALYZE_AGAIN})"
 LEFT_OUT = "step ranges leave out communication"
 INCONCLUSIVE, NO_CHANGE = "inconclusive", "no change"
 # The first of these that a metric has is the verdict of several: what nobody can tell is not yet an improvement.
@@ -89,9 +89,9 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
         return "a capture without steps"
     if not (is_capture or table.n_steps):
         has_gpu = table.run.header.n_ranks
-        return "there is no step with a window on every rank" if has_gpu else "no GPU activity was recorded"
+        return "no step was recorded on every rank" if has_gpu else "no GPU activity was recorded"
     if table.hides_idle and name.startswith("idle"):
-        return "idle time inside CUDA graphs that were captured as a whole is not seen, and the other run's is"
+        return "idle time inside CUDA graphs captured as a whole is visible in only one of the runs"
     if is_capture:
         pooled = table.run.summary()[figure.column][0].as_py()
         return lacking if pooled is None else np.array([pooled], np.float64)
@@ -230,7 +230,7 @@ def metric_rows(*tables: Sequence[StepTable], rules: Rules, blocked: str | None,
         }  # fmt: skip
         if any(lacking):
             words = [f"{side}: {why}" for side, why in zip(SIDES, lacking, strict=True) if why]
-            why = f"both: {lacking[0]}" if lacking[0] == lacking[1] else "; ".join(words)
+            why = f"both sides: {lacking[0]}" if lacking[0] == lacking[1] else ", ".join(words)
             rows.append(row | {"verdict": INCONCLUSIVE, "no_regression": False, "why": why})
             continue
         # Of steps/s the reverse: step time is judged, so that they never differ.
@@ -240,7 +240,7 @@ def metric_rows(*tables: Sequence[StepTable], rules: Rules, blocked: str | None,
         figures = _figures(judgement, values, is_asked=name in settled)
         rows.append(row | (_as_rate(figures) if of is not metric else figures) | unsaid)
         if blocked and judgement.difference.low is None and judgement.why and not captures:
-            rows[-1]["why"] = f"{judgement.why}; {blocked}"
+            rows[-1]["why"] = f"{judgement.why}, {blocked}"
     return METRIC_ROWS.from_rows(rows)
 
 

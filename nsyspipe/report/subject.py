@@ -1,28 +1,28 @@
-"""Which run an answer is about, in one line: GPUs and the steps used."""
+"""What run an answer is about, in one line: GPUs, parallelism and the steps used."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from nsyspipe.report.first_screen import title_of
+from nsyspipe.run.run import Run
 
-if TYPE_CHECKING:
-    from nsyspipe.run.run import Run
+
+def subject_facts(run: Run) -> list[str]:
+    """Return what a run ran on, and how many steps its metrics use."""
+    return [hardware_text(run), steps_text(run)]
 
 
 def hardware_text(run: Run) -> str:
-    """Return how many ranks a run has on which GPUs: ``4 x NVIDIA H200``, or ``4 of 8 ranks on NVIDIA H200``."""
-    header = run.header
-    models = ", ".join(header.gpu_names) or "unknown GPU"
-    if header.world_size not in (None, header.n_ranks):
-        return f"{header.n_ranks} of {header.world_size} ranks on {models}"
-    is_one_model = len(header.gpu_names) == 1
-    return f"{header.n_ranks} x {models}" if is_one_model else f"{header.n_ranks} ranks on {models}"
+    """Return what a run ran on: ``4 x NVIDIA H200, one node, data parallel``."""
+    return ", ".join(title_of(run).facts)
 
 
 def steps_text(run: Run) -> str:
-    """Return how many steps the metrics use: ``8 steps used (10 captured)``."""
+    """Return how many steps the metrics use: ``8 steps used of 10 captured``."""
+    n_host_steps = run.host_steps().num_rows
+    if n_host_steps:
+        return f"{n_host_steps} CPU steps"
     if run.is_capture:
-        return "a capture without steps"
+        return "no training steps found"
     summary = run.summary().to_pylist()[0]
-    n_used, n_captured = summary["n_summary_steps"], summary["n_steps"]
-    used = "1 step used" if n_used == 1 else f"{n_used} steps used"
-    return used if n_used == n_captured else f"{used} ({n_captured} captured)"
+    n_used = summary["n_summary_steps"]
+    return f"{n_used} step{'s'[: n_used != 1]} used of {summary['n_steps']} captured"

@@ -20,7 +20,7 @@ _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 absent = "-"  # where nothing was recorded
 _SMALL_SHARE, _NEARLY_ALL = 0.0095, 0.995  # shares that need a decimal
 _MOST_DIGITS, _NO_DECIMAL = 3, 1000
-POINTS = "points"  # what a difference of ratios is in
+POINTS = "pp"  # what a difference of ratios is in
 # What the mean step time is the sum of.
 STEP_PARTS = tuple(METRICS[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))
 

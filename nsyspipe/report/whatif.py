@@ -27,7 +27,7 @@ from nsyspipe.report.blocks import Field, table_of
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
-from nsyspipe.report.subject import hardware_text, steps_text
+from nsyspipe.report.subject import subject_facts
 from nsyspipe.report.units import ms_text, percent_text, rate_text
 from nsyspipe.report.words import mean_step_ns, same_problems
 from nsyspipe.run.run import Run
@@ -224,7 +224,7 @@ def _is_shown(row: dict[str, Any] | Any, *, is_verbose: bool) -> bool:  # noqa: 
 
 
 def _subject(found: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -> list[str]:
-    parts = [found.label, hardware_text(run), steps_text(run)]
+    parts = [found.label, *subject_facts(run)]
     if found.step_time_ns is not None and has_step_time:
         parts.append(f"step time {ms_text(found.step_time_ns)}")
     if found.identity_error_pct is not None and is_verbose:

@@ -468,7 +468,13 @@ def settling_text(steps: int | None, captures: int | None, counts: Sequence[int]
 def opposed_text(parts: Sequence[tuple[str, float]]) -> str:
     """Return what part of the step time changed against it, or which two against each other, ns."""
     if len(parts) > 1:
-        told = ", ".join(f"{metric_label(name)} by {delta_text('ns', ns)}" for name, ns in parts)
-        return f"Its parts changed against each other: {told}."
+        changes = ", ".join(f"{_part_label(name)} {delta_text('ns', ns)}" for name, ns in parts)
+        return f"Parts of the step changed in opposite directions: {changes}."
     ((name, ns),) = parts
-    return f"Against that, {metric_label(name)} takes {ms_text(abs(ns))} {'more' if ns > 0 else 'less'}."
+    return f"In the other direction, {_part_label(name)} takes {ms_text(abs(ns), 3)} {'more' if ns > 0 else 'less'}."
+
+
+def _part_label(name: str) -> str:
+    """Return what a part of the step, or a cause of idle time (``idle, launch``), is called."""
+    part, _, cause = name.partition(", ")
+    return metric_label(f"{part}_{cause}" if cause else part)
