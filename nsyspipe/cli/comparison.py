@@ -193,6 +193,6 @@ def compare(
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
         board = replace(compared(opened, sort=sort, **thresholds, force=outputs.force), settings=rules)
-        formats, blocks = scoreboard_formats(board), scoreboard_blocks(board)
+        formats, blocks = scoreboard_formats(board), scoreboard_blocks(board, is_verbose=outputs.verbose)
         inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(board), quiet=running.quiet)

@@ -204,5 +204,5 @@ def metric_figure(name: str) -> Figure | None:
 
 def metric_label(name: str) -> str:
     """Return a metric of `diff` in words."""
-    figure = metric_figure(name)
+    figure = METRICS.get(name)
     return figure.short if figure else name.replace("_", " ")
