@@ -74,5 +74,5 @@ def analyze(
     grave = [row["code"] for row in run.problem_rows if row["severity"] != "info"]
     if strict and grave:
         problem = f"{len(grave)} problem{'s'[: len(grave) != 1]}: {', '.join(dict.fromkeys(grave))}"
-        print_error(OptionError("--strict", problem, fix="what each problem says, or leave --strict out"))
+        print_error(OptionError("--strict", problem, fix="fix each problem as shown, or leave out --strict"))
         raise typer.Exit(2)

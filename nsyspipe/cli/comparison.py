@@ -136,13 +136,13 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
     place = named[0].places[0]
     there, labels = names_in(place) if len(named) == len(named[0].places) == 1 else ([], [])
     found = [one.label or one.places[0] for one in named]
-    fix = 'quote globs ("before_*.sqlite" "after_*.sqlite"); several captures of one side share a LABEL='
-    problem = f"compares two runs, and {len(named)} are named"
+    fix = 'quote globs ("before_*.sqlite" "after_*.sqlite"), and use the same LABEL= for several captures of one side'
+    problem = f"takes exactly two runs, but got {len(named)}"
     if len(named) == 1:
-        problem = "compares two runs, and 1 is named: the candidate is missing"
-        fix = f"nsyspipe diff BASELINE CANDIDATE; {'one label is one side' if len(named[0].places) > 1 else fix}"
+        problem = "takes exactly two runs, but the candidate is missing"
+        fix = f"nsyspipe diff BASELINE CANDIDATE, {'each with its own label' if len(named[0].places) > 1 else fix}"
     if len(there) > 1:
-        problem = f"compares two runs, the baseline first, and {place} has {len(there)}"
+        problem = f"takes exactly two runs, but {place} has {len(there)}"
         found, fix = there, f"nsyspipe diff {there[0]} {there[1]}"
         if len(labels) == 2 and all(labels):  # noqa: PLR2004 - the sides; none that cannot be read
             found, fix = labels, f"nsyspipe diff --against {shlex.quote(labels[0])} {shlex.quote(place)}"
@@ -184,7 +184,7 @@ def compare(
         there, _ = names_in(place)
         if len(there) > 1:
             problem, fix = (
-                f"each run is an argument, and {place} has {len(there)}",
+                f"takes each run as an argument, but {place} has {len(there)} runs",
                 f"nsyspipe compare {' '.join(there)}",
             )
             raise OptionError("compare", problem, found=few(there, 4), fix=fix)

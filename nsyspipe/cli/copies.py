@@ -107,7 +107,10 @@ def _exporters(running: ExportingOptions, program: str | None) -> Iterator[tuple
         found = cluster.on_each_worker(find, program)
         without = [worker for worker, one in found.items() if isinstance(one, Exception)]
         if without and len(without) == len(found):
-            problem, fix = "is on none of the workers", "--nsys PATH as workers see it; else leave --scheduler out"
+            problem, fix = (
+                "was not found on any worker",
+                "--nsys PATH as the workers see the path, or leave out --scheduler",
+            )
             raise NsysNotFoundError(program or "nsys", problem, found=listed(without, MOST_NAMES), fix=fix)
         if without:
             cluster.take_only(found.keys() - without)

@@ -54,7 +54,7 @@ def dashboard(
         raise OptionError("dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{name}.html')}")
     target = None if page.out == STDOUT else Path(page.out)
     if page.open and target is None:
-        raise OptionError("--open", "opens the page that is written", fix=f"-o {shlex.quote(f'{name}.html')} --open")
+        raise OptionError("--open", "needs an output file", fix=f"-o {shlex.quote(f'{name}.html')} --open")
     from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
 
     if target is not None:

@@ -38,9 +38,9 @@ def check_address_space() -> None:
     """Refuse a limit of memory below which libraries end the process before anything can be said."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
-        problem = f"allows {limit >> 20} MB, and nsyspipe needs {_LEAST_ADDRESS_SPACE >> 20} MB to start its work"
+        problem = f"allows {limit >> 20} MB, but nsyspipe needs at least {_LEAST_ADDRESS_SPACE >> 20} MB"
         raise InputError(
-            "the limit of memory (ulimit -v)", problem, fix=f"ulimit -v {_LEAST_ADDRESS_SPACE >> 10}, or more"
+            "the memory limit (ulimit -v)", problem, fix=f"ulimit -v {_LEAST_ADDRESS_SPACE >> 10}, or more"
         )
 
 
@@ -58,7 +58,9 @@ class Sectioned(TyperCommand):
         taking_one: list[Any] = [one for one in given if not (one.multiple or getattr(one, "is_flag", True))]
         for one in taking_one:
             if taking_one.count(one) > 1:
-                raise OptionError(max(one.opts, key=len), "takes one value, and is given several", fix="leave one")
+                raise OptionError(
+                    max(one.opts, key=len), "takes one value, but got several", fix="pass the option once"
+                )
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - of Typer or Click
@@ -66,8 +68,8 @@ class Sectioned(TyperCommand):
         try:
             os.getcwd()  # noqa: PTH109 - Path.cwd would do the same
         except OSError as error:
-            problem = f"is not there, or cannot be read ({error.strerror})"
-            raise InputError("the working directory", problem, fix="cd to a directory that is there") from error
+            problem = f"does not exist, or cannot be read ({error.strerror})"
+            raise InputError("the working directory", problem, fix="cd to an existing directory") from error
         check_address_space()
         return super().invoke(ctx)
 
@@ -106,7 +108,7 @@ def _number(kind: type[int | float], least: int | None, option: str, metavar: st
             value = kind(str(text))
             if least is None or value >= least:
                 return value
-        what = f"is no {'whole ' if kind is int else ''}number{'' if least is None else f' from {least}'}"
+        what = f"is not {'an integer' if kind is int else 'a number'}{'' if least is None else f' of at least {least}'}"
         has_unit = re.fullmatch(r"[\d.]+ ?[A-Za-z/]+", str(text)) is not None
         raise OptionError(f"{option} {text}", what, fix=f"{option} {metavar}{', without a unit' if has_unit else ''}")
 
@@ -186,7 +188,7 @@ class ReadingOptions:
         given = [one.name for one in fields(self) if (getattr(self, one.name) or one.default) != one.default]
         if given:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise OptionError(names, f"says how reports are read, and {why}", fix=f"leave it out, or {fix}")
+            raise OptionError(names, f"changes how reports are read, but {why}", fix=f"leave out this option, or {fix}")
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ class OneRunOptions(ReadingOptions):
 def check_name(option: str, name: str | None, fix: str) -> None:
     """Refuse a label or an identifier of a run that is empty, too long, or has what cannot be printed."""
     if name is not None and not (name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
-        problem = f"is empty, longer than {_LONGEST_NAME}, or has what cannot be printed"
+        problem = f"is empty, longer than {_LONGEST_NAME} characters, or not printable"
         raise OptionError(f"{option}{name[:_LONGEST_NAME]!r}", problem, fix=fix)
 
 
@@ -270,11 +272,13 @@ class RunningOptions(QuietOptions):
     def cluster(self) -> str | None:
         """The scheduler whose workers do the work; None: it is done here."""
         if self.scheduler is not None and self.jobs is not None:
-            problem = "counts processes of this machine, and the cluster has its own"
-            raise OptionError(f"-j {self.jobs} with --scheduler", problem, fix="leave one of them out")
+            problem = "counts processes of this machine, but a cluster has its own processes"
+            raise OptionError(f"-j {self.jobs} with --scheduler", problem, fix="leave out one of them")
         if self.scheduler is not None and not self.scheduler.strip():
-            problem = "names no scheduler: perhaps a variable that is not set"
-            raise OptionError(f"--scheduler {self.scheduler!r}", problem, fix="--scheduler ADDRESS, or leave it out")
+            problem = "is empty (perhaps a variable that is not set)"
+            raise OptionError(
+                f"--scheduler {self.scheduler!r}", problem, fix="--scheduler ADDRESS, or leave out --scheduler"
+            )
         return self.scheduler or (os.environ.get(SCHEDULER) if self.jobs is None else None) or None
 
     def executor(self, paths: Sequence[Path]) -> AbstractContextManager[Executor]:

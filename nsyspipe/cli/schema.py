@@ -33,7 +33,7 @@ def schema(
     from nsyspipe.model.schema import DESCRIBED
 
     if table is not None and table not in DESCRIBED:
-        raise OptionError.no_such_name(f"nsyspipe schema {table!r}", "there is no such table", table, DESCRIBED)
+        raise OptionError.no_such_name(f"nsyspipe schema {table!r}", "is not a table", table, DESCRIBED)
     chosen = [DESCRIBED[table]] if table else list(DESCRIBED.values())
     from nsyspipe.report.schema import schema_blocks, schema_markdown
 

@@ -181,8 +181,8 @@ class StepTable(Struct, frozen=True, dict=True):
         step, n_ranks = self.rows["step"].to_numpy(), len(self.ranks)
         steps: Int64 = step[: step.size // max(n_ranks, 1)]
         if not np.array_equal(step, np.tile(steps, n_ranks)):
-            what = "has figures of steps that not every rank has"
-            raise DatasetError(self.run.header.run_id, what, fix="analyze its reports again")
+            what = "has metrics of steps that some ranks do not have"
+            raise DatasetError(self.run.header.run_id, what, fix="analyze the reports again")
         return steps
 
     def matrix(self, column: str) -> Int64 | None:

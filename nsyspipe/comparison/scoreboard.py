@@ -105,7 +105,7 @@ def check_sort(name: str, option: str = "sort") -> str:
     for sort, (column, _) in SORTS.items():
         if name in {sort, column}:
             return sort
-    raise OptionError.no_such_name(f"{option} {name!r}", "there is no such metric", name, SORTS)
+    raise OptionError.no_such_name(f"{option} {name!r}", "is not a metric", name, SORTS)
 
 
 def sorted_rows(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:

@@ -145,7 +145,7 @@ def read_topology_beside(paths: Sequence[Path], gpus: Collection[int]) -> FilesB
         names = few([_shown(path) for path in (first, *different)], _SHOWN)
         found.problems.append(problem("topologies-beside", files=names))
     elif absent:
-        reason = f"it has no GPU {', '.join(map(str, absent))}, which the reports have"
+        reason = f"GPU {', '.join(map(str, absent))} of the reports is missing in the topology"
         found.problems.append(_unused(first, reason, "--topology"))
     else:
         found.topology = usable[first]
@@ -184,7 +184,7 @@ def _log_contents(path: Path) -> _LogContents:
         if isinstance(fact, Init) and fact.comm_id is not None and is_whole:
             comm_ids.add(fact.comm_id)
     if not processes:
-        raise InputError(decoded(str(path)), "no line of NCCL's in it")
+        raise InputError(decoded(str(path)), "contains no line from NCCL")
     return _LogContents(path, frozenset(processes), frozenset(comm_ids))
 
 

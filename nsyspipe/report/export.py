@@ -188,7 +188,7 @@ def dashboard(
     place, given = Path(path_of("store", store, "dashboard('runs/', 'runs.html')")), path_of("path", path, "runs.html")
     if is_one_run(place):
         fix = f"dashboard({str(find_saved(place)[0])!r}, {given!r})"
-        raise OptionError(f"store={str(place)!r}", "is one run, where all of a store are shown", fix=fix)
+        raise OptionError(f"store={str(place)!r}", "is one run, not a run store", fix=fix)
     check_dashboard(given, place, force=force)
     into = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
     text, *_ = store_page(place, Path(given), into, force=force)
