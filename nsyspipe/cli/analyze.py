@@ -15,7 +15,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.options import DEFAULT_FINDINGS, parse_findings
 
 _GLOB, _LONGEST_NAMES = re.compile(r"^[\w./*?\[\]-]*[*?\[][\w./*?\[\]-]*$"), 100
-_STRICT = "Exit with 2 if there is any problem of severity error or warning."
+_STRICT = "Exit with 2 if there is an error or a warning about the reports."
 
 
 def _repeated(reports: Sequence[str], reading: NamedRunOptions) -> str | None:
@@ -29,14 +29,16 @@ def _repeated(reports: Sequence[str], reading: NamedRunOptions) -> str | None:
 
 @with_options
 def analyze(
-    reports: Annotated[list[str], typer.Argument(metavar="REPORTS...", help=f"{ONE_RUN} Several paths are one run.")],
+    reports: Annotated[
+        list[str], typer.Argument(metavar="REPORTS...", help=f"{ONE_RUN} Several paths together are one run.")
+    ],
     *,
     reading: NamedRunOptions,
     outputs: AnalysisOutputs,
     running: RunningOptions,
     strict: Annotated[bool, typer.Option("--strict", help=_STRICT)] = False,
 ) -> None:
-    """Say where each step's time goes: compute, communication (hidden or exposed), copies, idle.
+    """Show where the time of each step goes, and what to change first.
 
     \b
     Examples:

@@ -16,11 +16,11 @@ from nsyspipe.model.names import few, printable
 from nsyspipe.store.layout import is_saved
 
 _AGAINST = (
-    "The baseline: all runs of this label in the store that stands in its place, as captures of one configuration. The "
-    "candidate: RUN, another label of the store, or the only other one if none is named."
+    "Use all runs of this label in the run store as captures of the baseline. The candidate is RUN, another label of the "
+    "store, or its only other label."
 )
-_EACH_RUN = "One argument for each run, the reference first (a store stands for all its runs)"
-_SORT = "The best by this metric first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"
+_EACH_RUN = "One argument per run, the baseline first (a run store stands for all its runs)"
+_SORT = "Sort by this metric, the best run first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class RuleOptions:
 
     fail_on: str | None = None
     min_effect: str | None = option(
-        "Less change than this does not count, in per cent: 2% and 2 are the same. [default: 2%]", "PCT|PCT%"
+        "Smallest change that matters, in percent (2% and 2 are the same). [default: 2%]", "PCT|PCT%"
     )
-    confidence: str | None = option("Of the intervals, above 0.5 and below 1. [default: 0.95]", "0.5..1")
+    confidence: str | None = option("Confidence of the intervals, between 0.5 and 1. [default: 0.95]", "0.5..1")
     metric: list[str] | None = None
 
     def settled(self, **more: Any) -> gate_rules.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
@@ -47,12 +47,12 @@ class GateOptions(RuleOptions):
     """What counts as a difference, and which one fails."""
 
     fail_on: str | None = option(
-        "Exit with 3 if a judged metric is worse (or changed at all), with 4 if that cannot be decided.",
+        "Exit with 3 if a judged metric got worse (or changed at all), and with 4 if the data cannot show it.",
         "regression|any-change",
     )
     metric: list[str] | None = option(
-        "What the verdict and the gate rest on, comma separated or several times: a regression of any, else what cannot "
-        "be told of any, else an improvement. [default: step_time]",
+        "Metrics that the verdict and the gate use, separated by commas or repeated. The verdict is a regression if any "
+        "metric regressed. [default: step_time]",
         "NAME,...",
     )
 
@@ -79,13 +79,13 @@ def _thresholds(settings: gate_rules.GateSettings, *, is_quiet: bool) -> dict[st
 
 
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
-    more = f"Several captures of one {several}: repeat LABEL=REPORTS."
-    return typer.Argument(metavar=metavar, help=f"{which}, globs quoted. {ONE_RUN} {more}")
+    more = f"For several captures of one {several}, repeat LABEL=REPORTS."
+    return typer.Argument(metavar=metavar, help=f"{which}. Quote globs. {ONE_RUN} {more}")
 
 
 @with_options
 def diff(
-    runs: Annotated[list[str], _runs("BASELINE CANDIDATE", "One argument for each side", "side")],
+    runs: Annotated[list[str], _runs("BASELINE CANDIDATE", "One argument per side", "side")],
     *,
     against: Annotated[str | None, typer.Option(metavar="LABEL", help=_AGAINST, rich_help_panel=INPUT)] = None,
     rule: GateOptions,
@@ -93,11 +93,11 @@ def diff(
     reading: SeveralRunsOptions,
     running: RunningOptions,
 ) -> None:
-    """Did it help, and is it noise? Two runs, metric by metric, and where the difference comes from.
+    """Compare two runs: did a change help, or is the difference noise?
 
-    Thresholds may stand in the nearest nsyspipe.toml ([diff]) or pyproject.toml ([tool.nsyspipe.diff]) of this
-    directory or one above: fail-on, min-effect, confidence, metric. Options win over the file. One of another owner,
-    or that anybody may write or replace, is refused unless options say all that it does.
+    You can set fail-on, min-effect, confidence and metric in the nearest nsyspipe.toml ([diff]) or pyproject.toml
+    ([tool.nsyspipe.diff]) of this directory or a parent. Options override the file. For security, nsyspipe refuses a
+    file that another user owns or that everybody can write to.
 
     \b
     Examples:
@@ -159,11 +159,10 @@ def compare(
     reading: SeveralRunsOptions,
     running: RunningOptions,
 ) -> None:
-    """Which of these runs is best? Speed-up over the first with its interval, and what the steps' time goes to.
+    """Compare several runs: which run is fastest?
 
-    Runs that differ from the first in world size, GPU model, ranks, ranks per batch or the work of a step are parted
-    from it, and measured against the first of their own kind: a step of more ranks does more work, unless they share a
-    batch. Thresholds (min-effect, confidence) may stand in the file that diff reads them from.
+    nsyspipe ranks runs only within a group of runs with the same world size, GPU model and work per step. The first run
+    of a group is the baseline of the group. The settings file of diff also sets min-effect and confidence here.
 
     \b
     Examples:

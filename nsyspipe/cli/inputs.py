@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 # What an argument may be, for help.
 ONE_RUN = (
-    "One run: its reports (.sqlite, or .nsys-rep where there is nsys), a directory or glob of them; or a saved run: STORE, "
-    "STORE:ID, STORE:LABEL (its latest). LABEL= in front names it."
+    "One run: its nsys reports (.sqlite, or .nsys-rep if nsys is installed), a directory, or a glob. Or a saved run: STORE, "
+    "STORE:ID, or STORE:LABEL (the latest run of that label). LABEL= in front sets the label."
 )
 Opened = list[tuple["Run", ...]]
 

@@ -21,7 +21,7 @@ from nsyspipe.model.names import PHASE_PATTERNS
 from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS, logs_refused
 
 # The sections of a command's help, in the order of work.
-_SECTION_NAMES = ("Input", "Steps and phases", "What to change", "What counts", "Output", "Running")
+_SECTION_NAMES = ("Input", "Steps and phases", "Changes", "Thresholds", "Output", "Running")
 INPUT, STEPS, CHANGES, JUDGING, OUTPUT, RUNNING = _SECTION_NAMES
 # Of the parameters of commands that are dataclasses of options; and of options that do not stand with the others there.
 _SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": RUNNING}
@@ -30,7 +30,7 @@ _ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "verbose": OUTPUT, "nsys": RUN
 _LONGEST_NAME = 100  # of a run
 _LEAST_ADDRESS_SPACE = 512 << 20  # below, native code may abort where it should say that no memory is left
 SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
-EXIT_CODES = "Exit codes: 0 answered; 2 unusable input or option; 130 interrupted; 1 a bug of nsyspipe."
+EXIT_CODES = "Exit codes: 0 success, 2 unusable input or option, 130 interrupted, 1 a bug in nsyspipe."
 Command = TypeVar("Command", bound="Callable[..., None]")
 
 
@@ -155,22 +155,26 @@ class ReadingOptions:
     """How reports are read, by the names that `nsyspipe.load` has for them."""
 
     step: str | None = option(
-        "NVTX ranges that are the steps; repetition: what launches repeat; none: the capture as a whole. "
-        "[default: the family that holds the launches, else repetition]",
+        "NVTX ranges that mark the steps. 'repetition' uses a periodic launch pattern. 'none' treats the capture as a "
+        "whole. [default: the ranges that contain the launches, or else repetition]",
         "REGEX|repetition|none",
     )
-    steps: int | None = option("About how many whole steps were captured, to find them by repetition.", "N", least=1)
+    steps: int | None = option(
+        "Approximate number of captured steps, to find them by a periodic launch pattern.", "N", least=1
+    )
     backward: str | None = _phase("backward")
     forward: str | None = _phase("forward")
     optimizer: str | None = _phase("optimizer")
     data: str | None = _phase("data")
-    comm_kernel: str | None = option("Communication kernels besides NCCL's.", "REGEX")
+    comm_kernel: str | None = option("Communication kernels in addition to NCCL kernels.", "REGEX")
     skip_first: str = option(
-        "Complete steps to leave out at the start; auto: the first, if another remains.", "N|auto", default=AUTO
+        "Complete warm-up steps to skip. 'auto' skips the first, if another step remains.", "N|auto", default=AUTO
     )
-    rank_map: str | None = option("Rank of each report; of several: node1_[0-7].sqlite=8-15.", 'FILE|"a.sqlite=0,..."')
-    ranks: str | None = option("Read the reports of these ranks only; the others count as missing.", "0-7,63")
-    no_logs: bool = flag("Leave out logs and topologies that lie beside the reports.")
+    rank_map: str | None = option(
+        "Rank of each report. For several reports: node1_[0-7].sqlite=8-15.", 'FILE|"a.sqlite=0,..."'
+    )
+    ranks: str | None = option("Read only the reports of these ranks. The other ranks count as missing.", "0-7,63")
+    no_logs: bool = flag("Ignore NCCL logs and topology files in the directory of the reports.")
 
     def chosen(self, *more: str) -> dict[str, Any]:
         """Return those of every command by name, and further ones that this one has."""
@@ -198,9 +202,11 @@ class OneRunOptions(ReadingOptions):
     label: str | None = None
     run_id: str | None = None
     nccl_log: list[str] | None = option(
-        "Log of the run with NCCL_DEBUG=INFO: what its ranks are connected by. Several times, or a glob.", "FILE"
+        "NCCL log of the run (NCCL_DEBUG=INFO), which shows the interconnect. Repeat the option, or use a glob.", "FILE"
     )
-    topology: str | None = option("Output of nvidia-smi topo -m: NVLink, or PCIe.", "FILE")
+    topology: str | None = option(
+        "Output of nvidia-smi topo -m, which shows whether NVLink or PCIe connects the GPUs.", "FILE"
+    )
 
 
 def check_name(option: str, name: str | None, fix: str) -> None:
@@ -214,8 +220,8 @@ def check_name(option: str, name: str | None, fix: str) -> None:
 class NamedRunOptions(OneRunOptions):
     """How the reports of a run are read that is named, and how much of it is shown."""
 
-    label: str | None = option("Name of the run. [default: from the file names]", "TEXT")
-    run_id: str | None = option("Identifier of the run. [default: from the capture]", "TEXT")
+    label: str | None = option("Label of the run. [default: from the file names]", "TEXT")
+    run_id: str | None = option("ID of the run. [default: from the capture]", "TEXT")
     findings: str = option(
         "How many recommendations to print. 'all' adds the phases and the details of each finding.",
         "N|all",
@@ -223,7 +229,7 @@ class NamedRunOptions(OneRunOptions):
     )
     verbose: bool = flag("Print everything: all metrics, ranks, findings, checks, warnings and notes.", "-v")
     top: int | None = option(
-        "Print the N costliest kernels, collectives by kind and size, and communicators, in the Markdown too.",
+        "Print the N most expensive kernels, collectives and communicators, also in Markdown.",
         "N",
         least=1,
     )
@@ -238,9 +244,12 @@ class SeveralRunsOptions(ReadingOptions):
     """How the reports of several runs are read."""
 
     nccl_log: list[str] | None = option(
-        "Log with NCCL_DEBUG=INFO, of all reports or of one label's. Several times, or a glob.", "[LABEL=]FILE"
+        "NCCL log (NCCL_DEBUG=INFO) of all runs, or of the run with that label. Repeat the option, or use a glob.",
+        "[LABEL=]FILE",
     )
-    topology: list[str] | None = option("Output of nvidia-smi topo -m, likewise.", "[LABEL=]FILE")
+    topology: list[str] | None = option(
+        "Output of nvidia-smi topo -m, of all runs or of the run with that label.", "[LABEL=]FILE"
+    )
 
 
 @dataclass(frozen=True)
@@ -248,8 +257,8 @@ class QuietOptions:
     """What is said meanwhile; a command has those that are declared as options."""
 
     jobs: int | None = None
-    quiet: bool = flag("No summary and no progress: errors and asked-for outputs only.", "-q")
-    no_progress: bool = flag("No progress bar.")
+    quiet: bool = flag("Print no summary and no progress, only errors and requested outputs.", "-q")
+    no_progress: bool = flag("Print no progress bar.")
 
     @property
     def is_shown(self) -> bool:
@@ -261,10 +270,10 @@ class QuietOptions:
 class RunningOptions(QuietOptions):
     """By how many processes, or whose, and what is said meanwhile."""
 
-    jobs: int | None = option("Processes. [default: cores, capped by memory and use]", "N", "-j", least=1)
+    jobs: int | None = option("Number of processes. [default: cores, limited by memory and use]", "N", "-j", least=1)
     scheduler: str | None = option(
-        "A Dask cluster does the work, whose workers see the same files: its scheduler's address, or the file that one "
-        "writes. [default: $NSYSPIPE_SCHEDULER, unless -j is given]",
+        "Run on a Dask cluster: the address of its scheduler, or its scheduler file. The workers must see the same files. "
+        "[default: $NSYSPIPE_SCHEDULER, unless you pass -j]",
         "ADDRESS|FILE",
     )
 

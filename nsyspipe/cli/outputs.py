@@ -131,8 +131,8 @@ class Outputs:
     html: str | None = _format("html")
     perfetto: str | None = None
     perfetto_steps: str | None = None
-    open: bool = flag("Open the page of --html in a browser.")
-    force: bool = flag("Replace outputs of anything else.")
+    open: bool = flag("Open the HTML report of --html in a browser.")
+    force: bool = flag("Replace output files of other runs.")
 
     @property
     def _named(self) -> dict[str, str]:
@@ -207,14 +207,14 @@ class VerboseOutputs(Outputs):
 class ComparisonOutputs(VerboseOutputs):
     """The files of a difference."""
 
-    force: bool = flag("Judge runs that are not comparable; replace outputs of other runs.")
+    force: bool = flag("Compare runs that are not comparable, and replace output files of other runs.")
 
 
 @dataclass(frozen=True)
 class ScoreboardOutputs(ComparisonOutputs):
     """The files of a scoreboard."""
 
-    csv: str | None = option("Write the table for spreadsheets; - prints it and nothing else.", "FILE|-")
+    csv: str | None = option("Write the table as CSV. - prints only the CSV.", "FILE|-")
 
 
 def _replacing(run: Run, store: Path) -> str:
@@ -251,14 +251,12 @@ class AnalysisOutputs(Outputs):
     """The outputs of one analysis."""
 
     out: str | None = option(
-        "Save the run in a dataset of Parquet files, beside others; analyze takes it in place of reports.", "DIR", "-o"
+        "Save the run in a run store (Parquet files), which other commands accept instead of reports.", "DIR", "-o"
     )
-    events: bool = flag("With --out: save every device operation too.")
-    perfetto_steps: str | None = option(
-        "Steps in the trace, both included. [default: all that was captured]", "FROM:TO"
-    )
+    events: bool = flag("With --out: also save every GPU operation, which whatif needs.")
+    perfetto_steps: str | None = option("First and last step of the trace. [default: all captured steps]", "FROM:TO")
     perfetto_ranks: str | None = option(
-        "Ranks in the trace. [default: all of up to 8, of more those that differ most]", "0-7,63"
+        "Ranks in the trace. [default: all of up to 8 ranks, otherwise the ranks that differ most]", "0-7,63"
     )
 
     def check_run(self, run_id: str | None) -> None:

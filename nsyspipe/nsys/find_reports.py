@@ -81,8 +81,10 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
         raise NotAReportError(str(found[0]), "is already an export", fix=fix)
     if wrong := next((path for path in captures if path.suffix not in RAW_SUFFIXES), None):
         fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
-        what = f"is {OUTPUTS[wrong.suffix]}" if wrong.suffix in OUTPUTS else f"is not named like an nsys report ({listed(RAW_SUFFIXES, joint='or')})")
-        raise NotAReportError(str(wrong), f"{what}, not a report that can be exported", fix=fix)
+        is_output = wrong.suffix in OUTPUTS
+        named = f"is not named like an nsys report ({listed(RAW_SUFFIXES, joint='or')})"
+        what = f"is {OUTPUTS[wrong.suffix]}, not a report that can be exported" if is_output else named
+        raise NotAReportError(str(wrong), what, fix=fix)
     return [paths[0] for paths in grouped((os.path.realpath(path), path) for path in captures).values()]
 
 

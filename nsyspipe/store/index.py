@@ -85,7 +85,7 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
         raise DatasetError(str(store), what, found=printable(f"{first.run_id} {first.message}"), fix=first.fix)
     what, fix = "no such directory", f"nsyspipe analyze REPORTS --out {shlex.quote(str(store))}"
     if store.is_file():
-        what = f"{OUTPUTS.get(store.suffix, 'a file')}, not a run store"
+        what = f"is {OUTPUTS.get(store.suffix, 'a file')}, not a run store"
         name = shlex.quote(str(store))
         fix = "pass the run store (a directory)" if store.suffix in OUTPUTS else f"nsyspipe analyze {name} --out runs"
     elif store.is_dir():
