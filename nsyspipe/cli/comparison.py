@@ -93,7 +93,7 @@ def diff(
     reading: SeveralRunsOptions,
     running: RunningOptions,
 ) -> None:
-    """Compare two runs: did a change help, or is the difference noise?
+    """Compare two runs, and decide whether the difference is real or noise.
 
     You can set fail-on, min-effect, confidence and metric in the nearest nsyspipe.toml ([diff]) or pyproject.toml
     ([tool.nsyspipe.diff]) of this directory or a parent. Options override the file. For security, nsyspipe refuses a
@@ -159,7 +159,7 @@ def compare(
     reading: SeveralRunsOptions,
     running: RunningOptions,
 ) -> None:
-    """Compare several runs: which run is fastest?
+    """Compare several runs, and rank the runs that are comparable.
 
     nsyspipe ranks runs only within a group of runs with the same world size, GPU model and work per step. The first run
     of a group is the baseline of the group. The settings file of diff also sets min-effect and confidence here.

@@ -34,7 +34,7 @@ from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
 _META = "nsyspipe-whatif"
-OF_FINDINGS = "Findings of nsyspipe analyze and their estimates"
+OF_REPLAYED = "Findings of nsyspipe analyze and their estimates"
 _FEW_STEPS = "few-steps-to-replay"
 GROUP_NAMES = {SETTING: "Settings you can change", HARDWARE: "Other hardware", LIMIT: "Limits (not settings)"}
 _ZERO_COMMUNICATION = "zero communication time"
@@ -390,7 +390,7 @@ def _is_captured(scenario: Scenario) -> bool:
 
 def _finding_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     if bounds := _bounds(found, mean_step_ns(run.summary().to_pylist()[0])):
-        yield blocks.Heading(OF_FINDINGS, "dim")
+        yield blocks.Heading(OF_REPLAYED, "dim")
         yield blocks.Sentence("Shares of the mean step time, as in analyze. The table above uses the median.", "dim")
         yield blocks.Items(bounds)
 
