@@ -118,8 +118,8 @@ def _time_rows(parts: list[dict[str, Any]]) -> list[PartRow]:
 
 def _metric_row(row: Mapping[str, Any]) -> PartRow:
     unit = row["unit"]
-    values = (value_text(unit, row[side]) for side in SIDES)
-    return PartRow(metric_label(row["metric"]), *values, delta_text(unit, row["delta"]), "")
+    before, after = (value_text(unit, row[side]) for side in SIDES)
+    return PartRow(metric_label(row["metric"]), before, after, delta_text(unit, row["delta"]), "")
 
 
 def _is_shown(row: Mapping[str, Any]) -> bool:

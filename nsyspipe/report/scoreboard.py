@@ -208,8 +208,8 @@ def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str
         return f"{_not_sure(best, kind.peer, of_all, rows)}."
     if kind.not_told_from:
         speed = "has the shortest mean step time" if best["label"] == kind.peer else f"is {_speed(best, kind.peer)}"
-        others = f"but is not distinguishable from {_listed(kind.not_told_from)}"
-        return f"No clear winner{of_all}: {best['label']} {speed}, {others}{tied}."
+        rivals = f"but is not distinguishable from {_listed(kind.not_told_from)}"
+        return f"No clear winner{of_all}: {best['label']} {speed}, {rivals}{tied}."
     if best["label"] != kind.peer:
         return f"{best['label']} is the fastest{of_all}: {_speed(best, kind.peer)}{tied}."
     others = [row for row in rows if row is not best and row["peer_speedup"] is not None]
@@ -302,10 +302,8 @@ def spread_texts(board: Scoreboard) -> list[str]:
     if not has_intervals or not single:
         return []
     if len(single) == len(board.sides):
-        return [
-            "One capture per run: the confidence intervals do not include the spread between captures. Pass several "
-            "captures of a run with the same LABEL=."
-        ]
+        spread = "the confidence intervals do not include the spread between captures"
+        return [f"One capture per run: {spread}. Pass several captures of a run with the same LABEL=."]
     verb = "has one capture" if len(single) == 1 else "have one capture each"
     return [
         f"{_listed(single)} {verb}. nsyspipe takes the spread between captures from the runs with several captures."
