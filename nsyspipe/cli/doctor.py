@@ -47,7 +47,7 @@ def doctor(
         from nsyspipe.report.doctor import store_blocks, store_document
         from nsyspipe.store.index import stored_runs
 
-        reading.refuse_given(f"{reports[0]} has saved runs, whose figures are made", "pass the reports")
+        reading.refuse_given(f"{reports[0]} has saved runs, which are analyzed already", "pass the reports")
         stored = stored_runs(store_of(reports))
         inputs, document, blocks = [Path(reports[0])], store_document(stored), list(store_blocks(stored, reports[0]))
     elif reports:

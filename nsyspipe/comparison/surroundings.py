@@ -385,7 +385,7 @@ def cause_of(difference: RunDifference) -> Cause | None:
         comm, exposed = rows["comm"], rows["exposed_comm"]
         if None not in (comm["delta"], exposed["delta"]):  # they share the GPU
             hidden = [comm[side] - exposed[side] for side in SIDES]
-            times.append(("communication beside compute", hidden[0], hidden[1]))
+            times.append(("overlapped communication", hidden[0], hidden[1]))
     facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
     facts = facts or _changed_commands(difference)
     is_link_compared = any(row["what"] == LINK and row["recorded_on"] == BOTH for row in difference.facts.to_pylist())

@@ -32,7 +32,7 @@ _HEADER, _HEADER_BYTES = re.compile(rb"Profiler Report (\d+(?:@\d+)+)"), 200
 # What an export says of itself; before 2023.3 in a table of another name, and not from which report.
 _META, _OLD_META, _EVERY_EXPORT_HAS = "META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds"
 _LIMITS = ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT")
-_OR_CONVERT = "; or run nsyspipe convert on the machine that captured the reports"
+_OR_CONVERT = ", or run nsyspipe convert on the machine that captured the reports"
 _MOST_ROWS, _MOST_JOBS = 1000, 8  # nsys takes some times a report's size in memory, and a disk only so much at once
 
 
@@ -251,7 +251,7 @@ def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, is_sto
 def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> NsysFailedError:
     status, said = output.status, output.text
     by_hand = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report.absolute())])
-    found: str | None = "; ".join(telling_lines(said, 3)) or None
+    found: str | None = " / ".join(telling_lines(said, 3)) or None
     if status is None:
         problem, found = f"nsys export did not end within {timeout_s:g} s, and was stopped", None
         fix = f"--timeout {max(2 * timeout_s, 60):.0f}, or run the export yourself: {by_hand}"

@@ -52,7 +52,7 @@ def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
             return HashKey(key, key_id=_digest(key, b"which key"))
         except (OSError, _UnusableError) as error:
             reason = error.strerror or "unusable" if isinstance(error, OSError) else str(error)
-    of_others = "hashed values of this capture are compared with no other's; diff says that they may have changed"
+    of_others = "nsyspipe cannot compare hashed values of this capture with other captures, so diff reports that they may have changed"
     return HashKey(secrets.token_bytes(_N_BYTES), note=f"note: no key in {where} ({reason}): {of_others}")
 
 

@@ -64,19 +64,19 @@ _SLOW_LINK, _OF_LINKS = "slow-link", {"bandwidth_bytes_per_s", "bandwidth_factor
 SCENARIOS = table("""
     scenarios by id: One row per combination of changes that `whatif` answers or refuses, in the order of the answer.
 
-    id                        text           stable: bucket-25, link-nvlink4; custom for a user's own combination
-    label                     text           the same in words
-    step_time_ns              float:ns?      predicted step time; null where the question is refused
-    low_ns                    float:ns?      least that it may be; null likewise
-    high_ns                   float:ns?      most that it may be; null likewise
+    id                        text           stable, for example bucket-25 or link-nvlink4. custom is a combination that you asked for
+    label                     text           the change in words
+    step_time_ns              float:ns?      predicted step time, null if there is no estimate
+    low_ns                    float:ns?      lower end of the range, null if there is no estimate
+    high_ns                   float:ns?      upper end of the range, null if there is no estimate
     throughput_steps_per_s    1/s?           1e9 / step_time_ns
-    gain_pct                  float:%?        100 x (captured - predicted) / captured step time, which are medians over steps: positive is faster
-    mean_gain_ns              float:ns?      the mean over steps of captured less predicted: the expected_ns_per_step of a finding that advises this very change
-    assumptions               text           what the answer rests on
-    refused                   text?          why there is no answer, in the words of whatif's arguments; null if there is one
-    finding                   text?          id of the run's finding that advises such a change; null where there is none, and for several changes
-    finding_saving_ns         float:ns?      what that finding says could be gained at most, per step; null where it has no bound
-    is_advised                flag           whether it is the very change whose replay that finding tells of; not of a finding that is conditional, nor of a limit
+    gain_pct                  float:%?        100 x (captured - predicted) / captured step time, both medians over steps. Positive is faster
+    mean_gain_ns              float:ns?      mean over steps of captured minus predicted step time, as the expected_ns_per_step of a finding that advises the same change
+    assumptions               text           assumptions of the estimate
+    refused                   text?          why there is no estimate, null if there is one
+    finding                   text?          ID of the finding of the run that advises such a change, null if there is none or for several changes
+    finding_saving_ns         float:ns?      upper bound of the saving of that finding, per step, null if the finding has none
+    is_advised                flag           whether the finding shows the estimate of this change. False for conditional findings and limits
     link_place                text?          of a link: here where the run or its machine is known to have it, unknown where only its GPUs could, else elsewhere, in
         another machine; null of all other changes
 """)
@@ -334,7 +334,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     if not any(changes.values()) and _OF_TRANSFER.isdisjoint(row["id"] for row in rows):
         return findings
     n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0
-    opened: Replay | str = f"not replayed here: {n_operations:,} kernels take long; nsyspipe whatif does"
+    opened: Replay | str = f"not simulated here, because {n_operations:,} kernels take long (run nsyspipe whatif)"
     if n_operations <= _MOST_OPERATIONS:
         try:
             opened = opened_replay(run)

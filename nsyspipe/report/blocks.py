@@ -190,7 +190,7 @@ class Tiles(Struct, frozen=True):
 def left_out(rows: Sequence[object], n_shown: int | None) -> str | None:
     """Return how many rows are not shown, and where they are; None if all are."""
     more = 0 if n_shown is None else len(rows) - n_shown
-    return f"and {more} more; --json has all" if more > 0 else None
+    return f"and {more} more (--json has all)" if more > 0 else None
 
 
 def of(name: str, write: Callable[[Any], str] = str) -> Callable[[Mapping[str, Any]], str]:

@@ -494,7 +494,7 @@ def _host_text(difference: RunDifference) -> str:
 def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
     name = metric_label(row["metric"])
     if None in (row["baseline"], row["candidate"]):
-        return f"{name} is not available ({_reason(row)})"
+        return f"{name} is not available. Reason: {_reason(row)}"
     text = " ".join(filter(None, [row["statistic"], name, change_text(row)]))
     if row["ci_low"] is None:
         return f"{text}. Reason: {_reason(row)}"
@@ -516,7 +516,7 @@ def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
 def _reason(row: Mapping[str, Any]) -> str:
     why: str = row["why"] or "not decided"
     if "not comparable" in why:
-        return f"{why} (--force compares anyway)"
+        return f"{why.replace('not comparable', 'the runs are not comparable')} (--force compares anyway)"
     if "without steps" in why:
         return f"{why} (name the steps with --step REGEX)"
     if LEFT_OUT in why:

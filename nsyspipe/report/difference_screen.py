@@ -11,9 +11,9 @@ from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.model.figures import FIGURES, METRICS
 from nsyspipe.report import difference as full
-from nsyspipe.report.blocks import Block, Facts, Field, Line, Lines, Notes, Table, Troubles, table_of
+from nsyspipe.report.blocks import Block, Facts, Field, Line, Lines, Notes, Sentence, Troubles, table_of
 from nsyspipe.report.subject import hardware_text, steps_text, subject_facts
-from nsyspipe.report.units import delta_text, in_one_unit, metric_label, ms_text, value_text
+from nsyspipe.report.units import delta_text, in_one_unit, metric_label, ms_text, percent_text, value_text
 
 LITTLE_SHARE = 0.001  # of the step time: nobody asks where a smaller change comes from
 _VISIBLE_SHARE = 0.02  # of the step time, from which on compute is explained by its kernels
@@ -68,11 +68,13 @@ def _problem_blocks(difference: RunDifference) -> Iterator[Block]:
         yield Troubles(full.side_problems(unused), is_close=True)
 
 
-def _parts_or_metrics(difference: RunDifference) -> Table:
+def _parts_or_metrics(difference: RunDifference) -> Block:
     """Return the parts of the step; of a capture without steps, or without known parts, the metrics that it has."""
+    if not _known_parts(difference):
+        return full.metrics_table(difference)
     rows = part_rows(difference)
     if not rows:
-        return full.metrics_table(difference)
+        return Sentence(f"No part of the step changed by more than {percent_text(LITTLE_SHARE)}.", is_close=False)
     fields = [
         Field("mean of the slowest rank", lambda row: row.name, "word"),
         Field("baseline", lambda row: row.baseline, from_width=_BOTH_WIDTH),
@@ -88,9 +90,9 @@ def part_rows(difference: RunDifference) -> list[PartRow]:
 
     A part that changed by less than a thousandth of the step is left out.
     """
-    mean_ns = difference.mean_step_time[0]
-    parts = [part for part in difference.step_time_parts.to_pylist() if part["delta_ns"] is not None]
-    if not mean_ns or not parts:
+    mean_ns = difference.mean_step_time[0] or 0.0
+    parts = _known_parts(difference)
+    if not parts:
         return []
     shown = [part for part in parts if abs(part["delta_ns"]) >= LITTLE_SHARE * mean_ns]
     rows = _time_rows(shown)
@@ -99,6 +101,10 @@ def part_rows(difference: RunDifference) -> list[PartRow]:
     names = dict.fromkeys([_OVERLAP.name, *extra])
     rows += [_metric_row(metrics[name]) for name in names if _is_shown(metrics[name])]
     return rows
+
+
+def _known_parts(difference: RunDifference) -> list[dict[str, Any]]:
+    return [part for part in difference.step_time_parts.to_pylist() if part["delta_ns"] is not None]
 
 
 def _time_rows(parts: list[dict[str, Any]]) -> list[PartRow]:

@@ -182,12 +182,12 @@ def uneven_text(evenness: Evenness) -> str:
         return text
     short, long = map(ms_text, evenness.levels)
     if evenness.period == _TWO:
-        return f"{text}; {short} and {long} in turn"
+        return f"{text}, {short} and {long} in turn"
     if not evenness.period:
-        return f"{text}; two levels, {short} and {long} ({evenness.n_long} of {evenness.n_steps} steps)"
+        return f"{text}, with two levels, {short} and {long} ({evenness.n_long} of {evenness.n_steps} steps)"
     rare, usual = (long, short) if 2 * evenness.n_long <= evenness.n_steps else (short, long)
     every = f"every {_ORDINALS.get(evenness.period, f'{evenness.period}th')} step"
-    return f"{text}; {every} takes {rare} instead of {usual}"
+    return f"{text}, and {every} takes {rare} instead of {usual}"
 
 
 def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:

@@ -65,7 +65,7 @@ def _no_scheduler(place: str, address: str, error: Exception) -> InputError:
         said = "another program answers, perhaps its dashboard"
     problem = f"no Dask scheduler answers there ({printable(said[:_LONGEST_REASON])})"
     fix = "use the address that dask scheduler prints"
-    of_tls = "; for tls:// the certificates of Dask's own configuration"
+    of_tls = " (for tls:// configure the certificates in Dask)"
     if place != address:
         problem = f"names {address}, but {problem.replace(' there', '')}"
         fix = "use the file of a running scheduler, or start dask scheduler --scheduler-file again"

@@ -28,7 +28,7 @@ from nsyspipe.run.sidecars import RunSidecars
 Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
 _ONE_RUN_NS, _ONE_HOST_NS, _TOGETHER_NS, _LONG_NS = 60 * 10**9, 10 * 10**9, 5 * 10**9, 600 * 10**9
 _SHOWN = 4
-_TWICE, _DIFFERENT, _ACTIVE = "the same report twice", "{}: reports of different runs", "active"
+_TWICE, _DIFFERENT, _ACTIVE = "are the same report", "{}, so they are reports of different runs", "active"
 # What tells runs apart: report, key, the value that all reports have alike, and words if they do not.
 _Identity: TypeAlias = tuple[ReportDigest, object, object, str]
 _ENVIRONMENT = "env:"
@@ -74,8 +74,8 @@ def _check_processes_once(digests: Sequence[ReportDigest], ranks: Ranks) -> None
     before, _ = pair
     names = " and ".join(decoded(str(files.source_of(Path(rank.report.path)))) for rank in pair)
     what = (
-        f"process {before.process.pid} of one host in both, one after the other: captures of one process, it seems,"
-        " which nothing in the reports confirms"
+        f"both contain process {before.process.pid} of one host, one after the other. They may be captures of one process, "
+        "but the reports do not confirm this"
     )
     captures = capture_numbers(groups)
     first = [
@@ -138,7 +138,7 @@ def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportD
     if what != _TWICE and len(groups) > 1 and has_ranks:
         more = f" or {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
         return RankConflictError(names, what, fix=f"{fix}: {' or '.join([*groups][:_SHOWN])}{more}")
-    but = "; if they are," if what.startswith(_ACTIVE) else ", or"
+    but = ". If they are of one run," if what.startswith(_ACTIVE) else ", or"
     return RankConflictError(names, what, fix=f"{fix}{but} number them yourself with --rank-map")
 
 
