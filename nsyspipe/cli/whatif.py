@@ -71,7 +71,8 @@ def whatif(
         found = ask(opened, **asdict(changes))
     from nsyspipe.report.whatif import whatif_blocks, whatif_formats
 
-    formats, blocks = whatif_formats(found, opened), whatif_blocks(found, opened, is_verbose=outputs.verbose)
+    formats = whatif_formats(found, opened)
+    blocks = whatif_blocks(found, opened, is_verbose=outputs.verbose, has_bars=True)
     outputs.answer(formats, blocks, opened.inputs, opened.header.run_id, quiet=running.quiet)
     if all(scenario.refused for scenario in found.scenarios):
         raise typer.Exit(NOTHING_ANSWERED)

@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     Ask = Callable[[list[Run]], bool]
 
 COMPARABILITY = table("""
-    difference_comparability by check: One row per reason to doubt the comparison; those that block make all verdicts inconclusive.
+    difference_comparability by check: One row per reason to doubt the comparison; a reason that blocks makes all verdicts inconclusive.
 
     check      text  stable name
     blocks     flag  no verdict without --force
     baseline   text  what was found
     candidate  text  what was found
-    message    text  both in one sentence
+    message    text  both values in one sentence
 """)
 
 CHECKS_OF_RUNS = table("""
-    scoreboard_checks by label, check: One row per reason to doubt a comparison: those that block are against the first, the others against the peer.
+    scoreboard_checks by label, check: One row per reason to doubt a comparison: reasons that block are against the first run, others against the peer.
 
     label            text  the run
     against          text  what it was compared with
     check            text  stable name
     blocks           flag  no verdict without --force
-    reference_value  text  what was found there
-    value            text  what was found of the run
-    message          text  both in one sentence
+    reference_value  text  value of the run that it was compared with
+    value            text  value of the run
+    message          text  both values in one sentence
 """)
 
 _PROBLEM = """
@@ -52,11 +52,11 @@ _PROBLEM = """
     report    text?  where
     rank      id?    where
     message   text   what
-    fix       text?  what mends it
+    fix       text?  how to fix the problem
 """
 
 SIDE_PROBLEMS = table(f"""
-    difference_problems by side: The problems of the runs, as each says them.
+    difference_problems by side: The problems of each run.
 
     side      text   baseline or candidate
     run_id    text   capture
@@ -65,11 +65,11 @@ SIDE_PROBLEMS = table(f"""
 """)
 
 RUN_PROBLEMS = table(f"""
-    scoreboard_problems by label: The problems of the runs, as each says them.
+    scoreboard_problems by label: The problems of each run.
 
     label     text   the run
     run_id    text   its capture
-    code      text   as in problems; no-figures: no step has a window on every rank
+    code      text   as in problems, or no-figures if no step was recorded on every rank
 {_PROBLEM}
 """)
 

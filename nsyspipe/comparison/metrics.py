@@ -18,35 +18,35 @@ from nsyspipe.model.figures import METRICS, NEITHER, Figure
 from nsyspipe.model.table import Float64, table
 
 METRIC_ROWS = table("""
-    difference_metrics by metric: One row per figure: medians or means over summary steps of both sides, and what their difference may be.
+    difference_metrics by metric: One row per metric: medians or means over the steps used of both sides, and their difference.
 
     metric            text                 name, as --metric takes it
     unit              text                 ns, 1/s, ratio, count, bytes or bytes/s
     better            text                 lower, higher, or neither
-    statistic         text?                median, or mean: of times where the steps of either run are uneven
-    baseline          float:the_metric's?  that over summary steps; of several captures the mean of theirs, of the baseline
-    candidate         float:the_metric's?  that over summary steps; of several captures the mean of theirs, of the candidate
+    statistic         text?                median, or mean for times if the steps of a run are uneven
+    baseline          float:the_metric's?  value of the baseline over the steps used (for several captures: mean of their values)
+    candidate         float:the_metric's?  value of the candidate over the steps used (for several captures: mean of their values)
     delta             float:the_metric's?  candidate - baseline
-    delta_pct         float:%?             100 x delta / baseline; null where that is 0
-    ci_low            float:the_metric's?  lower end of the interval of delta; null when undecided
-    ci_high           float:the_metric's?  upper end of it
-    confidence        ratio                of the interval
-    n_baseline        count                summary steps that have the figure, never times ranks
-    n_candidate       count                the same of the candidate
+    delta_pct         float:%?             100 x delta / baseline, null if the baseline is 0
+    ci_low            float:the_metric's?  lower end of the confidence interval of delta, null without an interval
+    ci_high           float:the_metric's?  upper end of the confidence interval of delta
+    confidence        ratio                confidence of the interval
+    n_baseline        count                steps used of the baseline that have this metric
+    n_candidate       count                steps used of the candidate that have this metric
     method            text?                how the interval was made
-    verdict           text                 improvement, regression, no change, or inconclusive; change of what is neither better lower nor higher
-    why               text?                what is lacking where there is no figure, or why it is inconclusive
-    baseline_median   float:the_metric's?  median over summary steps of the baseline, whatever is judged
-    baseline_mean     float:the_metric's?  mean over summary steps of the baseline, whatever is judged
-    candidate_median  float:the_metric's?  median over summary steps of the candidate, whatever is judged
-    candidate_mean    float:the_metric's?  mean over summary steps of the candidate, whatever is judged
-    min_effect        float:the_metric's?  smallest difference that counts
-    min_effect_pct    float:%              the same, of the baseline
-    no_regression     flag                 the interval's worse end lies below it: --fail-on regression passes
-    settle_steps      count?               about so many steps per capture would settle it, of judged figures; null: decided, or no number would
-    settle_captures   count?               or so many captures on each side, each of as many steps
-    gate_steps        count?               the same for --fail-on regression
-    gate_captures     count?               the same for --fail-on regression
+    verdict           text                 improvement, regression, no change, or inconclusive. For metrics without a better direction: change
+    why               text?                what is missing, or why the verdict is inconclusive
+    baseline_median   float:the_metric's?  median over summary steps of the baseline
+    baseline_mean     float:the_metric's?  mean over summary steps of the baseline
+    candidate_median  float:the_metric's?  median over summary steps of the candidate
+    candidate_mean    float:the_metric's?  mean over summary steps of the candidate
+    min_effect        float:the_metric's?  minimum effect: smallest difference that matters
+    min_effect_pct    float:%              minimum effect in percent of the baseline
+    no_regression     flag                 whether the worse end of the interval is below the minimum effect, so that --fail-on regression passes
+    settle_steps      count?               approximate number of steps per capture that would settle the verdict of a judged metric, null if decided or if no number would
+    settle_captures   count?               approximate number of captures per side that would settle the verdict
+    gate_steps        count?               as settle_steps, for --fail-on regression
+    gate_captures     count?               as settle_captures, for --fail-on regression
 """)
 
 DEFAULT_METRIC = "step_time"

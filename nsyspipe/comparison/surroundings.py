@@ -63,11 +63,11 @@ CHANGES = table("""
 
     topic            text              steps, collectives, copies, stragglers, link, versions, capture
     what             text              the fact
-    unit             text?             of the numbers; null for words
-    baseline         text?             in words; null where it was not set
-    candidate        text?             the same of the candidate
-    baseline_value   float:the_row's?  as a number; mean of several captures
-    candidate_value  float:the_row's?  the same of the candidate
+    unit             text?             unit of the numbers, null for words
+    baseline         text?             value of the baseline in words, null if not set
+    candidate        text?             value of the candidate in words, null if not set
+    baseline_value   float:the_row's?  value of the baseline as a number, mean of several captures
+    candidate_value  float:the_row's?  value of the candidate as a number, mean of several captures
     delta            float:the_row's?  candidate - baseline
 """)
 

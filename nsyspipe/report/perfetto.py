@@ -207,7 +207,7 @@ class _RankTracks(Struct, frozen=True):
         of_kinds = (events.filter(pc.equal(events["category"], kind)) for kind in ("compute", "comm"))
         compute, comm = (union(*_times(own, "start_ns", "end_ns")) for own in of_kinds)
         if len(inside := _windows(self.steps, "exposed_comm_ns")):
-            track = Track("exposed communication", group, _EXPOSED, "communication beside no computation")
+            track = Track("exposed communication", group, _EXPOSED, "communication during which no compute kernel runs")
             self._write_times(track, exposed_comm(comm.intersect(inside), compute))
         if len(inside := _windows(self.steps, "wait_ns")):
             about = "communication before the last rank of the collective was there"

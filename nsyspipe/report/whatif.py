@@ -190,7 +190,9 @@ def _range_text(low_ns: float | None, high_ns: float | None) -> str:
     return "" if low_ns is None or high_ns is None else f"{_number_text(low_ns)} to {_number_text(high_ns)}"
 
 
-def whatif_blocks(found: WhatIf, run: Run, *, is_verbose: bool = True) -> Iterator[blocks.Block]:
+def whatif_blocks(
+    found: WhatIf, run: Run, *, is_verbose: bool = True, has_bars: bool = False
+) -> Iterator[blocks.Block]:
     """Yield the answer: the best setting, every change in its group, and what has no estimate.
 
     Verbose, also what findings promise, what each estimate assumes, changes within noise, and every problem.
@@ -203,7 +205,7 @@ def whatif_blocks(found: WhatIf, run: Run, *, is_verbose: bool = True) -> Iterat
     has_menu = len(menu_rows(found, answered, is_verbose=is_verbose)) > 1
     yield blocks.Facts(_subject(found, run, has_step_time=is_verbose or not has_menu, is_verbose=is_verbose), "Run")
     if has_menu:
-        yield menu(found, answered, is_verbose=is_verbose, has_bars=True)
+        yield menu(found, answered, is_verbose=is_verbose, has_bars=has_bars)
     if answered:
         yield from _without_effect(found, is_verbose=is_verbose)
     if is_verbose:
