@@ -27,7 +27,7 @@ from nsyspipe.report.blocks import Field, table_of
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
-from nsyspipe.report.subject import subject_facts
+from nsyspipe.report.subject import hardware_text, steps_text
 from nsyspipe.report.units import ms_text, percent_text, rate_text
 from nsyspipe.report.words import mean_step_ns, same_problems
 from nsyspipe.run.run import Run
@@ -203,7 +203,8 @@ def whatif_blocks(
             yield blocks.Sentence(f"Warning: {row['message']}. Fix: {row['fix']}.", "bold")
     answered = [scenario for scenario in found.scenarios if scenario.refused is None]
     has_menu = len(menu_rows(found, answered, is_verbose=is_verbose)) > 1
-    yield blocks.Facts(_subject(found, run, has_step_time=is_verbose or not has_menu, is_verbose=is_verbose), "Run")
+    yield blocks.Facts([found.label, hardware_text(run)], "Run")
+    yield blocks.Facts(_basis(found, run, has_step_time=is_verbose or not has_menu, is_verbose=is_verbose), "Steps")
     if has_menu:
         yield menu(found, answered, is_verbose=is_verbose, has_bars=has_bars)
     if answered:
@@ -225,8 +226,9 @@ def _is_shown(row: dict[str, Any] | Any, *, is_verbose: bool) -> bool:  # noqa: 
     return row["severity"] != "info" or (is_verbose and row["code"] in OF_FILES_BESIDE)
 
 
-def _subject(found: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -> list[str]:
-    parts = [found.label, *subject_facts(run)]
+def _basis(found: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -> list[str]:
+    """Return what the estimates are based on."""
+    parts = [steps_text(run)]
     if found.step_time_ns is not None and has_step_time:
         parts.append(f"step time {ms_text(found.step_time_ns)}")
     if found.identity_error_pct is not None and is_verbose:
