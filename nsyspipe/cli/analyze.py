@@ -1,5 +1,9 @@
 """``nsyspipe analyze``: the main job."""
 
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -8,9 +12,19 @@ from nsyspipe.cli.inputs import ONE_RUN, opened_run
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
 from nsyspipe.cli.outputs import AnalysisOutputs, print_error, write_stdout
 from nsyspipe.errors import OptionError
-from nsyspipe.model.options import parse_findings
+from nsyspipe.model.options import DEFAULT_FINDINGS, parse_findings
 
+_GLOB, _LONGEST_NAMES = re.compile(r"^[\w./*?\[\]-]*[*?\[][\w./*?\[\]-]*$"), 100
 _STRICT = "Exit with 2 if there is any problem of severity error or warning."
+
+
+def _repeated(reports: Sequence[str], reading: NamedRunOptions) -> str | None:
+    """Return the reports as one types them again; None with options that change the figures, or too many names."""
+    shown = replace(reading, findings=str(DEFAULT_FINDINGS), top=None, verbose=False)
+    if shown != NamedRunOptions():
+        return None
+    names = " ".join(f'"{name}"' if _GLOB.search(name) else shlex.quote(name) for name in reports)
+    return names if len(names) <= _LONGEST_NAMES else None
 
 
 @with_options
@@ -48,7 +62,15 @@ def analyze(
 
         from nsyspipe.report.run import summary_text
 
-        write_stdout(summary_text(run, Console(), n_findings=n_findings, n_top=reading.top))
+        text = summary_text(
+            run,
+            Console(),
+            n_findings=n_findings,
+            n_top=reading.top,
+            is_verbose=reading.verbose,
+            reports=_repeated(reports, reading),
+        )
+        write_stdout(text)
     grave = [row["code"] for row in run.problem_rows if row["severity"] != "info"]
     if strict and grave:
         problem = f"{len(grave)} problem{'s'[: len(grave) != 1]}: {', '.join(dict.fromkeys(grave))}"

@@ -26,7 +26,7 @@ INPUT, STEPS, CHANGES, JUDGING, OUTPUT, RUNNING = _SECTION_NAMES
 # Of the parameters of commands that are dataclasses of options; and of options that do not stand with the others there.
 _SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": RUNNING}
 _ELSEWHERE = dict.fromkeys(("rank_map", "ranks", "label", "run_id", "nccl_log", "topology", "no_logs"), INPUT)
-_ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
+_ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "verbose": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
 _LONGEST_NAME = 100  # of a run
 _LEAST_ADDRESS_SPACE = 512 << 20  # below, native code may abort where it should say that no memory is left
 SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
@@ -215,8 +215,11 @@ class NamedRunOptions(OneRunOptions):
     label: str | None = option("Name of the run. [default: from the file names]", "TEXT")
     run_id: str | None = option("Identifier of the run. [default: from the capture]", "TEXT")
     findings: str = option(
-        "How many findings to print; all adds the phases and the whole advice.", "N|all", default=str(DEFAULT_FINDINGS)
+        "How many recommendations to print. 'all' adds the phases and the details of each finding.",
+        "N|all",
+        default=str(DEFAULT_FINDINGS),
     )
+    verbose: bool = flag("Print everything: all metrics, ranks, findings, checks, warnings and notes.", "-v")
     top: int | None = option(
         "Print the N costliest kernels, collectives by kind and size, and communicators, in the Markdown too.",
         "N",

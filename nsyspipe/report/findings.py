@@ -21,7 +21,7 @@ from nsyspipe.findings.judge import (
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.names import few
 from nsyspipe.report import words
-from nsyspipe.report.blocks import Sentence
+from nsyspipe.report.blocks import Line, Lines, Sentence
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
 from nsyspipe.run.rank_names import RankNames
 from nsyspipe.run.run import Run
@@ -88,6 +88,8 @@ class Finding(Struct, frozen=True):
     is_nvlink_assumed: bool  # whether it promises NVLink that was not recorded
     refused: str  # why its advice was not replayed
     evidence: list[tuple[str, str]]
+    saving_ns: float | None  # the bound
+    expected_ns: float | None  # by a replay: of its advice, of a condition or of a limit
 
     @property
     def likely(self) -> str:
@@ -150,8 +152,26 @@ def findings_of(run: Run) -> list[Finding]:
             None if None in times else times, None in times[1:] or words.is_clear(summary["step_time_ns"], *times[1:]), min(possible or 0.0, 1.0) if expected is None else expected,
             is_conditional(row), is_wait_included(row), words.assumed_text(evidence),
             parts_text(evidence, run.rank_names), evidence.get("replay_assumes"), is_nvlink_assumed(row), evidence.get("replay_refused") or "", [*evidence_rows(evidence, run.rank_names)],
+            saving, limit if is_limit else of_condition,
         ))  # fmt: skip
     return findings
+
+
+def finding_lines(finding: Finding) -> Lines:
+    """Return everything about a finding: what to do, why, and what the saving rests on."""
+    lines = [Line(f"{finding.title}.", "Why:"), Line(f"{finding.advice}.", "How:")]
+    if finding.share:
+        lines.append(Line(f"at most {finding.saving} per step ({finding.share_text}){finding.assumed}.", "Saves"))
+    if finding.parts:
+        lines.append(Line(f"{finding.parts}.", "Upper bound:"))
+    if finding.expected and finding.is_limit:
+        lines.append(Line(f"{finding.gain} with perfect overlap, which is a limit and not a setting.", "Saves"))
+    elif finding.expected:
+        noise = "" if finding.is_clear else ", within noise"
+        lines.append(Line(f"{finding.gain}{noise}{finding.assumes and f', {finding.assumes}'}.", "Estimated saving:"))
+    if finding.refused:
+        lines.append(Line(f"{finding.refused}.", "No estimate:"))
+    return Lines(f"{finding.action} [{finding.id}]", lines)
 
 
 def of_capture(run: Run) -> Iterator[Sentence]:

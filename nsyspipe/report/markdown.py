@@ -74,6 +74,17 @@ def _lines(block: blocks.Block) -> list[str]:  # noqa: C901, PLR0911 - a case fo
             if "bold" in block.style:  # it may begin with a name
                 return [f"**{escaped(block.text, _LONGEST_TEXT)}**"]
             return [prose(f"{block.text[:1].upper()}{block.text[1:]}")]
+        case blocks.Title():
+            return [f"**{escaped(block.name, _LONGEST_TEXT)}**: {', '.join(escaped(fact) for fact in block.facts)}"]
+        case blocks.Bars():
+            rows = [[escaped(row.label), escaped(row.time), escaped(row.percent)] for row in block.rows]
+            notes = [prose(note) for note in block.notes]
+            headings = [escaped(block.caption), "time", "share"]
+            return [*table(headings, ["text", "number", "number"], rows), *(["", " ".join(notes)] if notes else [])]
+        case blocks.Lines():
+            return [f"### {escaped(block.heading)}", "", *(f"{_line(line)}<br>" for line in block.lines)]
+        case blocks.Commands():
+            return [f"{block.label}: {', '.join(f'`{command}`' for command in block.commands)}"]
         case blocks.Facts():
             return [f"{block.about}: {', '.join(escaped(part, _LONGEST_NAME) for part in block.parts)}"]
         case blocks.Heading():
@@ -102,6 +113,13 @@ def _cell(cell: blocks.Cell, kind: str) -> str:
     if kind in {"number", "name"}:
         return escaped(blocks.words_of(cell), _LONGEST if kind == "number" else _LONGEST_NAME)
     return prose(blocks.words_of(cell))
+
+
+def _line(line: blocks.Line) -> str:
+    text = f"**{prose(line.text)}**" if "bold" in line.style else prose(line.text)
+    label = f"{line.label} " if line.label else ""
+    tag = f" ({escaped(line.tag)})" if line.tag else ""
+    return f"{label}{text}{tag}"
 
 
 def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:

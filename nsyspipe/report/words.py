@@ -23,7 +23,7 @@ from nsyspipe.analysis.summary import (
 from nsyspipe.errors import shortened
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.captured import RunCapture
-from nsyspipe.model.figures import Figure
+from nsyspipe.model.figures import FIGURES, Figure
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
@@ -51,6 +51,7 @@ _ABOUT_COMM = {*CAUSES["communication and late ranks"], *CAUSES["communication t
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and a cause of it
 _TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
+_MUCH_ON_STREAM = 0.1  # of communication, from which on its stream is shown
 _MUCH_OF_RANKS = 0.1  # of a step: by so much phases differ between ranks, whatever runs ahead
 STEP_ENDS = "On the device a step ends where the next one's first kernel begins:"
 NEXT_IDLE = f"{STEP_ENDS} the idle time before that kernel counts in it, under that kernel's phase."
@@ -317,6 +318,22 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     return text
 
 
+def stream_text(run: Run) -> str | None:
+    """Return how much communication runs on the stream that computes, where that is much; None where it is not."""
+    rows = run.breakdown()
+    on_stream, comm = (
+        pc.mean(rows[name], skip_nulls=False).as_py() for name in ("comm_on_compute_stream_ns", "comm_ns")
+    )
+    if not on_stream or not comm or on_stream < _MUCH_ON_STREAM * comm:
+        return None
+    numbers = sorted(set(run.ranks["compute_stream_id"].drop_null().to_pylist()))
+    streams = f"stream{'s'[: len(numbers) == 1]} {few(ranges(numbers), 3)}"
+    how_much = "Communication runs" if on_stream >= (1 - SEEN) * comm else f"{ms_text(on_stream)} of communication runs"
+    return (
+        f"{how_much} on {streams}, which also runs compute. No compute of that stream can overlap with communication."
+    )
+
+
 def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
     """Return ``step 3``, or ``steps 3, 5-7``."""
     return f"{noun}{'s'[: len(numbers) != 1]} {few(ranges(numbers), most)}"
@@ -386,8 +403,8 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
 
 
 def idle_cause(column: str) -> str:
-    """Return the cause that a column is of: ``launch`` of ``idle_launch_ns``."""
-    return column.removeprefix("idle_").removesuffix("_ns")
+    """Return the cause of idle time that a column is of: ``late kernel launch (CPU-bound)`` of ``idle_launch_ns``."""
+    return FIGURES[f"{column}_per_step"].label.removeprefix("Idle: ")
 
 
 def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
