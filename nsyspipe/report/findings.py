@@ -56,7 +56,7 @@ _LABELS = {
     "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "number of steps in which others were held up", "wait_caused": "waiting caused, in all steps",
 }  # fmt: skip
 _BY_NUMBER, _NUMBERS_OF_RANKS = RankNames(), {"rank", "limit_rank"}
-_LITTLE = 0.02  # of the step time: where no bound is more, there is little to gain
+LITTLE = 0.02  # of the step time: a change that saves less at most is not on the first screen
 _OF_WINDOW = {"exposed_wait", "longer_window"}  # parts of the bound on late ranks where more than compute is left
 _MOST_LISTED = 12
 _LEAST_PART = 0.00005  # of a bound: smaller parts change none of its four digits
@@ -268,7 +268,7 @@ def _limit_text(name: str, evidence: Mapping[str, Any]) -> str:
 
 def is_little(findings: Sequence[Finding]) -> bool:
     """Tell whether bounds are known, and all are little."""
-    return 0 < max((one.share for one in findings), default=0.0) < _LITTLE
+    return 0 < max((one.share for one in findings), default=0.0) < LITTLE
 
 
 def order_notes(findings: Sequence[Finding]) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow.compute as pc
-
+from nsyspipe.analysis.summary import means_of_slowest
 from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, SHARDED, TENSOR, dimensions
 from nsyspipe.model.figures import FIGURES, Figure
 from nsyspipe.model.names import few, listed, ranges
@@ -94,13 +93,13 @@ def warnings_of(run: Run) -> Iterator[str]:
     if "few-steps" in codes:
         n_steps = run.summary()["n_summary_steps"][0].as_py()
         steps = "a single step" if n_steps == 1 else f"{n_steps} steps"
-        yield f"based on {steps}. Capture at least 10 steps to see the variation."
+        yield f"Based on {steps}. Capture at least 10 steps to see the variation."
     n_ranks, n_job_ranks = run.header.n_ranks, run.header.n_job_ranks or 0
     if 0 < n_ranks < n_job_ranks:
-        yield f"only {n_ranks} of {n_job_ranks} ranks are in the reports. The other ranks may differ."
+        yield f"Only {n_ranks} of {n_job_ranks} ranks are in the reports. The other ranks may differ."
     evenness = run.evenness()
     if evenness is not None and evenness.is_uneven:
-        yield f"{words.uneven_text(evenness)}."
+        yield f"{_upper(words.uneven_text(evenness))}."
 
 
 def trust_blocks(run: Run) -> Iterator[blocks.Block]:
@@ -121,7 +120,9 @@ def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
         return
     (summary,) = run.summary().to_pylist()
     if not step.parts:
-        yield blocks.Sentence(_unknown_parts(run), is_close=False)
+        is_said = any(_has_error(run, code) for code in _UNKNOWN_COMM)
+        if not is_said:
+            yield blocks.Sentence(_unknown_parts(run), is_close=False)
         return
     unseen = words.unseen_idle(run)
     _, *times = in_one_unit([ms_text(step.mean_ns), *(ms_text(part.ns) for part in step.parts)])
@@ -138,7 +139,7 @@ def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
     whole = "the capture" if run.is_capture else "a step"
     of_ranks = "" if run.header.n_ranks == 1 else " (slowest rank of each step)"
     of_ranks = " (longest rank)" if run.is_capture and of_ranks else of_ranks
-    notes = [*_comm_notes(run, summary), *_idle_notes(run, summary), *_rank_notes(run)]
+    notes = [*_comm_notes(run, summary), *_idle_notes(run, step), *_rank_notes(run)]
     yield Bars(f"Where {whole} goes{of_ranks}", rows, notes)
 
 
@@ -148,10 +149,6 @@ def _part_label(part: Figure, unseen: str) -> str:
 
 
 def _unknown_parts(run: Run) -> str:
-    severities = {row["code"]: row["severity"] for row in run.problem_rows}
-    for code, text in _UNKNOWN_COMM.items():
-        if severities.get(code) == "error":
-            return text
     unrecorded = {row["rank"] for row in run.problem_rows if row["code"] in {"no-kernels", "no-kernel-names"}} - {None}
     of_ranks = f" of rank{'s'[: len(unrecorded) > 1]} {few(ranges(sorted(unrecorded)), 3)}" if unrecorded else ""
     return f"Where a step goes is not known, because kernels{of_ranks}, copies or their names were not recorded."
@@ -178,16 +175,17 @@ def _has_error(run: Run, code: str) -> bool:
     return any(row["code"] == code and row["severity"] == "error" for row in run.problem_rows)
 
 
-def _idle_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
+def _idle_notes(run: Run, step: StepTime) -> Iterator[str]:
     """Yield the main cause of idle time, where there is much of it and the causes are known."""
-    if (summary["idle_share"] or 0.0) < _MUCH_IDLE:
+    share = next((part.share for part in step.parts if part.figure.name == "idle"), 0.0)
+    if share < _MUCH_IDLE:
         return
-    steps = run.breakdown()
-    lengths = {name: pc.sum(steps[name], skip_nulls=False).as_py() for name in IDLE_CAUSES}
-    if None in lengths.values() or not any(lengths.values()):
+    means = means_of_slowest(run.breakdown(), IDLE_CAUSES)
+    causes_ns = {name: ns for name, ns in means.items() if ns is not None}
+    if len(causes_ns) < len(IDLE_CAUSES) or not any(causes_ns.values()):
         return
-    main = max(lengths, key=lambda name: lengths[name] or 0)
-    if 2 * lengths[main] > sum(lengths.values()):
+    main = max(causes_ns, key=causes_ns.__getitem__)
+    if 2 * causes_ns[main] > sum(causes_ns.values()):
         yield f"Main cause of idle time: {words.idle_cause(main)}."
 
 
@@ -275,7 +273,7 @@ def _why_first(found: Recommendations) -> Iterator[str]:
         if overview.is_cause_of(first, other):
             yield f"Comes before {other.finding.id}, because late launches are the cause of the delay."
         elif other.known == CONDITIONAL or other.finding.is_conditional:
-            yield f"{other.finding.id} could save more, but the reports do not show whether the GPUs have NVLink."
+            yield f"{other.finding.id} could save more, but only if NVLink connects the GPUs (--topology shows it)."
         elif other.known == BOUNDED:
             yield f"{other.finding.id} has a larger upper bound, but no estimate."
 
@@ -300,10 +298,12 @@ def alternatives_blocks(found: Recommendations, n_shown: int | None) -> Iterator
         most = "at most " if change.low_ns is None else ""
         return f"{most}{short_percent(change.saved_share)}"
 
+    is_estimated = all(change.low_ns is not None or change.known == UNBOUNDED for change in shown)
+    heading = "est. step time" if is_estimated else "step time after"
     fields = [
         blocks.Field("", lambda change: str(numbers[id(change)])),
         blocks.Field("Alternatives", lambda change: f"{change.finding.action} [{change.finding.id}]", "prose"),
-        blocks.Field("est. step time", step_cell),
+        blocks.Field(heading, step_cell),
         blocks.Field("saved", saved_cell),
     ]
     note = " ".join(filter(None, [*_notes_of_alternatives(found, shown), limit_text(found)]))
@@ -359,7 +359,7 @@ def closing_text(run: Run, found: Recommendations, checks: Checks, n_shown: int 
     if found.within_noise:
         hidden.append(f"{len(found.within_noise)} within noise")
     if found.little:
-        hidden.append(f"{len(found.little)} below 2%")
+        hidden.append(f"{len(found.little)} that save little")
     parts = [f"Recommendations not shown: {', '.join(hidden)}."] if hidden else []
     if checks.passed:
         parts.append(f"{len(checks.passed)} checks passed{_skipped_text(checks)}.")

@@ -148,7 +148,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     if extent.is_verbose:
         yield from _details(run, extent, checks)
     elif not extent.is_brief and not extent.is_comment:
-        yield from _finding_details(run, extent)
+        yield from _finding_details(run)
     if not extent.is_verbose:
         n_alternatives = None if extent.n_findings is None else max(extent.n_findings - 1, 0)
         yield blocks.Sentence(first_screen.closing_text(run, found, checks, n_alternatives), is_close=False)
@@ -189,7 +189,7 @@ def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]
             words.phases_text(run),
         )
         yield from (blocks.Sentence(text) for text in texts if text)
-    yield from _finding_details(run, extent)
+    yield from _finding_details(run)
     if checks.passed:
         yield blocks.Heading("Checks passed", "bold")
         yield blocks.Sentence(", ".join(checks.passed))
@@ -205,7 +205,7 @@ def _skipped_text(check: SkippedCheck) -> str:
     return f"{', '.join(check.rules)}: {check.reason}.{fix}"
 
 
-def _finding_details(run: Run, extent: Extent) -> Iterator[blocks.Block]:
+def _finding_details(run: Run) -> Iterator[blocks.Block]:
     """Yield the phases, and of each finding its reason, its advice, its bound and what the bound rests on."""
     if phases := phase_table(run):
         yield phases

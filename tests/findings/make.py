@@ -23,7 +23,7 @@ IDS = (
     *("tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "pipeline-bubble", "expert-comm", "no-sync"),
     *("flat-all-reduce", "serialized-streams", "blocking-launches", "pageable-copy"),
 )
-LONGEST_ACTION = 56
+LONGEST_ACTION = 66
 _UNIT = re.compile(
     r"(_ns|_bytes|_bytes_per_s|_ratio|_share)(_per_step)?(_by_[a-z]+)?$|s_per_step$|^n_|(^|_)rank$|^world_size$"
 )
