@@ -84,7 +84,7 @@ def slow_link(evidence: Evidence) -> Answer:
     saving, figures = (None, evidence.slowdown_figures) if is_open else evidence.saving_without(kept=kept)
     mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
     settings = evidence.link_settings  # of these what decides which way NCCL takes is shown
-    how = "communicate over a slow interconnect: " if verdict.is_seen else "reach "
+    how = "communicate over " if verdict.is_seen else "reach "
     title = f"The ranks {how}{verdict.text}{mostly}"
     change = _change(verdict, evidence)
     figures = {

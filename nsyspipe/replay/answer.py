@@ -33,7 +33,7 @@ _MENU = {
     **{f"link-{name}": Knobs(link=name) for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")},
 }
 _WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}  # most runs have neither
-FASTER_HOSTS = "hosts can launch that much sooner"
+FASTER_HOSTS = "the CPU can launch kernels early enough"
 _MOST_OPERATIONS = 500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
 # By rule: the change that it advises, of comm-bound the limit of it. Which link slow-link means, the run's GPUs say.
 ADVICE = {

@@ -56,7 +56,7 @@ def _grid(*columns: Column, has_headings: bool = False) -> Grid:
     return Grid(*columns, box=None, show_header=has_headings, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
-def _sentence(text: Text) -> RenderableType:
+def _sentence(text: RenderableType) -> RenderableType:
     return Constrain(text, _LONGEST_LINE)
 
 

@@ -24,7 +24,7 @@ _MOST_WARNINGS, _MOST_CODES = 3, 4
 _MUCH_IDLE = 0.05  # of step time, from which on the main cause is named
 _NOTHING = 0.0005  # a smaller share is shown as 0%
 _ESTIMATE_DIGITS = 3
-_MIXED = "The reports may come from different runs. Then nothing that compares ranks is true."
+MIXED = "The reports may come from different runs. Then nothing that compares ranks is true."
 _NO_GPU = "No GPU activity was recorded, so there is nothing to measure."
 _HOST_ONLY = "No GPU activity was recorded. The times below are CPU times of the NVTX step ranges."
 _UNKNOWN_COMM = {
@@ -88,7 +88,7 @@ def headline_of(run: Run, step: StepTime | None) -> str:
 def warnings_of(run: Run) -> Iterator[str]:
     """Yield why one may not trust the figures: what matters most first."""
     if overview.is_of_mixed_runs(run):
-        yield _MIXED
+        yield MIXED
     codes = {row["code"] for row in run.problem_rows}
     if "few-steps" in codes:
         n_steps = run.summary()["n_summary_steps"][0].as_py()
@@ -99,12 +99,12 @@ def warnings_of(run: Run) -> Iterator[str]:
         yield f"Only {n_ranks} of {n_job_ranks} ranks are in the reports. The other ranks may differ."
     evenness = run.evenness()
     if evenness is not None and evenness.is_uneven:
-        yield f"{_upper(words.uneven_text(evenness))}."
+        yield words.uneven_sentence(evenness)
 
 
 def trust_blocks(run: Run) -> Iterator[blocks.Block]:
     """Yield warnings: those of the figures, then problems that are no mere notes, the gravest first."""
-    rows = [("warning", text, "", None) for text in warnings_of(run)]
+    rows: list[words.Trouble] = [("warning", text, "", None) for text in warnings_of(run)]
     rows += _grave(run)[:_MOST_WARNINGS]
     if rows:
         yield blocks.Troubles(rows)
@@ -122,7 +122,7 @@ def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
     if not step.parts:
         is_said = any(_has_error(run, code) for code in _UNKNOWN_COMM)
         if not is_said:
-            yield blocks.Sentence(_unknown_parts(run), is_close=False)
+            yield blocks.Sentence(unknown_text(run), is_close=False)
         return
     unseen = words.unseen_idle(run)
     _, *times = in_one_unit([ms_text(step.mean_ns), *(ms_text(part.ns) for part in step.parts)])
@@ -139,7 +139,7 @@ def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
     whole = "the capture" if run.is_capture else "a step"
     of_ranks = "" if run.header.n_ranks == 1 else " (slowest rank of each step)"
     of_ranks = " (longest rank)" if run.is_capture and of_ranks else of_ranks
-    notes = [*_comm_notes(run, summary), *_idle_notes(run, step), *_rank_notes(run)]
+    notes = [*comm_notes(run, summary), *_idle_notes(run, step), *_rank_notes(run)]
     yield Bars(f"Where {whole} goes{of_ranks}", rows, notes)
 
 
@@ -148,13 +148,23 @@ def _part_label(part: Figure, unseen: str) -> str:
     return f"{text}, at least" if part.name == "idle" and unseen else text
 
 
-def _unknown_parts(run: Run) -> str:
-    unrecorded = {row["rank"] for row in run.problem_rows if row["code"] in {"no-kernels", "no-kernel-names"}} - {None}
-    of_ranks = f" of rank{'s'[: len(unrecorded) > 1]} {few(ranges(sorted(unrecorded)), 3)}" if unrecorded else ""
-    return f"Where a step goes is not known, because kernels{of_ranks}, copies or their names were not recorded."
+def unknown_text(run: Run) -> str:
+    """Return why it is not known where a step goes."""
+    known = next((text for code, text in _UNKNOWN_COMM.items() if _has_error(run, code)), None)
+    if known is not None:
+        return known
+    ranks = ranks_without_kernels(run)
+    return f"Where a step goes is not known, because kernels{ranks}, copies or their names were not recorded."
 
 
-def _comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
+def ranks_without_kernels(run: Run) -> str:
+    """Return the ranks without recorded kernels, as `` of ranks 1-3``; nothing where there are none."""
+    codes = {"no-kernels", "no-kernel-names"}
+    ranks = {row["rank"] for row in run.problem_rows if row["code"] in codes} - {None}
+    return f" of rank{'s'[: len(ranks) > 1]} {few(ranges(sorted(ranks)), 3)}" if ranks else ""
+
+
+def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield how much communication overlaps with compute, in one sentence."""
     share, overlap = summary["comm_share"], summary["overlap_ratio"]
     if share is None:
@@ -248,7 +258,7 @@ def change_blocks(found: Recommendations, step_ns: float) -> Iterator[blocks.Blo
     if finding.refused and first.known == BOUNDED:
         lines.append(Line(f"No estimate: {finding.refused}."))
     lines += [Line(text) for text in _assumptions(first)]
-    lines += [Line(text) for text in _why_first(found)]
+    lines += [Line(text) for text in why_first(found)]
     yield Lines("Change first", lines)
 
 
@@ -264,7 +274,7 @@ def _assumptions(change: Recommendation) -> Iterator[str]:
         yield "May include wait time for other ranks, which is not known."
 
 
-def _why_first(found: Recommendations) -> Iterator[str]:
+def why_first(found: Recommendations) -> Iterator[str]:
     """Yield why a recommendation comes first although another could save more."""
     first = found.first
     if first is None:
@@ -273,7 +283,7 @@ def _why_first(found: Recommendations) -> Iterator[str]:
         if overview.is_cause_of(first, other):
             yield f"Comes before {other.finding.id}, because late launches are the cause of the delay."
         elif other.known == CONDITIONAL or other.finding.is_conditional:
-            yield f"{other.finding.id} could save more, but only if NVLink connects the GPUs (--topology shows it)."
+            yield f"{other.finding.id} could save more, but only if NVLink connects the GPUs."
         elif other.known == BOUNDED:
             yield f"{other.finding.id} has a larger upper bound, but no estimate."
 
@@ -351,24 +361,25 @@ def nothing_text(run: Run, found: Recommendations, checks: Checks) -> str | None
 
 
 def closing_text(run: Run, found: Recommendations, checks: Checks, n_shown: int | None) -> str:
-    """Return what is not on the screen: recommendations within noise, checks that passed, checks that were skipped, notes."""
+    """Return which checks passed or were skipped, and what -v adds: other recommendations, and notes by their codes."""
     hidden = []
     n_more = max(len(found.alternatives) - n_shown, 0) if n_shown is not None else 0
     if n_more:
-        hidden.append(f"{n_more} more")
+        hidden.append(f"{n_more} more recommendation{'s'[: n_more != 1]}")
     if found.within_noise:
         hidden.append(f"{len(found.within_noise)} within noise")
     if found.little:
-        hidden.append(f"{len(found.little)} that save little")
-    parts = [f"Recommendations not shown: {', '.join(hidden)}."] if hidden else []
-    if checks.passed:
-        parts.append(f"{len(checks.passed)} checks passed{_skipped_text(checks)}.")
-    elif checks.skipped:
-        parts.append(f"No check could be made: {checks.skipped[0].reason}.")
+        hidden.append(f"{len(found.little)} that save{'s'[: len(found.little) == 1]} little")
     codes = list(dict.fromkeys(row["code"] for row in _notes(run)))
     if codes:
-        parts.append(f"Notes: {few(codes, _MOST_CODES)}.")
-    parts.append("Use -v for details.")
+        hidden.append(f"{len(codes)} note{'s'[: len(codes) != 1]} ({few(codes, _MOST_CODES)})")
+    parts = []
+    if checks.passed:
+        n_passed = len(checks.passed)
+        parts.append(f"{n_passed} check{'s'[: n_passed != 1]} passed{_skipped_text(checks)}.")
+    elif checks.skipped:
+        parts.append(f"No check could be made: {checks.skipped[0].reason}.")
+    parts.append(f"With -v: {', '.join(hidden)}." if hidden else "Use -v for details.")
     return " ".join(parts)
 
 

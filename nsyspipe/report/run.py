@@ -41,6 +41,7 @@ _LONGEST_REASON, _MANY_RANKS = 90, 16
 _ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
 _RANK_TIMES = ("wall_ns", "compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "comm_ns", "wait_ns")
 _TIMES_FROM_WIDTH = {"comm_ns": _FULL_WIDTH, "exposed_memory_ns": _ROOMY}
+_STEP_NAME = FIGURES["step_time_ns"].short
 _LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
 # How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
 _FROM_WIDTH = {
@@ -181,7 +182,9 @@ def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]
     yield from (blocks.Sentence(text) for text in (words.link_text(run), traffic_of(run)) if text)
     has_figures = summary["n_summary_steps"] or run.is_capture
     if has_figures and (tiles := key_figures(run, extent.figures)):
-        yield blocks.Tiles(tiles)
+        yield blocks.Tiles(
+            [replace(tile, name="median step time") if tile.name == _STEP_NAME else tile for tile in tiles]
+        )
     if has_figures:
         texts = (
             words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)),

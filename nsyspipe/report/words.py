@@ -182,12 +182,29 @@ def uneven_text(evenness: Evenness) -> str:
         return text
     short, long = map(ms_text, evenness.levels)
     if evenness.period == _TWO:
-        return f"{text}; {short} and {long} in turn"
+        return f"{text}, {short} and {long} in turn"
     if not evenness.period:
-        return f"{text}; two levels, {short} and {long} ({evenness.n_long} of {evenness.n_steps} steps)"
+        return f"{text}, two levels, {short} and {long} ({evenness.n_long} of {evenness.n_steps} steps)"
     rare, usual = (long, short) if 2 * evenness.n_long <= evenness.n_steps else (short, long)
     every = f"every {_ORDINALS.get(evenness.period, f'{evenness.period}th')} step"
-    return f"{text}; {every} takes {rare} instead of {usual}"
+    return f"{text}, {every} takes {rare} instead of {usual}"
+
+
+def uneven_sentence(evenness: Evenness) -> str:
+    """Return that steps are uneven, with their pattern where there is one, else with mean and median."""
+    if evenness.levels is None or evenness.n_long is None:
+        mean, median = ms_text(evenness.mean), ms_text(evenness.median)
+        return f"Steps are uneven: their mean is {mean}, and their median is {median}."
+    short, long = map(ms_text, evenness.levels)
+    if evenness.period == _TWO:
+        return f"Steps are uneven: they alternate between {short} and {long}."
+    if not evenness.period:
+        of_steps = f"{evenness.n_long} of {evenness.n_steps} steps"
+        return f"Steps are uneven: {of_steps} take about {long}, and the others take about {short}."
+    is_rare_long = 2 * evenness.n_long <= evenness.n_steps
+    rare, usual = (long, short) if is_rare_long else (short, long)
+    every = f"every {_ORDINALS.get(evenness.period, f'{evenness.period}th')} step"
+    return f"Steps are uneven: {every} takes {rare} instead of {usual}."
 
 
 def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
