@@ -393,9 +393,9 @@ def _notes(run: Run) -> list[Mapping[str, Any]]:
     return [row for row in run.problem_rows if row["severity"] == "info" and row["code"] not in shown_elsewhere]
 
 
-def next_commands(found: Recommendations, reports: str | None) -> blocks.Commands:
-    """Return what to type next; the last is what explains the first recommendation."""
-    commands = [f"nsyspipe analyze {reports or 'REPORTS'} --html run.html"]
+def next_commands(found: Recommendations, reports: str | None, *, is_comment: bool = False) -> blocks.Commands:
+    """Return what to type next; the last is what explains the first recommendation. A comment has the first anyway."""
+    commands = [] if is_comment else [f"nsyspipe analyze {reports or 'REPORTS'} --html run.html"]
     explained = found.shown or found.little or found.within_noise
     if explained:
         commands.append(f"nsyspipe explain {explained[0].finding.id}")

@@ -133,7 +133,7 @@ def _cell(cell: blocks.Cell, kind: str) -> str:
 
 def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:
     where = f" ({escaped(place)})" if place else ""
-    return f"- **{severity}**{where}: {prose(message)}." + (f" Fix: {prose(fix)}." if fix else "")
+    return f"- **{severity}**{where}: {prose(message.removesuffix('.'))}." + (f" Fix: {prose(fix)}." if fix else "")
 
 
 _WRITTEN: dict[type, Callable[[Any], list[str]]] = {

@@ -155,7 +155,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
         yield blocks.Sentence(first_screen.closing_text(run, found, checks, n_alternatives), is_close=False)
     if extent.is_comment:
         yield blocks.Sentence(f"Run {run.header.run_id}.")
-    yield first_screen.next_commands(found, extent.reports)
+    yield first_screen.next_commands(found, extent.reports, is_comment=extent.is_comment)
 
 
 def _recommendation_blocks(run: Run, extent: Extent, found: Recommendations, checks: Checks) -> Iterator[blocks.Block]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nsyspipe.model.names import listed
 from nsyspipe.report import first_screen, overview
 from nsyspipe.report.overview import StepTime
 from nsyspipe.report.units import ms_text, short_percent
@@ -65,8 +66,8 @@ def _step_lines(run: Run, step: StepTime) -> Iterator[str]:
     if not summary["comm_share"] and parts["exposed_memory"].share >= _MUCH_COPIES:
         names.insert(1, "exposed_memory")
     told = [
-        f"{parts[name].figure.label.lower()} {ms_text(parts[name].ns)} ({short_percent(parts[name].share)})"
+        f"{parts[name].figure.label.lower()} takes {ms_text(parts[name].ns)} ({short_percent(parts[name].share)})"
         for name in names
     ]
-    text = ", ".join(told)
+    text = listed(told)
     yield " ".join([f"{text[:1].upper()}{text[1:]} of {whole}.", *first_screen.comm_notes(run, summary)])
