@@ -244,13 +244,13 @@ def _action(late: LateRanks, why: Explanation) -> str:
 
 def _title(late: LateRanks, lateness: Lateness, *, are_all: bool) -> str:
     """Name the ranks, and in how many steps one of them is late, or each one's part of the delays."""
-    awaited = f"rank {late.worst}{_in_steps(late, lateness, late.worst)}"
+    awaited, in_steps = f"rank {late.worst}", _in_steps(late, lateness, late.worst)
     if len(late.delays_ns) > 1 or late.no_slower_ns:
-        awaited = _parts_of_ranks(late, lateness, late.delays_ns)
+        awaited, in_steps = _parts_of_ranks(late, lateness, late.delays_ns), ""
     then = f", and then for {_ranks_text([*late.behind_ns])}" if late.behind_ns else ""
     if are_all:
         return f"The ranks wait for each other: for {awaited}"
-    return f"The other ranks wait for {awaited}{then}"
+    return f"The other ranks wait{in_steps} for {awaited}{then}"
 
 
 def _in_steps(late: LateRanks, lateness: Lateness, rank: int) -> str:

@@ -135,6 +135,7 @@ def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
             category=part.figure.category or "",
         )
         for part, time in zip(step.parts, times, strict=True)
+        if part.ns
     ]
     whole = "the capture" if run.is_capture else "a step"
     of_ranks = "" if run.header.n_ranks == 1 else " (slowest rank of each step)"
@@ -376,7 +377,7 @@ def closing_text(run: Run, found: Recommendations, checks: Checks, n_shown: int 
     parts = []
     if checks.passed:
         n_passed = len(checks.passed)
-        parts.append(f"{n_passed} check{'s'[: n_passed != 1]} passed{_skipped_text(checks)}.")
+        parts.append(f"{n_passed} check{'s'[: n_passed != 1]} found nothing{_skipped_text(checks)}.")
     elif checks.skipped:
         parts.append(f"No check could be made: {checks.skipped[0].reason}.")
     parts.append(f"With -v: {', '.join(hidden)}." if hidden else "Use -v for details.")
@@ -393,12 +394,16 @@ def _notes(run: Run) -> list[Mapping[str, Any]]:
     return [row for row in run.problem_rows if row["severity"] == "info" and row["code"] not in shown_elsewhere]
 
 
-def next_commands(found: Recommendations, reports: str | None, *, is_comment: bool = False) -> blocks.Commands:
+def next_commands(
+    found: Recommendations, step: StepTime | None, reports: str | None, *, is_comment: bool = False
+) -> blocks.Commands:
     """Return what to type next; the last is what explains the first recommendation. A comment has the first anyway."""
     commands = [] if is_comment else [f"nsyspipe analyze {reports or 'REPORTS'} --html run.html"]
+    lost = [part.figure.name for part in step.parts if part.figure.name != "compute"] if step else []
+    main_loss = lost[0] if lost else "step_time"
     explained = found.shown or found.little or found.within_noise
     if explained:
         commands.append(f"nsyspipe explain {explained[0].finding.id}")
     else:
-        commands.append("nsyspipe explain exposed_comm")
+        commands.append(f"nsyspipe explain {main_loss}")
     return blocks.Commands("Next", commands)
