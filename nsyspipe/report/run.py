@@ -460,7 +460,7 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
         notes += (order := order_notes(shown))[:: len(order) - 1 if extent.is_comment else 1]
     note = ". ".join(f"{text[:1].upper()}{text[1:]}" for text in notes)
     little = "Little to gain. " if is_little(findings) else ""
-    yield blocks.Heading(f"{little}What to change first, and what it gives back per step{hint}", "bold")
+    yield blocks.Heading(f"{little}Recommendations, and what they save per step{hint}", "bold")
     yield table_of("Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True)
 
 
