@@ -59,7 +59,7 @@ _BY_NUMBER, _NUMBERS_OF_RANKS = RankNames(), {"rank", "limit_rank"}
 LITTLE = 0.02  # of the step time: a change that saves less at most is not on the first screen
 _OF_WINDOW = {"exposed_wait", "longer_window"}  # parts of the bound on late ranks where more than compute is left
 _MOST_LISTED = 12
-_LEAST_PART = 0.001  # of a bound: smaller parts are not listed
+_LEAST_PART = 0.00005  # of a bound: smaller parts change none of its four digits
 _CUTS = {"left_for_launching", "left_for_compute"}  # parts that are what a limit cuts off
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
 

@@ -19,7 +19,6 @@ from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_
 from nsyspipe.report.html.run_page import by_cause, idle_table, link_table, nccl_rows, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import left_out_note, summary_text
-from nsyspipe.report.verdict import gain_text
 from nsyspipe.report.words import troubles
 from nsyspipe.run.rank_names import RankNames
 from nsyspipe.store.write import save
@@ -176,50 +175,6 @@ def told(rows, step_ns):
     return findings_of(
         SimpleNamespace(finding_rows=findings.to_pylist(), summary=lambda: summary, rank_names=RankNames())
     )
-
-
-LIMIT, MAY_WAIT = '{"replay_limit_ns_per_step": 40e6}', '{"is_wait_included": true}'
-LEVEL = '{{"replay_step_time_ns": {}, "replay_step_time_low_ns": {}, "replay_step_time_high_ns": {}}}'
-# A range that holds the captured step time.
-UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}'
-
-
-@pytest.mark.parametrize(("rows", "step_ns", "says"), [
-    # 76.5 of 645 ms are 11.9 %, 71.6 are 11.1 %; what a replay expects is never cut to the bound.
-    ([("a", 76.5e6, 71.6e6, "lower x"), ("b", 70e6, None, "y")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 71.60 ms (11.1 %)."),
-    ([("a", 76.5e6, 90e6, "lower x")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 90.00 ms (14.0 %)."),
-    ([("a", 76.5e6, 9e6, "lower x", UNCLEAR)], 645e6, "To change first: lower x: up to 76.50 ms (11.9 %) of each step, likely 9.000 ms (1.4 %), not clear: within the error of the replay."),
-    ([("a", None, None, "read with care"), ("b", 1e6, -1e6, "y")], 100e6, "Little to gain: y: up to 1.000 ms (1.0 %) of each step."),
-    # What rests on what was not recorded may bring more than what is likely.
-    ([("a", 35e6, 27e6, "lower x"), ("b", 30e6, 28e6, "y", '{"is_conditional": true}')], 100e6,
-     ("To change first: lower x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Or perhaps: y: up to 30.00 ms (30.0 %), then likely 28.00 ms (28.0 %); "
-     "nvidia-smi topo -m (--topology) tells.")),
-    ([("a", 35e6, 31e6, "lower x"), ("b", 30e6, None, "y", '{"is_conditional": true}')], 100e6,
-     "Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 31.00 ms (31.0 %)."),
-    # Each lies in the other's range, or not.
-    ([("a", 35e6, 27e6, "x", LEVEL.format(73e6, 70e6, 76e6)), ("b", 30e6, 25e6, "y", LEVEL.format(75e6, 72e6, 78e6))], 100e6,
-     "Largest gain: x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Level with it: y: likely 25.00 ms (25.0 %)."),
-    ([("a", 35e6, 27e6, "x", LEVEL.format(73e6, 70e6, 76e6)), ("b", 30e6, 25e6, "y", LEVEL.format(75e6, 74e6, 78e6))], 100e6,
-     "Largest gain: x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %)."),
-    # A bound that stands in front is not what is expected, nor is a limit.
-    ([("a", 35e6, None, "lower x"), ("b", 60e6, 30e6, "y"), ("c", 50e6, 20e6, "z")], 100e6,
-     "To change first: lower x: up to 35.00 ms (35.0 %) of each step. Largest clear gain of those replayed: y: likely 30.00 ms (30.0 %)."),
-    ([("a", 35e6, None, "lower x", '{"replay_limit_ns_per_step": 9e6}')], 645e6,
-     "To change first: lower x: up to 35.00 ms (5.4 %) of each step, 9.000 ms (1.4 %) if all of it were hidden (replay)."),
-    ([("a", 35e6, None, "x"), ("b", 20e6, 3e6, "y", UNCLEAR)], 645e6,
-     "To change first: x: up to 35.00 ms (5.4 %) of each step. No change that was replayed is a clear gain."),
-    ([("a", 2e7, None, "x", '{"replay_refused": "hosts are slow"}')], 1e8,
-     "To change first: x: up to 20.00 ms (20.0 %) of each step."),
-    # What is larger stands behind, as what exposes communication does behind what lessens it; little is all of it.
-    ([("a", 2e7, 1e7, "x"), ("b", 5e7, None, "y", LIMIT)], 1e8, "To change first: x: up to 20.00 ms (20.0 %) of each step, likely 10.00 ms (10.0 %)."),
-    ([("a", 1e6, None, "x"), ("b", 5e6, None, "y", MAY_WAIT)], 1e8, "To change first: x: up to 1.000 ms (1.0 %) of each step."),
-    ([("a", 5e6, None, "x", MAY_WAIT)], 1e8,
-     "To change first: x: up to 5.000 ms (5.0 %) of each step, waiting included, which is not known."),
-    ([], 100e6, "Nothing to gain was found."),
-    ([("a", None, None, "read with care")], 100e6, None),
-])  # fmt: skip
-def test_the_largest_gain_is_said_with_its_worth_and_none_where_none_is_known(rows, step_ns, says):
-    assert (" ".join(gain_text(told(rows, step_ns))) or None) == says
 
 
 def test_findings_of_one_cause_stand_together_in_the_order_of_the_best():
