@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 import nsyspipe
+from nsyspipe import errors
 from nsyspipe.cli.app import app
 from nsyspipe.store import read
 from nsyspipe.store.parquet_size import check_size
@@ -189,7 +190,7 @@ def pinned(request):
 
 
 @pytest.fixture
-def worded(request):
+def worded(request, monkeypatch):
     """Return a function that compares a text with the row of this test below `golden/words`, or commits it.
 
     ``worded(text)`` takes a string, or several, one a line. A test that has several texts names each: ``worded(text,
@@ -200,6 +201,8 @@ def worded(request):
     file = WORDS / place.with_name(place.stem.removeprefix("test_") + ".txt")
     test = words.row_of(request.node.name)
     compared = set()
+    # Texts name paths as they were given, in this test and not in one before.
+    monkeypatch.setattr(errors, "_GIVEN_AS", {})
 
     def compare(text, case=""):
         row = f"{test}: {case}" if case else test

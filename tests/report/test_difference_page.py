@@ -65,8 +65,8 @@ def identity_of_page(path, difference):
 def test_it_says_what_the_terminal_does_how_sure_that_is_and_whose_it_is(faster, tmp_path):
     page = drawn.difference_page(faster)
     assert '<h1 data-verdict="improvement">' in page
-    for part in (said.verdict_text(faster), "median of 12 steps", "spread between captures is not in the interval"):
-        assert part in words(page)
+    for part in (said.verdict_text(faster), *said.notes(faster)):
+        assert part.partition(",")[0] in words(page)
     path = written(tmp_path, page)
     assert (identity_of_page(path, faster), run_id_of_page(path)) == (said.identity_of(faster), None)
     assert identity_of_page(written(tmp_path, run_page(faster.baseline.runs[0])), faster) is None

@@ -19,7 +19,7 @@ from nsyspipe.errors import InputError, OptionError
 from nsyspipe.run.cluster import Cluster
 from tests.build.fake_nsys import COPY, calls, fake_nsys, fake_report
 from tests.build.programs import is_running, within
-from tests.cli.tools import SAID_AT_END, assert_refused, environment, nsyspipe_run, program
+from tests.cli.tools import LINES_AT_END, assert_refused, environment, nsyspipe_run, program
 from tests.conftest import SAMPLES
 
 distributed = pytest.importorskip("distributed")
@@ -287,7 +287,8 @@ def test_ctrl_c_leaves_nothing(steady, machines, tmp_path):
     cluster.worker(first=SLOW)
     process = begun(steady, "--scheduler", cluster.address, "--json", tmp_path / "run.json")
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=DEADLINE_S) == ("", SAID_AT_END[signal.SIGINT])
+    output, errors = process.communicate(timeout=DEADLINE_S)
+    assert (output, len(errors.splitlines())) == ("", LINES_AT_END[signal.SIGINT])
     assert process.returncode == 130
     assert not (tmp_path / "run.json").exists()
     eventually(lambda: tasks(cluster.address) == 0, "nothing is left to do")
@@ -328,7 +329,8 @@ def test_ctrl_c_ends_exports_on_workers(machines, captures, tmp_path):
     process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     number = int(eventually(lambda: pid.exists() and pid.read_text(), "an export"))
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=DEADLINE_S) == ("", SAID_AT_END[signal.SIGINT])
+    output, errors = process.communicate(timeout=DEADLINE_S)
+    assert (output, len(errors.splitlines())) == ("", LINES_AT_END[signal.SIGINT])
     assert process.returncode == 130
     eventually(lambda: not is_running(number), "nsys is gone")
     eventually(lambda: {one.suffix for one in captures.iterdir()} == {".nsys-rep"}, "nothing is half-written")
