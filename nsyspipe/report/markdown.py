@@ -115,7 +115,7 @@ def _bars(block: blocks.Bars) -> list[str]:
 
 
 def _paragraph(block: blocks.Lines) -> list[str]:
-    return [f"### {escaped(block.heading)}", "", *(f"{_line(line)}<br>" for line in block.lines)]
+    return [f"### {escaped(block.heading)}", "", *(f"- {_line(line)}" for line in block.lines)]
 
 
 def _line(line: blocks.Line) -> str:

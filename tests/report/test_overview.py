@@ -15,7 +15,7 @@ from nsyspipe.model.figures import METRICS
 from nsyspipe.report import overview
 from nsyspipe.report.findings import LITTLE, findings_of
 from nsyspipe.report.first_screen import as_clause
-from nsyspipe.report.overview import BOUNDED, CONDITIONAL, ESTIMATED, UNBOUNDED, Recommendation, RankSpread
+from nsyspipe.report.overview import BOUNDED, CONDITIONAL, ESTIMATED, UNBOUNDED, RankSpread, Recommendation
 from nsyspipe.report.units import short_percent
 from tests.build.tools import Changed, finding
 
