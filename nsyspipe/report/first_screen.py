@@ -50,7 +50,7 @@ def _machines(run: Run) -> str:
     if not header.n_ranks:
         n_processes = len({(row["report"], row["pid"]) for row in run.host_steps().to_pylist()})
         return f"{words.of_world(n_processes, header.world_size, 'process', 'es')} without GPU activity"
-    names = listed(header.gpu_names)
+    names = listed(header.gpu_names) if header.gpu_names else ""
     n_job_ranks = header.n_job_ranks or header.n_ranks
     if header.has_shared_processes or header.n_ranks < n_job_ranks or len(header.gpu_names) != 1:
         return f"{words.ranks_text(header)}{f' on {names}' if names else ''}"
@@ -80,7 +80,7 @@ def headline_of(run: Run, step: StepTime | None) -> str:
     if step is None:
         return "No step is complete on every rank, so there is no step time."
     rate = rate_text(1e9 / step.mean_ns, _ESTIMATE_DIGITS)
-    found = ", found by their launch pattern" if run.header.steps_from == REPETITION else ""
+    found = ", steps found by launch pattern" if run.header.steps_from == REPETITION else ""
     used = f"{step.n_used} step{'s'[: step.n_used != 1]} used of {step.n_captured} captured"
     return f"Step time {ms_text(step.mean_ns)} ({rate}), {used}{found}"
 

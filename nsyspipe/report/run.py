@@ -145,6 +145,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     if extent.n_top:
         yield from cost_tables(run, extent.n_top).values()
     elif extent.is_comment and is_more_than_data(run.traffic()):
+        yield from (blocks.Sentence(text) for text in [traffic_of(run)] if text)
         yield from cost_tables(run, extent.n_ranks, TRAFFIC).values()
     if extent.is_verbose:
         yield from _details(run, extent, checks)

@@ -84,7 +84,7 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     if run.is_capture:
         parts.append("a capture without steps")
     elif header.n_ranks:
-        family = ", found by launch pattern" if header.steps_from == "repetition" else family
+        family = ", steps found by launch pattern" if header.steps_from == "repetition" else family
         left_out = [f"{_numbered('step', steps)} {why}" for why, steps in _left_out(run).items() if steps]
         steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps used{family}"
         parts.append(f"{steps} ({', '.join(left_out)})" if left_out else steps)

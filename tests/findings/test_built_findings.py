@@ -328,11 +328,10 @@ def test_a_pipelines_bubble_is_its_own_and_nobodys_lateness(tmp_path, has_norm, 
     # Late launches, and as much of the other's waiting: 150 + 350, or 140 + 140.
     assert launch["saving_ns_per_step"] == (280 if has_norm else 500)
     worded(launch["title"], "launch-bound")
-    # Bound, 28 or 50 %. 400 and 220 of 1000 communicate; with the norm 10 and 210 more, of which the second waits 200.
+    # Bound, 28 or 50 %. Of the slowest stage 400 of 1000 communicate, with the norm 10 more.
     said = verdict(run)
     worded(said, "verdict")
-    # Of the bound, of communication, all exposed, and of waiting.
-    assert figures(said) >= ({"28.0", "42", "29", "10"} if has_norm else {"50.0", "31", "29"})
+    assert figures(said) >= ({"28", "41"} if has_norm else {"50", "40"})
 
 
 def test_a_bound_on_late_ranks_tells_what_it_leaves_of_their_delays():

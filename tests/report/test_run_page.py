@@ -20,7 +20,7 @@ from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_
 from nsyspipe.report.html.run_page import by_cause, idle_table, link_table, nccl_rows, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import left_out_note, summary_text
-from nsyspipe.report.words import troubles
+from nsyspipe.report.words import idle_cause, troubles
 from nsyspipe.run.rank_names import RankNames
 from nsyspipe.store.write import save
 from nsyspipe.version import __version__
@@ -128,13 +128,15 @@ def test_a_built_run_says_in_all_formats_what_it_did(case, tmp_path, pinned, sho
 
 @pytest.mark.parametrize("width", [60, 70, 80, 100])
 def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(steady_run, width):
-    text = summary_text(steady_run, Console(width=width))
-    assert {"exposed", "hidden", "waits", "delay", "it"} <= {*re.search(r"((?:.+\n)+)rank +time.*\n", text)[0].split()}
-    assert (f" {width} columns " in text) == (width != 100)
+    text = summary_text(steady_run, Console(width=width), is_verbose=True)
+    assert {"compute", "exposed", "idle", "wait", "delay"} <= {
+        *re.search(r"((?:.+\n)+)rank +time.*\n", text)[0].split()
+    }
+    assert ("more columns" in text) == (width < 79)
 
 
 @pytest.mark.parametrize(("key", "value", "figure"), [
-    ("exposed_comm_ns_per_step", 1_500_000.0, "1.500 ms"), ("overlap_ratio", 0.25, "25.0 %"),
+    ("exposed_comm_ns_per_step", 1_500_000.0, "1.500 ms"), ("overlap_ratio", 0.25, "25.0%"),
     ("busbw_bytes_per_s", 25e9, "25.00 GB/s"), ("grad_copy_bytes_per_step", 2e6, "2.00 MB"),
     ("n_arrived_last", 11, "11"), ("link", "SHM", "SHM"), ("is_estimate", True, "yes"), ("ranks", [0, 3], "0, 3"),
     ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, "2.000 ms"), ("bytes_per_step", 2e6, "2.00 MB"),
@@ -272,7 +274,10 @@ def test_causes_of_idle_time_are_sorted_and_zeros_left_out():
 
     found = found_of(idle_launch_ns=10**6, idle_input_ns=3 * 10**6)
     # Of a step of 20 ms 3 ms are 15 %, 1 ms is 5 %.
-    assert [(row[0], row[2]) for row in found.rows] == [("input", "15.0 %"), ("launch", "5.0 %")]
+    assert [(row[0], row[2]) for row in found.rows] == [
+        (idle_cause("idle_input_ns"), "15.0%"),
+        (idle_cause("idle_launch_ns"), "5.0%"),
+    ]
     assert found_of() is found_of(idle_launch_ns=None) is None
     capture = found_of("capture", idle_launch_ns=10**6)  # which has no mean per step
     assert [one.heading for one in capture.columns][1:3] == ["idle per capture", "of the capture"]
