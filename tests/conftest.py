@@ -16,16 +16,19 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 import nsyspipe
+from nsyspipe import errors
 from nsyspipe.cli.app import app
 from nsyspipe.store import read
 from nsyspipe.store.parquet_size import check_size
 from tests.build.plain_steps import scoreboard_runs
 from tests.build.trace import TraceBuilder, steady_rank
+from tests.golden import words
 from tests.pairs import Captures
 
 REAL = Path(__file__).with_name("real")
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 FROZEN = Path(__file__).with_name("golden") / "frozen"
+WORDS = FROZEN.with_name("words")
 
 
 # In CI they are the same each time: what more of them would find they have found.
@@ -182,6 +185,37 @@ def pinned(request):
             expected.parent.mkdir(parents=True, exist_ok=True)
             expected.write_text(text, encoding="utf-8")
         assert text == expected.read_text(encoding="utf-8")
+
+    return compare
+
+
+@pytest.fixture
+def worded(request, monkeypatch):
+    """Return a function that compares a text with the row of this test below `golden/words`, or commits it.
+
+    ``worded(text)`` takes a string, or several, one a line. A test that has several texts names each: ``worded(text,
+    case)``. The rows of a module are one file, `golden/words/<folder>/<module>.txt`; delete it before an update to
+    lose rows that no test asks for.
+    """
+    place = request.path.relative_to(WORDS.parent.parent)
+    file = WORDS / place.with_name(place.stem.removeprefix("test_") + ".txt")
+    test = words.row_of(request.node.name)
+    compared = set()
+    # Texts name paths as they were given, in this test and not in one before.
+    monkeypatch.setattr(errors, "_GIVEN_AS", {})
+
+    def compare(text, case=""):
+        row = f"{test}: {case}" if case else test
+        assert row not in compared, f"two texts of one name: {row}"
+        compared.add(row)
+        actual = text if isinstance(text, str) else "\n".join(text)
+        if "tmp_path" in request.fixturenames:
+            actual = actual.replace(str(request.getfixturevalue("tmp_path")), "TMP")
+        if request.config.getoption("--update-golden"):
+            words.write(file, words.read(file) | {row: actual})
+        rows = words.read(file)
+        assert row in rows, f"{file} has no row of this name: pytest --update-golden"
+        assert actual == rows[row]
 
     return compare
 

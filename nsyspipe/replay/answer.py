@@ -33,7 +33,7 @@ _MENU = {
     **{f"link-{name}": Knobs(link=name) for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")},
 }
 _WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}  # most runs have neither
-FASTER_HOSTS = "the CPU can keep up"
+FASTER_HOSTS = "the CPU can launch kernels early enough"
 _MOST_OPERATIONS = 500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
 # By rule: the change that it advises, of comm-bound the limit of it. Which link slow-link means, the run's GPUs say.
 ADVICE = {
@@ -261,7 +261,7 @@ def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
     gain = opened.step_time_ns - predicted.step_time_ns
     said = [*assumptions(opened, knobs)]
     if gain > opened.lead_ns:
-        said.append(f"{FASTER_HOSTS} (launch kernels early enough), which the capture does not show")
+        said.append(f"{FASTER_HOSTS}, which the capture does not show")
     rates = {"throughput_steps_per_s": 1e9 / predicted.step_time_ns, "gain_pct": 100 * gain / opened.step_time_ns}
     return {**predicted._asdict(), **rates, "assumptions": tuple(said)}
 

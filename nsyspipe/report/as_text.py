@@ -1,7 +1,7 @@
 """Blocks for the terminal: as wide as it is, in its colours."""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os.path import commonprefix
 from typing import Any
 
@@ -56,7 +56,7 @@ def _grid(*columns: Column, has_headings: bool = False) -> Grid:
     return Grid(*columns, box=None, show_header=has_headings, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
-def _sentence(text: Text) -> RenderableType:
+def _sentence(text: RenderableType) -> RenderableType:
     return Constrain(text, _LONGEST_LINE)
 
 
@@ -73,37 +73,35 @@ def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
     return table
 
 
-def _drawn(block: blocks.Block, width: int) -> RenderableType:  # noqa: PLR0911 - one per kind of block
-    match block:
-        case blocks.Sentence():
-            style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
-            return _apart(_sentence(Text(printable(block.text), style=style)), is_close=block.is_close)
-        case blocks.Title():
-            return _title(block)
-        case blocks.Bars():
-            return _apart(_bars(block, min(width, MAX_WIDTH)))
-        case blocks.Lines():
-            return _apart(_lines(block, min(width, _LONGEST_LINE)))
-        case blocks.Commands():
-            return _apart(_commands(block))
-        case blocks.Facts():
-            return _dim([(f"{block.about}: " if block.is_of_several else "") + " | ".join(block.parts)])
-        case blocks.Heading():
-            return _apart(Text(printable(block.text), style=block.style))
-        case blocks.Items():
-            return Group(*(Text(f"- {printable(text)}") for text in block.texts))
-        case blocks.Troubles():
-            below = blocks.left_out(block.rows, block.n_shown)
-            return _apart(Group(_marked(block.rows[: block.n_shown]), *([_dim([below])] if below else [])))
-        case blocks.Notes():
-            return _apart(_dim(block.texts))
-        case blocks.Tiles():
-            return _apart(_tiles(block.tiles, 2 if width >= _TWO_TILES else 1))
-        case blocks.Table():
-            return _apart(_table(block, min(width, MAX_WIDTH)), is_close=block.is_close)
+def _drawn(block: blocks.Block, width: int) -> RenderableType:
+    return _DRAWN[type(block)](block, width)
 
 
-def _title(block: blocks.Title) -> Text:
+def _told(block: blocks.Sentence, _width: int) -> RenderableType:
+    style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
+    return _apart(_sentence(Text(printable(block.text), style=style)), is_close=block.is_close)
+
+
+def _facts(block: blocks.Facts, _width: int) -> RenderableType:
+    about = f"{block.about}: " if block.is_of_several else ""
+    return _dim([about + " | ".join(block.parts)])
+
+
+def _heading(block: blocks.Heading, _width: int) -> RenderableType:
+    return _apart(Text(printable(block.text), style=block.style))
+
+
+def _items(block: blocks.Items, _width: int) -> RenderableType:
+    return Group(*(_sentence(Text(f"- {printable(text)}")) for text in block.texts))
+
+
+def _troubles(block: blocks.Troubles, _width: int) -> RenderableType:
+    below = blocks.left_out(block.rows, block.n_shown)
+    parts = [_sentence(_marked(block.rows[: block.n_shown])), *([_dim([below])] if below else [])]
+    return _apart(Group(*parts), is_close=block.is_close)
+
+
+def _title(block: blocks.Title, _width: int) -> Text:
     facts = ", ".join(map(printable, block.facts))
     return Text(printable(block.name), style="bold").append(f"   {facts}" if facts else "", style="not bold")
 
@@ -144,9 +142,11 @@ def _lines(block: blocks.Lines, width: int) -> RenderableType:
     return Constrain(Group(*drawn), width)
 
 
-def _commands(block: blocks.Commands) -> Text:
+def _commands(block: blocks.Commands, _width: int) -> RenderableType:
     head = f"{block.label}: "
-    return Text("\n".join((head if not at else " " * len(head)) + line for at, line in enumerate(block.commands)))
+    return _apart(
+        Text("\n".join((head if not at else " " * len(head)) + line for at, line in enumerate(block.commands)))
+    )
 
 
 def _tiles(tiles: Sequence[blocks.Tile], n_beside: int) -> Grid:
@@ -231,3 +231,19 @@ def _cut(names: Sequence[str], longest: int) -> list[str]:
 def _cell(cell: blocks.Cell) -> Text:
     style = VERDICTS.get(cell.text, "") if isinstance(cell, blocks.Word) and not cell.is_plain else ""
     return Text(printable(blocks.words_of(cell)), style=style)
+
+
+_DRAWN: dict[type, Callable[[Any, int], RenderableType]] = {
+    blocks.Title: _title,
+    blocks.Sentence: _told,
+    blocks.Facts: _facts,
+    blocks.Heading: _heading,
+    blocks.Items: _items,
+    blocks.Troubles: _troubles,
+    blocks.Notes: lambda block, _: _apart(_dim(block.texts)),
+    blocks.Tiles: lambda block, width: _apart(_tiles(block.tiles, 2 if width >= _TWO_TILES else 1)),
+    blocks.Bars: lambda block, width: _apart(_bars(block, min(width, MAX_WIDTH))),
+    blocks.Lines: lambda block, width: _apart(_lines(block, min(width, _LONGEST_LINE))),
+    blocks.Commands: _commands,
+    blocks.Table: lambda block, width: _apart(_table(block, min(width, MAX_WIDTH)), is_close=block.is_close),
+}

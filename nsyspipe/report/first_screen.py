@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow.compute as pc
-
+from nsyspipe.analysis.summary import means_of_slowest
 from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, SHARDED, TENSOR, dimensions
 from nsyspipe.model.figures import FIGURES, Figure
 from nsyspipe.model.names import few, listed, ranges
@@ -25,7 +24,7 @@ _MOST_WARNINGS, _MOST_CODES = 3, 4
 _MUCH_IDLE = 0.05  # of step time, from which on the main cause is named
 _NOTHING = 0.0005  # a smaller share is shown as 0%
 _ESTIMATE_DIGITS = 3
-_MIXED = "The reports may come from different runs. Then nothing that compares ranks is true."
+MIXED = "The reports may come from different runs. Then nothing that compares ranks is true."
 _NO_GPU = "No GPU activity was recorded, so there is nothing to measure."
 _HOST_ONLY = "No GPU activity was recorded. The times below are CPU times of the NVTX step ranges."
 _UNKNOWN_COMM = {
@@ -51,7 +50,7 @@ def _machines(run: Run) -> str:
     if not header.n_ranks:
         n_processes = len({(row["report"], row["pid"]) for row in run.host_steps().to_pylist()})
         return f"{words.of_world(n_processes, header.world_size, 'process', 'es')} without GPU activity"
-    names = listed(header.gpu_names)
+    names = listed(header.gpu_names) if header.gpu_names else ""
     n_job_ranks = header.n_job_ranks or header.n_ranks
     if header.has_shared_processes or header.n_ranks < n_job_ranks or len(header.gpu_names) != 1:
         return f"{words.ranks_text(header)}{f' on {names}' if names else ''}"
@@ -81,7 +80,7 @@ def headline_of(run: Run, step: StepTime | None) -> str:
     if step is None:
         return "No step is complete on every rank, so there is no step time."
     rate = rate_text(1e9 / step.mean_ns, _ESTIMATE_DIGITS)
-    found = ", found by their launch pattern" if run.header.steps_from == REPETITION else ""
+    found = ", steps found by launch pattern" if run.header.steps_from == REPETITION else ""
     used = f"{step.n_used} step{'s'[: step.n_used != 1]} used of {step.n_captured} captured"
     return f"Step time {ms_text(step.mean_ns)} ({rate}), {used}{found}"
 
@@ -89,23 +88,23 @@ def headline_of(run: Run, step: StepTime | None) -> str:
 def warnings_of(run: Run) -> Iterator[str]:
     """Yield why one may not trust the figures: what matters most first."""
     if overview.is_of_mixed_runs(run):
-        yield _MIXED
+        yield MIXED
     codes = {row["code"] for row in run.problem_rows}
     if "few-steps" in codes:
         n_steps = run.summary()["n_summary_steps"][0].as_py()
         steps = "a single step" if n_steps == 1 else f"{n_steps} steps"
-        yield f"based on {steps}. Capture at least 10 steps to see the variation."
+        yield f"Based on {steps}. Capture at least 10 steps to see the variation."
     n_ranks, n_job_ranks = run.header.n_ranks, run.header.n_job_ranks or 0
     if 0 < n_ranks < n_job_ranks:
-        yield f"only {n_ranks} of {n_job_ranks} ranks are in the reports. The other ranks may differ."
+        yield f"Only {n_ranks} of {n_job_ranks} ranks are in the reports. The other ranks may differ."
     evenness = run.evenness()
     if evenness is not None and evenness.is_uneven:
-        yield f"{words.uneven_text(evenness)}."
+        yield words.uneven_sentence(evenness)
 
 
 def trust_blocks(run: Run) -> Iterator[blocks.Block]:
     """Yield warnings: those of the figures, then problems that are no mere notes, the gravest first."""
-    rows = [("warning", text, "", None) for text in warnings_of(run)]
+    rows: list[words.Trouble] = [("warning", text, "", None) for text in warnings_of(run)]
     rows += _grave(run)[:_MOST_WARNINGS]
     if rows:
         yield blocks.Troubles(rows)
@@ -121,7 +120,9 @@ def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
         return
     (summary,) = run.summary().to_pylist()
     if not step.parts:
-        yield blocks.Sentence(_unknown_parts(run), is_close=False)
+        is_said = any(_has_error(run, code) for code in _UNKNOWN_COMM)
+        if not is_said:
+            yield blocks.Sentence(unknown_text(run), is_close=False)
         return
     unseen = words.unseen_idle(run)
     _, *times = in_one_unit([ms_text(step.mean_ns), *(ms_text(part.ns) for part in step.parts)])
@@ -134,11 +135,12 @@ def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
             category=part.figure.category or "",
         )
         for part, time in zip(step.parts, times, strict=True)
+        if part.ns
     ]
     whole = "the capture" if run.is_capture else "a step"
     of_ranks = "" if run.header.n_ranks == 1 else " (slowest rank of each step)"
     of_ranks = " (longest rank)" if run.is_capture and of_ranks else of_ranks
-    notes = [*_comm_notes(run, summary), *_idle_notes(run, summary), *_rank_notes(run)]
+    notes = [*comm_notes(run, summary), *_idle_notes(run, step), *_rank_notes(run)]
     yield Bars(f"Where {whole} goes{of_ranks}", rows, notes)
 
 
@@ -147,17 +149,23 @@ def _part_label(part: Figure, unseen: str) -> str:
     return f"{text}, at least" if part.name == "idle" and unseen else text
 
 
-def _unknown_parts(run: Run) -> str:
-    severities = {row["code"]: row["severity"] for row in run.problem_rows}
-    for code, text in _UNKNOWN_COMM.items():
-        if severities.get(code) == "error":
-            return text
-    unrecorded = {row["rank"] for row in run.problem_rows if row["code"] in {"no-kernels", "no-kernel-names"}} - {None}
-    of_ranks = f" of rank{'s'[: len(unrecorded) > 1]} {few(ranges(sorted(unrecorded)), 3)}" if unrecorded else ""
-    return f"Where a step goes is not known, because kernels{of_ranks}, copies or their names were not recorded."
+def unknown_text(run: Run) -> str:
+    """Return why it is not known where a step goes."""
+    known = next((text for code, text in _UNKNOWN_COMM.items() if _has_error(run, code)), None)
+    if known is not None:
+        return known
+    ranks = ranks_without_kernels(run)
+    return f"Where a step goes is not known, because kernels{ranks}, copies or their names were not recorded."
 
 
-def _comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
+def ranks_without_kernels(run: Run) -> str:
+    """Return the ranks without recorded kernels, as `` of ranks 1-3``; nothing where there are none."""
+    codes = {"no-kernels", "no-kernel-names"}
+    ranks = {row["rank"] for row in run.problem_rows if row["code"] in codes} - {None}
+    return f" of rank{'s'[: len(ranks) > 1]} {few(ranges(sorted(ranks)), 3)}" if ranks else ""
+
+
+def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield how much communication overlaps with compute, in one sentence."""
     share, overlap = summary["comm_share"], summary["overlap_ratio"]
     if share is None:
@@ -178,16 +186,17 @@ def _has_error(run: Run, code: str) -> bool:
     return any(row["code"] == code and row["severity"] == "error" for row in run.problem_rows)
 
 
-def _idle_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
+def _idle_notes(run: Run, step: StepTime) -> Iterator[str]:
     """Yield the main cause of idle time, where there is much of it and the causes are known."""
-    if (summary["idle_share"] or 0.0) < _MUCH_IDLE:
+    share = next((part.share for part in step.parts if part.figure.name == "idle"), 0.0)
+    if share < _MUCH_IDLE:
         return
-    steps = run.breakdown()
-    lengths = {name: pc.sum(steps[name], skip_nulls=False).as_py() for name in IDLE_CAUSES}
-    if None in lengths.values() or not any(lengths.values()):
+    means = means_of_slowest(run.breakdown(), IDLE_CAUSES)
+    causes_ns = {name: ns for name, ns in means.items() if ns is not None}
+    if len(causes_ns) < len(IDLE_CAUSES) or not any(causes_ns.values()):
         return
-    main = max(lengths, key=lambda name: lengths[name] or 0)
-    if 2 * lengths[main] > sum(lengths.values()):
+    main = max(causes_ns, key=causes_ns.__getitem__)
+    if 2 * causes_ns[main] > sum(causes_ns.values()):
         yield f"Main cause of idle time: {words.idle_cause(main)}."
 
 
@@ -250,7 +259,7 @@ def change_blocks(found: Recommendations, step_ns: float) -> Iterator[blocks.Blo
     if finding.refused and first.known == BOUNDED:
         lines.append(Line(f"No estimate: {finding.refused}."))
     lines += [Line(text) for text in _assumptions(first)]
-    lines += [Line(text) for text in _why_first(found)]
+    lines += [Line(text) for text in why_first(found)]
     yield Lines("Change first", lines)
 
 
@@ -266,7 +275,7 @@ def _assumptions(change: Recommendation) -> Iterator[str]:
         yield "May include wait time for other ranks, which is not known."
 
 
-def _why_first(found: Recommendations) -> Iterator[str]:
+def why_first(found: Recommendations) -> Iterator[str]:
     """Yield why a recommendation comes first although another could save more."""
     first = found.first
     if first is None:
@@ -275,7 +284,7 @@ def _why_first(found: Recommendations) -> Iterator[str]:
         if overview.is_cause_of(first, other):
             yield f"Comes before {other.finding.id}, because late launches are the cause of the delay."
         elif other.known == CONDITIONAL or other.finding.is_conditional:
-            yield f"{other.finding.id} could save more, but the reports do not show whether the GPUs have NVLink."
+            yield f"{other.finding.id} could save more, but only if NVLink connects the GPUs."
         elif other.known == BOUNDED:
             yield f"{other.finding.id} has a larger upper bound, but no estimate."
 
@@ -300,10 +309,12 @@ def alternatives_blocks(found: Recommendations, n_shown: int | None) -> Iterator
         most = "at most " if change.low_ns is None else ""
         return f"{most}{short_percent(change.saved_share)}"
 
+    is_estimated = all(change.low_ns is not None or change.known == UNBOUNDED for change in shown)
+    heading = "est. step time" if is_estimated else "step time after"
     fields = [
         blocks.Field("", lambda change: str(numbers[id(change)])),
         blocks.Field("Alternatives", lambda change: f"{change.finding.action} [{change.finding.id}]", "prose"),
-        blocks.Field("est. step time", step_cell),
+        blocks.Field(heading, step_cell),
         blocks.Field("saved", saved_cell),
     ]
     note = " ".join(filter(None, [*_notes_of_alternatives(found, shown), limit_text(found)]))
@@ -351,24 +362,25 @@ def nothing_text(run: Run, found: Recommendations, checks: Checks) -> str | None
 
 
 def closing_text(run: Run, found: Recommendations, checks: Checks, n_shown: int | None) -> str:
-    """Return what is not on the screen: recommendations within noise, checks that passed, checks that were skipped, notes."""
+    """Return which checks passed or were skipped, and what -v adds: other recommendations, and notes by their codes."""
     hidden = []
     n_more = max(len(found.alternatives) - n_shown, 0) if n_shown is not None else 0
     if n_more:
-        hidden.append(f"{n_more} more")
+        hidden.append(f"{n_more} more recommendation{'s'[: n_more != 1]}")
     if found.within_noise:
         hidden.append(f"{len(found.within_noise)} within noise")
     if found.little:
-        hidden.append(f"{len(found.little)} below 2%")
-    parts = [f"Recommendations not shown: {', '.join(hidden)}."] if hidden else []
-    if checks.passed:
-        parts.append(f"{len(checks.passed)} checks passed{_skipped_text(checks)}.")
-    elif checks.skipped:
-        parts.append(f"No check could be made: {checks.skipped[0].reason}.")
+        hidden.append(f"{len(found.little)} that save{'s'[: len(found.little) == 1]} little")
     codes = list(dict.fromkeys(row["code"] for row in _notes(run)))
     if codes:
-        parts.append(f"Notes: {few(codes, _MOST_CODES)}.")
-    parts.append("Use -v for details.")
+        hidden.append(f"{len(codes)} note{'s'[: len(codes) != 1]} ({few(codes, _MOST_CODES)})")
+    parts = []
+    if checks.passed:
+        n_passed = len(checks.passed)
+        parts.append(f"{n_passed} check{'s'[: n_passed != 1]} found nothing{_skipped_text(checks)}.")
+    elif checks.skipped:
+        parts.append(f"No check could be made: {checks.skipped[0].reason}.")
+    parts.append(f"With -v: {', '.join(hidden)}." if hidden else "Use -v for details.")
     return " ".join(parts)
 
 
@@ -382,12 +394,16 @@ def _notes(run: Run) -> list[Mapping[str, Any]]:
     return [row for row in run.problem_rows if row["severity"] == "info" and row["code"] not in shown_elsewhere]
 
 
-def next_commands(found: Recommendations, reports: str | None) -> blocks.Commands:
-    """Return what to type next; the last is what explains the first recommendation."""
-    commands = [f"nsyspipe analyze {reports or 'REPORTS'} --html run.html"]
+def next_commands(
+    found: Recommendations, step: StepTime | None, reports: str | None, *, is_comment: bool = False
+) -> blocks.Commands:
+    """Return what to type next; the last is what explains the first recommendation. A comment has the first anyway."""
+    commands = [] if is_comment else [f"nsyspipe analyze {reports or 'REPORTS'} --html run.html"]
+    lost = [part.figure.name for part in step.parts if part.figure.name != "compute"] if step else []
+    main_loss = lost[0] if lost else "step_time"
     explained = found.shown or found.little or found.within_noise
     if explained:
         commands.append(f"nsyspipe explain {explained[0].finding.id}")
     else:
-        commands.append("nsyspipe explain exposed_comm")
+        commands.append(f"nsyspipe explain {main_loss}")
     return blocks.Commands("Next", commands)

@@ -14,7 +14,7 @@ from nsyspipe.analysis.summary import means_of_slowest
 from nsyspipe.findings.judge import BUBBLE, EXPOSURE, OF_HOSTS, RULES, STRAGGLER
 from nsyspipe.model.figures import Figure
 from nsyspipe.model.problems import MIXED_RUNS
-from nsyspipe.report.findings import Finding, findings_of, is_little
+from nsyspipe.report.findings import LITTLE, Finding, findings_of, is_little
 from nsyspipe.report.units import STEP_PARTS
 from nsyspipe.report.words import mean_step_ns
 from nsyspipe.run.run import Run
@@ -24,7 +24,6 @@ from nsyspipe.run.run import Run
 Known = Literal["estimated", "conditional", "bounded", "unbounded"]
 ESTIMATED, CONDITIONAL, BOUNDED, UNBOUNDED = get_args(Known)
 MUCH_OF_STEP = 0.02  # ranks differ if a part of their step differs by more than this share of the step
-FEW_STEPS, ENOUGH_STEPS = 3, 8  # fewer steps than these do not show, or hardly show, how much steps vary
 SHOWN_ABOVE = {"few-steps"}  # problems that the headline shows in other words
 _NOT_JUDGED = "not-judged"
 
@@ -71,7 +70,7 @@ class Recommendations(Struct, frozen=True):
     first: Recommendation | None  # None where nothing saves a visible part of the step
     alternatives: tuple[Recommendation, ...]  # those with the lowest step time first, then those with upper bounds only
     within_noise: tuple[Recommendation, ...]
-    little: tuple[Recommendation, ...]  # all of them, where none saves a visible part of the step
+    little: tuple[Recommendation, ...]  # those that save nothing visible of the step
     exposure: Recommendation | None  # what all communication costs, which is no change by itself
 
     @property
@@ -155,8 +154,8 @@ def recommendations_of(run: Run) -> Recommendations:
     """Return what was found, sorted into what to change first, alternatives, and what saves nothing visible."""
     (summary,) = run.summary().to_pylist()
     findings = findings_of(run)
-    step_ns, median_ns = mean_step_ns(summary), summary["step_time_ns"]
-    judged = [_recommendation(finding, step_ns, median_ns) for finding in findings]
+    step_ns = mean_step_ns(summary)
+    judged = [_recommendation(finding, step_ns) for finding in findings]
     return sort_recommendations(judged, is_all_little=is_little(findings))
 
 
@@ -178,7 +177,9 @@ def sort_recommendations(found: Sequence[Recommendation], *, is_all_little: bool
     clear = [one for one in candidates if one.is_clear]
     first = next((one for one in clear if one.known != UNBOUNDED), None)
     rest = sorted((one for one in clear if one is not first), key=_place)
-    return Recommendations(first, tuple(rest), noise, (), exposure)
+    little = tuple(one for one in rest if one.saved_share is not None and one.saved_share < LITTLE)
+    alternatives = tuple(one for one in rest if one not in little)
+    return Recommendations(first, alternatives, noise, little, exposure)
 
 
 def _saves(change: Recommendation) -> bool:
@@ -190,7 +191,7 @@ def _place(change: Recommendation) -> tuple[bool, bool, float]:
     return change.known == UNBOUNDED, not is_estimate, change.step_ns or 0.0
 
 
-def _recommendation(finding: Finding, step_ns: float | None, median_ns: float | None) -> Recommendation:
+def _recommendation(finding: Finding, step_ns: float | None) -> Recommendation:
     """Return what a finding's advice saves: as a simulation estimates it, else at most."""
     if finding.expected_ns is not None and step_ns and not finding.is_limit:
         known: Known = CONDITIONAL if finding.is_conditional else ESTIMATED

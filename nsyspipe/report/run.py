@@ -41,6 +41,7 @@ _LONGEST_REASON, _MANY_RANKS = 90, 16
 _ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
 _RANK_TIMES = ("wall_ns", "compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "comm_ns", "wait_ns")
 _TIMES_FROM_WIDTH = {"comm_ns": _FULL_WIDTH, "exposed_memory_ns": _ROOMY}
+_STEP_NAME = FIGURES["step_time_ns"].short
 _LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
 # How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
 _FROM_WIDTH = {
@@ -144,17 +145,18 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     if extent.n_top:
         yield from cost_tables(run, extent.n_top).values()
     elif extent.is_comment and is_more_than_data(run.traffic()):
+        yield from (blocks.Sentence(text) for text in [traffic_of(run)] if text)
         yield from cost_tables(run, extent.n_ranks, TRAFFIC).values()
     if extent.is_verbose:
         yield from _details(run, extent, checks)
     elif not extent.is_brief and not extent.is_comment:
-        yield from _finding_details(run, extent)
+        yield from _finding_details(run)
     if not extent.is_verbose:
         n_alternatives = None if extent.n_findings is None else max(extent.n_findings - 1, 0)
         yield blocks.Sentence(first_screen.closing_text(run, found, checks, n_alternatives), is_close=False)
     if extent.is_comment:
         yield blocks.Sentence(f"Run {run.header.run_id}.")
-    yield first_screen.next_commands(found, extent.reports)
+    yield first_screen.next_commands(found, step, extent.reports, is_comment=extent.is_comment)
 
 
 def _recommendation_blocks(run: Run, extent: Extent, found: Recommendations, checks: Checks) -> Iterator[blocks.Block]:
@@ -181,20 +183,22 @@ def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]
     yield from (blocks.Sentence(text) for text in (words.link_text(run), traffic_of(run)) if text)
     has_figures = summary["n_summary_steps"] or run.is_capture
     if has_figures and (tiles := key_figures(run, extent.figures)):
-        yield blocks.Tiles(tiles)
+        yield blocks.Tiles(
+            [replace(tile, name="median step time") if tile.name == _STEP_NAME else tile for tile in tiles]
+        )
     if has_figures:
         texts = (
             words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)),
             words.stream_text(run),
             words.phases_text(run),
         )
-        yield from (blocks.Sentence(text) for text in texts if text)
-    yield from _finding_details(run, extent)
+        yield from (blocks.Sentence(f"{text[:1].upper()}{text[1:]}") for text in texts if text)
+    yield from _finding_details(run)
     if checks.passed:
-        yield blocks.Heading("Checks passed", "bold")
+        yield blocks.Heading("Checks that found nothing", "bold")
         yield blocks.Sentence(", ".join(checks.passed))
     if checks.skipped:
-        yield blocks.Heading("Checks skipped", "bold")
+        yield blocks.Heading("Skipped checks", "bold")
         yield blocks.Items([_skipped_text(check) for check in checks.skipped])
     told = [row for row in run.problem_rows if row["code"] != "not-judged"]
     yield from _problems(told, extent)
@@ -205,7 +209,7 @@ def _skipped_text(check: SkippedCheck) -> str:
     return f"{', '.join(check.rules)}: {check.reason}.{fix}"
 
 
-def _finding_details(run: Run, extent: Extent) -> Iterator[blocks.Block]:
+def _finding_details(run: Run) -> Iterator[blocks.Block]:
     """Yield the phases, and of each finding its reason, its advice, its bound and what the bound rests on."""
     if phases := phase_table(run):
         yield phases
@@ -313,7 +317,9 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
         *([Field("mean\ndelay\nby it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="mean of the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),
     ]  # fmt: skip
     shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
-    notes = filter(None, [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))])
+    notes = filter(
+        None, [unseen and f"Idle time is a lower bound, because {unseen}.", table_note(len(shown), len(rows))]
+    )
     return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None)
 
 
@@ -337,7 +343,9 @@ def rank_time_table(run: Run, n_shown: int) -> blocks.Table:
         ),
     ]
     shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
-    notes = filter(None, [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))])
+    notes = filter(
+        None, [unseen and f"Idle time is a lower bound, because {unseen}.", table_note(len(shown), len(rows))]
+    )
     caption = "Ranks"
     return table_of(caption, [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None)
 
@@ -349,7 +357,7 @@ def _two_lines(heading: str) -> str:
 
 def left_out_note(n_shown: int, n_all: int) -> str:
     """Return which `telling_ranks` are shown; nothing if all are."""
-    which = "the most waited for, the slowest, the most exposed, the fastest, and some between"
+    which = "the ranks with the most straggler delay, the slowest, the most exposed, the fastest, and some between"
     return "" if n_shown == n_all else f"{n_shown} of {n_all} ranks: {which}."
 
 
@@ -368,12 +376,12 @@ def phase_table(run: Run) -> blocks.Table | None:
             row["host_ns_per_step"] = sum(of_ranks.values()) / len(of_ranks)
     fields = [
         Field("phase", of("phase"), "word"),
-        Field("host", of("host_ns_per_step", ms_text), hint="the host is in the phase's ranges"),
-        barred(rows, "device", itemgetter("device_ns_per_step"), "compute", "operations launched in the phase run"),
+        Field("CPU", of("host_ns_per_step", ms_text), hint="time of the CPU inside the ranges of the phase"),
+        barred(rows, "GPU", itemgetter("device_ns_per_step"), "compute", "time during which operations launched in the phase run"),
         Field("compute", of("compute_ns_per_step", ms_text), from_width=_FULL_WIDTH),
         Field("communication", of("comm_ns_per_step", ms_text), from_width=_FULL_WIDTH),
-        barred(rows, "exposed\ncomm", itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase beside no compute of any"),
-        barred(rows, "idle before", itemgetter("idle_ns_per_step"), "idle", "idle time that an operation of this phase ends"),
+        barred(rows, "exposed\ncomm", itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase while no compute runs"),
+        barred(rows, "idle before", itemgetter("idle_ns_per_step"), "idle", "idle time that ends when an operation of the phase starts"),
     ]  # fmt: skip
     fields = [replace(field, decimals_of="time" * (field.heading != "phase")) for field in fields]
     in_host = sum(row["host_ns_per_step"] or 0 for row in rows)
@@ -425,31 +433,35 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
         return f"{one.id}: {one.action if extent.is_brief else f'{one.title}. {one.advice}'}"
 
     fields = [
-        Field("up to", attrgetter("share_text")),
+        Field("at most", attrgetter("share_text")),
         Field("in ms", attrgetter("saving"), from_width=_ROOMY, unit="ms"),
-        Field("likely", attrgetter("likely")),
+        Field("estimated", attrgetter("likely")),
         Field("in ms", lambda one: one.expected[1] if one.expected else absent, from_width=_ROOMY, unit="ms"),
-        Field("what to change", what, "prose"),
+        Field("recommendation", what, "prose"),
     ]
     if not is_replayed:
         del fields[2:4]
     n_more = len(findings) - len(shown)
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
     hint = f" ({more}: --findings all)" if (more := ", and ".join(parts)) else ""
-    notes = [f"of the mean step time, {ms_text(step_ns)}"] if step_ns else []
+    notes = [f"shares are of the mean step time, {ms_text(step_ns)}"] if step_ns else []
     bounds = [] if extent.is_brief or extent.is_comment else shown
-    notes += [f"up to, of {ids}{text}" for text, ids in _alike(bounds, "assumed")]
-    notes += [f"up to, of {ids}: {text}" for text, ids in _alike(bounds, "parts")]
-    reasons = [f"no likely gain of {ids}: {text}" for text, ids in _alike(shown, "refused")]
-    notes += ["likely: by a replay"] if is_replayed else reasons[:1]
-    notes += [f"likely, of {ids}, if {text}" for text, ids in _alike(shown, "replay_assumes")]
-    notes += [f"hidden, of {one.id}: were all of it hidden, which no setting does" for one in shown if one.is_limit]
-    notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear or one.is_limit for one in shown) else []
+    notes += [f"the upper bound of {ids} holds{text}" for text, ids in _alike(bounds, "assumed")]
+    notes += [f"upper bound of {ids}: {text}" for text, ids in _alike(bounds, "parts")]
+    reasons = [f"no estimate for {ids}: {text}" for text, ids in _alike(shown, "refused")]
+    notes += ["estimates are simulated"] if is_replayed else reasons[:1]
+    notes += [f"the estimate for {ids} holds if {text}" for text, ids in _alike(shown, "replay_assumes")]
+    notes += [f"{one.id}: with perfect overlap, which is a limit and not a setting" for one in shown if one.is_limit]
+    notes += (
+        ["within noise: the range of the estimate includes the captured step time"]
+        if not all(one.is_clear or one.is_limit for one in shown)
+        else []
+    )
     if len(shown) > 1:
         notes += (order := order_notes(shown))[:: len(order) - 1 if extent.is_comment else 1]
-    note = "; ".join(notes)
+    note = ". ".join(f"{text[:1].upper()}{text[1:]}" for text in notes)
     little = "Little to gain. " if is_little(findings) else ""
-    yield blocks.Heading(f"{little}What to change first, and what it gives back per step{hint}", "bold")
+    yield blocks.Heading(f"{little}Recommendations, and what they save per step{hint}", "bold")
     yield table_of("Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True)
 
 

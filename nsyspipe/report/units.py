@@ -110,7 +110,7 @@ def short_percent(ratio: float | None) -> str:
     """Return a ratio in percent for a first look: whole percent, with one decimal below 1%; only all of it is 100%."""
     if ratio is None:
         return absent
-    is_small = abs(ratio) < _SMALL_SHARE
+    is_small = 0 < abs(ratio) < _SMALL_SHARE
     is_nearly_all = _NEARLY_ALL <= ratio < 1
     return percent_text(ratio, 1 if is_small or is_nearly_all else 0)
 

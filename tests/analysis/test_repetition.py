@@ -270,7 +270,7 @@ def of_rank(begins, *, late=0, first=0, ids=False, shift=0):
     pytest.param([of_rank(STARTS), of_rank(STARTS[1:])], [-1, 0], id="one step apart"),
     pytest.param([of_rank(STARTS[2:]), of_rank(STARTS[:-1])], [0, -2], id="two steps apart"),
     # By their ends alone the clocks' difference would hide which is which.
-    pytest.param([of_rank(STARTS), of_rank(STARTS[1:], late=-1050)], [-1, 0], id="clocks apart by a step"),
+    pytest.param([of_rank(STARTS), of_rank(STARTS[1:], late=-1050)], [-1, 0], id="clocks a step apart"),
     pytest.param([of_rank(STARTS[1:]), of_rank(STARTS, shift=17)], [0, -1], id="a constant between the clocks"),
     pytest.param([of_rank(STARTS, ids=True), of_rank(STARTS, ids=True, first=1, late=-1000)], [-1, 0],
                  id="NCCL's numbers"),

@@ -145,7 +145,7 @@ SCRIPTS = {
     f"{LOAD}\n"
     "assert multiprocessing.get_start_method(allow_none=True) == before\n"
     "assert multiprocessing.active_children() == []",
-    "that goes where the reports are, and looks for modules there": "import os, sys\n"
+    "looks for modules where the reports are": "import os, sys\n"
     "os.chdir('/')\nsys.path[:0] = ['', '.', os.environ['HERE']]\n"
     f"import nsyspipe\nnsyspipe.load(os.environ['HERE'], jobs=1).summary()\nos.chdir(os.environ['HERE'])\n{LOAD}",
 }

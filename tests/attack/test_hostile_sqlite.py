@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -37,9 +38,13 @@ def report(tmp_path):
 
 
 def assert_refused(path, kind=InputError, match=None):
+    """Check that every reader refuses a report; return what they say, each text once."""
+    texts = {}
     for reader in READERS:
-        with pytest.raises(kind, match=match):
+        with pytest.raises(kind, match=match) as caught:
             reader(path)
+        texts["\n".join(caught.value.lines())] = None
+    return [*texts]
 
 
 @pytest.fixture
@@ -54,23 +59,34 @@ def endless(report):
 
 @pytest.mark.parametrize("table", READ)
 def test_a_view_that_never_ends_is_refused_in_place_of_any_table(endless, table):
-    assert_refused(endless(table), NotAReportError, f"{table} is no table but a view")
+    assert_refused(endless(table), NotAReportError, rf"\b{table} ")
 
 
-@pytest.mark.parametrize(("edits", "what"), [
-    (["CREATE VIEW {nvtx}_V7 AS SELECT 1 AS start"], "NVTX_EVENTS_V7 is no table but a view"),
-    (["DROP TABLE {nvtx}", "CREATE VIEW nvtx_events AS SELECT 1"], "nvtx_events is no table but a view"),
-    (["DROP TABLE {nvtx}", 'CREATE VIEW "NVTX_EVENTS" AS SELECT 1'], "is no table but a view"),
-    (["DROP TABLE {nvtx}", "CREATE VIRTUAL TABLE {nvtx} USING fts5(text)"], "a virtual table"),
-    (["DROP TABLE {strings}", "CREATE VIRTUAL TABLE {strings} USING rtree(id, value, v2)"], "a virtual table"),
-    (["ALTER TABLE {nvtx} ADD COLUMN extra AS (hex(zeroblob(1000000000)))"], "extra computes its values"),
-    (["DROP TABLE {strings}", "CREATE TABLE {strings} (id INTEGER, value TEXT AS (printf('%.*c', 1e9, 'x')) STORED)"],
-     "value computes its values"),
-    (["ALTER TABLE {strings} RENAME COLUMN value TO old",
-      "ALTER TABLE {strings} ADD COLUMN value TEXT DEFAULT '" + "x" * 100_000 + "'"], "has a default value"),
-])  # fmt: skip
-def test_what_holds_no_rows_of_its_own_is_refused(report, edits, what):
-    assert_refused(report(*(edit.format(nvtx=NVTX, strings=STRINGS) for edit in edits)), NotAReportError, what)
+WITHOUT_ROWS = {
+    "a view of a version": ["CREATE VIEW {nvtx}_V7 AS SELECT 1 AS start"],
+    "a view in small letters": ["DROP TABLE {nvtx}", "CREATE VIEW nvtx_events AS SELECT 1"],
+    "a view in quotes": ["DROP TABLE {nvtx}", 'CREATE VIEW "NVTX_EVENTS" AS SELECT 1'],
+    "a table of texts": ["DROP TABLE {nvtx}", "CREATE VIRTUAL TABLE {nvtx} USING fts5(text)"],
+    "a table of boxes": [
+        "DROP TABLE {strings}",
+        "CREATE VIRTUAL TABLE {strings} USING rtree(id, value, v2)",
+    ],
+    "a further column": ["ALTER TABLE {nvtx} ADD COLUMN extra AS (hex(zeroblob(1000000000)))"],
+    "a stored column": [
+        "DROP TABLE {strings}",
+        "CREATE TABLE {strings} (id INTEGER, value TEXT AS (printf('%.*c', 1e9, 'x')) STORED)",
+    ],
+    "a default": [
+        "ALTER TABLE {strings} RENAME COLUMN value TO old",
+        "ALTER TABLE {strings} ADD COLUMN value TEXT DEFAULT '" + "x" * 100_000 + "'",
+    ],
+}
+
+
+@pytest.mark.parametrize("case", WITHOUT_ROWS)
+def test_what_holds_no_rows_of_its_own_is_refused(report, case, tmp_path, worded):
+    path = report(*(edit.format(nvtx=NVTX, strings=STRINGS) for edit in WITHOUT_ROWS[case]))
+    worded(assert_refused(path, NotAReportError))
 
 
 @pytest.mark.parametrize("edit", [
@@ -148,11 +164,12 @@ def tree_that_meets_itself(path, table, depth):
 
 
 @pytest.mark.parametrize("table", [KERNEL, NVTX, RUNTIME, STRINGS])
-def test_pages_that_meet_again_are_refused(report, table):
+def test_pages_that_meet_again_are_refused(report, table, tmp_path, worded):
     path = tree_that_meets_itself(report(), table, depth=6)
     start = time.process_time()
-    assert_refused(path, DamagedReportError, "has two places in it")
+    texts = assert_refused(path, DamagedReportError)
     assert time.process_time() - start < 60  # some 10^16 rows else
+    worded([re.sub(r"\d+", "N", text) for text in texts])
 
 
 def test_a_file_that_has_changed_since_it_was_checked_is_checked_again(report):
@@ -162,7 +179,7 @@ def test_a_file_that_has_changed_since_it_was_checked_is_checked_again(report):
     with open_report(path, state) as again:
         assert again.tables == opened.tables
     tree_that_meets_itself(path, NVTX, depth=6)
-    with pytest.raises(DamagedReportError, match="has two places in it"), open_report(path, state):
+    with pytest.raises(DamagedReportError), open_report(path, state):
         pass
 
 
@@ -174,7 +191,7 @@ def test_a_schema_whose_pages_meet_again_is_refused(report):
     struct.pack_into(">HH", data, 112, size - 12, size - 6)
     struct.pack_into(">IBxIB", data, size - 12, 2, 1, 2, 2)
     path.write_bytes(data)
-    assert_refused(path, DamagedReportError, "has two places in it")
+    assert_refused(path, DamagedReportError)
 
 
 def test_texts_that_share_pages_are_weighed(report):
@@ -186,14 +203,15 @@ def test_texts_that_share_pages_are_weighed(report):
         assert opened.select(STRINGS, {"value": "text"}).num_rows > 60
         opened._n_bytes = 1000
         opened._weighed.clear()
-        with pytest.raises(DamagedReportError, match="claims more text than the file holds"):
+        with pytest.raises(DamagedReportError, match=STRINGS):
             opened.select(STRINGS, {"value": "text"})
 
 
 @pytest.mark.parametrize("command", ["analyze", "doctor", "whatif", "redact"])
-def test_every_command_refuses_a_view_in_one_line(endless, tmp_path, command):
+def test_every_command_refuses_a_view_in_one_line(endless, tmp_path, command, worded):
     done = nsyspipe_here(command, endless(NVTX), *([tmp_path / "out.sqlite"] if command == "redact" else []))
-    assert (done.returncode, "is no table but a view" in done.stderr) == (2, True)
+    assert done.returncode == 2
+    worded(done.stderr)
     assert [one.name for one in tmp_path.iterdir()] == ["r.sqlite"]
 
 

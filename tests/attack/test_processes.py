@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import re
 import resource
 import shutil
 import signal
@@ -198,7 +199,7 @@ def test_a_worker_that_is_killed_is_one_clear_error(large, tmp_path, begin):
     process, workers = begin(large, tmp_path)
     os.kill(workers[0], signal.SIGKILL)
     errors = errors_of(process)
-    assert "a worker process died by SIGKILL; perhaps no memory was left" in errors
+    assert " SIGKILL" in errors
     assert "fix: -j 1" in errors
     gone(workers)
     assert list(tmp_path.iterdir()) == []
@@ -218,7 +219,7 @@ def test_calls_are_answered_with_what_they_return_or_raise_until_the_end(workers
     assert workers.submit(bytes, 3 * MIB).result() == bytes(3 * MIB)
     with pytest.raises(ZeroDivisionError) as caught:
         workers.submit(divmod, 1, 0).result()
-    assert "in a worker process" in caught.value.__notes__[0]
+    assert len(caught.value.__notes__) == 1
     with pytest.raises(Exception, match="cannot pickle"):
         workers.submit(iter, {}.keys().__iter__.__self__).result()
     with pytest.raises(SystemExit):
@@ -240,9 +241,10 @@ def test_calls_are_answered_with_what_they_return_or_raise_until_the_end(workers
 def test_a_dead_worker_ends_all_calls_that_are_left_and_those_to_come(workers):
     future = workers.submit(os._exit, 7)
     others = [workers.submit(time.sleep, 0) for _ in range(50)]
-    with pytest.raises(InputError, match="a worker process died with status 7"):
+    with pytest.raises(InputError) as caught:
         future.result(DEADLINE_S)
-    with pytest.raises(InputError, match="a worker process died"):
+    assert re.findall(r"\b\d+\b", caught.value.problem) == ["7"]
+    with pytest.raises(InputError):
         eventually(lambda: workers.submit(int).result() == 1, "a refusal")
     assert all(one.done() for one in others if not one.running())
 
@@ -252,7 +254,7 @@ def test_a_pool_of_the_caller_that_is_broken_already_is_told_too(steady):
     with ProcessPoolExecutor(1) as pool:
         with contextlib.suppress(Exception):
             pool.submit(os._exit, 1).result()
-        with pytest.raises(InputError, match="a worker process died"):
+        with pytest.raises(InputError):
             nsyspipe.load(steady, executor=pool).steps()
 
 
@@ -269,10 +271,9 @@ def test_too_little_memory_is_said_in_words(large, jobs):
     """Where a library ends the process for want of memory, nobody can say a word: those limits are not here."""
     done = under(resource.RLIMIT_AS, 600 * MIB, large, "-j", jobs)
     if done.returncode > 0:
-        if "a worker process died" in done.stderr:  # whose library may have had its own word
-            done.stderr = done.stderr[done.stderr.index("error: ") :]
-        assert_refused(done)
-        assert "no memory was left" in done.stderr
+        # A library in a worker may have had its own word.
+        done.stderr = done.stderr[done.stderr.index("error: ") :]
+        assert " memory" in assert_refused(done)
 
 
 @pytest.mark.slow
@@ -287,38 +288,50 @@ def test_too_few_file_descriptors_are_said_in_words(steady, attempts):
         assert "fix: " in done.stderr
 
 
-@pytest.mark.parametrize(("error", "words"), [
-    (MemoryError(), "no memory was left"),
-    (OSError(12, "Cannot allocate memory"), "no memory was left"),
-    (ImportError("libarrow.so: failed to map segment from shared object"), "no memory"),
-    (pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"), "no memory"),
-    (OSError(24, "Too many open files"), "no more files"),
-    (OSError(23, "Too many open files in system"), "no more files"),
-    (OSError(2, "No such file or directory"), None),
-    (ValueError("x"), None),
-])  # fmt: skip
-def test_what_a_machine_lacks_has_an_error_with_a_fix_and_nothing_else_is_taken_for_it(error, words):
-    if words is None:
-        assert shortage(error) is None
-        return
-    with pytest.raises(InputError, match=words) as caught, telling_shortage():
-        raise error
-    assert caught.value.fix
+# As the system and libraries say it.
+MEMORY_INPUT = (
+    MemoryError(),
+    OSError(12, "Cannot allocate memory"),
+    ImportError("libarrow.so: failed to map segment from shared object"),
+    pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"),
+)
+FILES_INPUT = (
+    OSError(24, "Too many open files"),
+    OSError(23, "Too many open files in system"),
+)
+
+
+@pytest.mark.parametrize("errors", [MEMORY_INPUT, FILES_INPUT], ids=["memory", "files"])
+def test_what_a_machine_lacks_has_an_error_with_a_fix(errors, worded):
+    texts = set()
+    for error in errors:
+        with pytest.raises(InputError) as caught, telling_shortage():
+            raise error
+        assert caught.value.fix
+        texts.add("\n".join(caught.value.lines()))
+    assert len(texts) == 1
+    worded(texts)
+
+
+@pytest.mark.parametrize("error", [OSError(2, "x"), ValueError("x")], ids=["no file", "a value"])
+def test_another_error_is_not_taken_for_a_shortage(error):
+    assert shortage(error) is None
 
 
 @pytest.mark.parametrize("when", ["before it is opened", "while it is open", "at the end"])
-def test_a_report_that_is_deleted_meanwhile_is_said_to_be(steady, when, monkeypatch):
+def test_a_report_that_is_deleted_meanwhile_is_said_to_be(steady, when, monkeypatch, tmp_path, worded):
     path = steady / "steady_0.sqlite"
     if when == "before it is opened":
         check = report.check_file
         monkeypatch.setattr(report, "check_file", lambda one: (check(one), one.unlink())[0])
     with (  # noqa: PT012
-        pytest.raises(DamagedReportError, match="was deleted while it was being read"),
+        pytest.raises(DamagedReportError) as caught,
         report.open_report(path) as opened,
     ):
         path.unlink()
         if when == "while it is open":
             opened.require("TARGET_INFO_GPU")
+    worded(caught.value.lines())
 
 
 @needs_proc
@@ -330,5 +343,5 @@ def test_reports_that_are_deleted_while_workers_read_are_said_to_be(large, tmp_p
     for path in folder.iterdir():
         path.unlink()
     errors = errors_of(process)
-    assert "was deleted while it was being read" in errors or "no such file" in errors
+    assert errors.startswith("error: ")
     assert not (tmp_path / "run.json").exists()

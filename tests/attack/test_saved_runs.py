@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import shutil
 import traceback
 from dataclasses import fields
@@ -76,18 +77,20 @@ def copy(good, tmp_path):
     return shutil.copytree(good, tmp_path / "store")
 
 
-def test_rows_of_steps_that_the_run_has_not_are_an_error_that_names_their_table(copy):
+def test_rows_of_steps_that_the_run_has_not_are_an_error_that_names_their_table(copy, worded):
     files = places(copy)
     rewrite(files["steps"], lambda table: table.slice(0, 0))
-    with pytest.raises(DatasetError, match="rows of steps that the run has not") as caught:
+    with pytest.raises(DatasetError) as caught:
         nsyspipe.load(copy, run_id=RUN_ID).timeline()
     assert caught.value.subject == str(files["timeline"])
+    worded(caught.value.problem)
 
 
-def test_a_replay_of_steps_of_another_run_says_that_they_are_not_those_of_the_operations(copy):
+def test_a_replay_of_steps_of_another_run_says_that_they_are_not_those_of_the_operations(copy, tmp_path, worded):
     places(copy)["steps"].write_bytes(places(copy, OTHER_ID)["steps"].read_bytes())
-    done = nsyspipe_here("whatif", copy / "runs" / f"run_id={RUN_ID}")
-    assert (done.returncode, "No answer: communication outside of the steps" in done.stdout) == (4, True)
+    done = nsyspipe_here("whatif", copy / "runs" / f"run_id={RUN_ID}", COLUMNS="100")
+    assert done.returncode == 4
+    worded(done.stdout.partition("\n")[0])
 
 
 def with_details(store, change):
@@ -101,8 +104,9 @@ def with_details(store, change):
 
 
 def assert_unusable(store):
-    with pytest.raises(DatasetError, match="has no usable details"):
+    with pytest.raises(DatasetError) as caught:
         _ = nsyspipe.load(store, run_id=RUN_ID).header
+    assert caught.value.subject == str(places(store)["runs"])
 
 
 ODD = [-1, 2**70, 1.5, "x", True, [], [None], {}, {"a": 1}, float("nan"), float("inf")]
@@ -142,7 +146,7 @@ def test_details_that_no_parser_likes_are_an_error(copy, text):
     assert_unusable(with_details(copy, lambda _: text))
 
 
-def test_one_bad_run_costs_the_dashboard_a_warning_and_others_that_ask_for_it_an_error(copy, tmp_path):
+def test_one_bad_run_costs_the_dashboard_a_warning_and_others_that_ask_for_it_an_error(copy, tmp_path, worded):
     store = with_details(copy, lambda _: "[" * 200_000)
     done = nsyspipe_here("dashboard", store, "-o", tmp_path / "x.html", "--pages", tmp_path / "pages")
     assert done.returncode == 0
@@ -153,7 +157,7 @@ def test_one_bad_run_costs_the_dashboard_a_warning_and_others_that_ask_for_it_an
     for command in (["compare", other, run], ["diff", other, run], ["whatif", run], ["analyze", run]):
         done = nsyspipe_here(*command)
         assert (done.returncode, f"run_id={RUN_ID}" in done.stderr) == (2, True)
-        assert "has no usable details" in done.stderr
+        worded(done.stderr, command[0])
 
 
 def test_of_a_command_that_an_earlier_nsyspipe_saved_only_what_may_be_written_down_is_read(copy, tmp_path):
@@ -210,7 +214,7 @@ def test_a_file_that_would_become_far_larger_than_it_is_is_refused_before_it_is_
     pq.write_table(bomb(pq.ParquetFile(path).read()), path, compression="zstd", use_dictionary=bomb is not long_text)
     assert path.stat().st_size < 200_000
     before = pa.default_memory_pool().max_memory()
-    with pytest.raises(NsyspipeError, match=r"cannot be read.*than a file of"):  # noqa: PT012
+    with pytest.raises(NsyspipeError, match=re.escape(str(path))):  # noqa: PT012
         asked = getattr(nsyspipe.load(copy, run_id=RUN_ID), table)
         _ = asked() if callable(asked) else asked
     assert pa.default_memory_pool().max_memory() - before < 100_000_000

@@ -164,7 +164,7 @@ def instead(folder, link, outside):
     ("name", "run_id"),
     [(name, run_id) for at, name in enumerate(PREPARED) for run_id in ([RUN_ID, "planted"] if at < 7 else ["planted"])],
 )
-def test_a_switch_that_somebody_prepared_is_refused_and_changes_nothing(runs, tmp_path, outside, name, run_id):
+def test_a_switch_that_somebody_prepared_is_refused_and_changes_nothing(runs, tmp_path, outside, name, run_id, worded):
     store = stored(tmp_path / "store", runs[0])
     switch = store / ".nsyspipe" / "switch" / run_id
     switch.mkdir()
@@ -176,10 +176,7 @@ def test_a_switch_that_somebody_prepared_is_refused_and_changes_nothing(runs, tm
     with pytest.raises(OutputError) as caught:
         save(runs[2], store, force=True)
     assert str(caught.value.fix).startswith(f"remove {store / '.nsyspipe'}/")
-    if "link" in name:
-        assert "has a link at .nsyspipe/" in str(caught.value)
-    elif not callable(prepared):
-        assert ("has damaged at" if name.startswith("files is") else "has files of no run at") in str(caught.value)
+    worded(caught.value.problem)
     assert tree(tmp_path) == before
     if run_id != RUN_ID:
         assert nsyspipe.load(store, run_id=RUN_ID).steps().equals(runs[0].steps())
@@ -265,7 +262,7 @@ def test_something_else_in_place_of_a_page_is_refused(runs, tmp_path, outside, k
     assert tree(tmp_path) == before
 
 
-def test_a_fifo_and_a_lock_that_somebody_holds_are_not_waited_for_without_end(runs, tmp_path, monkeypatch):
+def test_a_fifo_and_a_lock_that_somebody_holds_are_not_waited_for_without_end(runs, tmp_path, monkeypatch, worded):
     store = stored(tmp_path / "store", runs[0])
     (store / "pages").mkdir()
     os.mkfifo(store / "pages" / f"{RUN_ID}.html")
@@ -273,6 +270,7 @@ def test_a_fifo_and_a_lock_that_somebody_holds_are_not_waited_for_without_end(ru
     monkeypatch.setattr(commit, "_LONGEST_WAIT_S", 0.2)
     with (store / ".nsyspipe" / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(OutputError, match="is locked by another writer"):
+        with pytest.raises(OutputError) as caught:
             save(runs[1], store)
+    worded(caught.value.lines())
     save(runs[1], store)

@@ -6,18 +6,20 @@ import sys
 import pandas as pd
 import sqlalchemy as sa
 
+# Columns that are read, by table.
+COLUMNS_INPUT = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start, end, deviceId, correlationId, globalPid, demangledName, shortName",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start AS launch, correlationId, globalTid",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "start, end, correlationId, copyKind, bytes",
+    "NVTX_EVENTS": "start, end, eventType, text, textId, globalTid, domainId",
+    "StringIds": "id, value",
+}
+
 
 def totals(path: str) -> dict[str, int]:
     engine = sa.create_engine(f"sqlite:///{path}")
     kernels, launches, copies, ranges, strings = (
-        pd.read_sql(sa.text(f"SELECT {columns} FROM {table}"), engine)
-        for table, columns in {
-            "CUPTI_ACTIVITY_KIND_KERNEL": "start, end, deviceId, correlationId, globalPid, demangledName, shortName",
-            "CUPTI_ACTIVITY_KIND_RUNTIME": "start AS launch, correlationId, globalTid",
-            "CUPTI_ACTIVITY_KIND_MEMCPY": "start, end, correlationId, copyKind, bytes",
-            "NVTX_EVENTS": "start, end, eventType, text, textId, globalTid, domainId",
-            "StringIds": "id, value",
-        }.items()
+        pd.read_sql(sa.text(f"SELECT {columns} FROM {table}"), engine) for table, columns in COLUMNS_INPUT.items()
     )
     kernels = kernels.merge(launches, on="correlationId").merge(strings, left_on="demangledName", right_on="id")
     copies = copies.merge(launches, on="correlationId")

@@ -42,9 +42,13 @@ def hostile_rank(rank: int, n_steps: int = 3) -> TraceBuilder:
     return builder
 
 
+# What NCCL logs of a variable.
+SETTING_LOG = "NCCL_SETTING_{} set by environment to {}."
+
+
 def hostile_log(path: Path) -> Path:
     lines = ["NCCL version 2.21.5+cuda12.4"]
-    lines += [f"NCCL_SETTING_{at} set by environment to {name}." for at, name in enumerate(HOSTILE)]
+    lines += [SETTING_LOG.format(at, name) for at, name in enumerate(HOSTILE)]
     path.write_text("".join(f"node0:1000:1000 [0] NCCL INFO {line}\n" for line in lines), encoding="utf-8")
     return path
 

@@ -124,6 +124,9 @@ def _ranges(builder: TraceBuilder, secrets: dict[str, str]) -> None:
     builder.rows[NVTX][-1]["binaryData"] = secrets["undescribed payload"].encode()
 
 
+DROP_INPUT = "DROP TABLE IF EXISTS {}"
+
+
 def plant(path: Path, secrets: dict[str, str] | None = None, rank: int = 0) -> dict[str, str]:
     secrets = _Secrets(secrets or {})
     planted_rank(secrets, rank).write(path)
@@ -132,7 +135,7 @@ def plant(path: Path, secrets: dict[str, str] | None = None, rank: int = 0) -> d
             database.execute(f"PRAGMA {setting}")
         database.execute("BEGIN")
         for table, (columns, row) in _TABLES.items():
-            database.execute(f"DROP TABLE IF EXISTS {table}")
+            database.execute(DROP_INPUT.format(table))
             database.execute(f"CREATE TABLE {table} ({columns})")
             cells = [secrets[cell] if isinstance(cell, str) else cell for cell in row]
             database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(cells))})", cells)

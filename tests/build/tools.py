@@ -117,10 +117,16 @@ def edit(path, *statements):
     return path
 
 
+# A range that NCCL has not made, by its text or by the string it refers to.
+NOT_NCCL_INPUT = (
+    f"coalesce(text, '') NOT LIKE 'nccl%' AND "
+    f"coalesce(textId, -1) NOT IN (SELECT id FROM {STRINGS} WHERE value LIKE 'nccl%')"
+)
+
+
 def without_ranges(path, copy):  # but NCCL's, as of a program that nobody has annotated
     copy.write_bytes(path.read_bytes())
-    ours = "coalesce(text, '') NOT LIKE 'nccl%' AND coalesce(textId, -1) NOT IN (SELECT id FROM {} WHERE value LIKE 'nccl%')"
-    return edit(copy, f"DELETE FROM {NVTX} WHERE eventType IN (59, 60) AND {ours.format(STRINGS)}")
+    return edit(copy, f"DELETE FROM {NVTX} WHERE eventType IN (59, 60) AND {NOT_NCCL_INPUT}")
 
 
 def pad(path, table, n_rows, **values):

@@ -9,6 +9,7 @@ from nsyspipe.store.write import save
 from tests.build.plain_steps import scoreboard_runs
 from tests.build.trace import TraceBuilder
 from tests.cli.sick_run import write_sick
+from tests.conftest import REAL
 from tests.report.conftest import pinned as pinned_report  # noqa: F401 - a fixture
 
 
@@ -61,9 +62,31 @@ def sick(made):
     return made / "sick"
 
 
-def refused(done, *words):
-    """Check that a command of `call` ended with an error of ours that says all of this, and printed nothing."""
+@pytest.fixture
+def worded(worded, request, monkeypatch):
+    """Return `worded`, on a terminal of 100 columns, with the folders that tests share by a name."""
+    monkeypatch.setenv("COLUMNS", "100")
+    folders = {str(REAL): "REAL"}
+    if "made" in request.fixturenames:
+        folders[str(request.getfixturevalue("made"))] = "MADE"
+
+    def compare(text, case=""):
+        lines = [text] if isinstance(text, str) else text
+        whole = "\n".join(lines).rstrip("\n")
+        for folder, name in folders.items():
+            whole = whole.replace(folder, name)
+        worded(whole, case)
+
+    return compare
+
+
+def refused(done, *names):
+    """Check that a command of `call` ended with an error of ours and printed nothing; return its text.
+
+    The text has these names: options, files, runs.
+    """
     assert isinstance(done.exception, nsyspipe.NsyspipeError), done.exception
-    text = "\n".join(done.exception.lines())
-    assert all(word in text for word in words), text
     assert (done.exception.exit_code, done.stdout) == (2, "")
+    text = "\n".join(done.exception.lines())
+    assert [name for name in names if name not in text] == []
+    return text

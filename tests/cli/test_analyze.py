@@ -65,10 +65,11 @@ def test_strict_fails_on_a_warning_after_the_answer(tmp_path, invoke, missing):
     assert strict.stdout == lax.stdout
 
 
-def test_a_report_without_gpu_activity_is_answered(tmp_path, invoke):
+def test_a_report_without_gpu_activity_is_answered(tmp_path, invoke, worded):
     TraceBuilder().range(0, 5, "step 1").range(6, 9, "step 2").write(tmp_path / "a.sqlite")
-    done = nsyspipe_here("analyze", tmp_path)
-    assert (done.returncode, done.stderr, done.stdout[:28]) == (0, "", "No GPU activity was recorded")
+    done = nsyspipe_here("analyze", tmp_path, COLUMNS="100")
+    assert (done.returncode, done.stderr) == (0, "")
+    worded(done.stdout)
     assert invoke(tmp_path, "--strict").exit_code == 2
 
 
@@ -103,24 +104,28 @@ def document_of(*arguments):
     return json.loads(done.stdout)
 
 
-def test_the_menu_leads_with_the_largest_change_and_fits(ddp):
+def figures_of(line):
+    return re.findall(r"[\d.]+ (?:ms|%)", line)
+
+
+def test_the_menu_leads_with_the_largest_change_and_fits(ddp, worded):
     for columns in (40, 92, 100):
         done = nsyspipe_here("whatif", ddp, COLUMNS=str(columns))
         assert (done.returncode, done.stderr) == (0, "")
         lines = done.stdout.splitlines()
         assert all(len(line) <= columns for line in lines)
-    assert lines[0].startswith("Largest single change: link shm, 75.61 ms (65.9 %) less step time (")
-    assert any(line.startswith("change ") and line.endswith("throughput") for line in lines)
+    assert figures_of(lines[0])[:2] == ["75.61 ms", "65.9 %"]
+    worded(done.stdout)
 
 
 @pytest.mark.slow
-def test_one_combination_says_what_it_rests_on(ddp):
-    lines = nsyspipe_here("whatif", ddp, "--no-grad-copy", "--bucket-mb", "25", COLUMNS="100").stdout.splitlines()
+def test_one_combination_says_what_it_rests_on(ddp, worded):
+    done = nsyspipe_here("whatif", ddp, "--no-grad-copy", "--bucket-mb", "25", COLUMNS="100")
     # 15.1 ms until the first bucket is ready, 80.09 on the link, 4 for the optimizer: 99.19. Beside the 15.6 ms of
     # backward that are left, transfers take 2 % longer (0.31), and each waits for room on the GPU.
-    said = "With bucket_cap_mb=25, gradient_as_bucket_view=True: 99.71 ms, 15.09 ms (13.1 %) less step time"
-    assert lines[0].startswith(said)
-    assert "This rests on" in lines
+    figures = figures_of(done.stdout.partition("\n")[0])
+    assert figures[:3] == ["99.71 ms", "15.09 ms", "13.1 %"]
+    worded(done.stdout)
 
 
 def test_the_document_has_the_menu_or_one_combination(ddp):
@@ -138,16 +143,17 @@ def test_a_saved_run_answers_as_its_reports_do(ddp, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_rank_of_two_gets_the_answers_that_it_allows(ddp):
+def test_one_rank_of_two_gets_the_answers_that_it_allows(ddp, worded):
     found = document_of(ddp / "ddp_0.sqlite")
     answered = {one["id"] for one in found["scenarios"] if not one["refused"]}
     assert {bool(re.search("bucket|grad-copy|grad_copy", one)) for one in answered} == {True}, answered
     assert any(one["refused"] for one in found["scenarios"])
     done = nsyspipe_here("whatif", ddp / "ddp_0.sqlite", "--bucket-mb", "25", COLUMNS="100")
-    assert "for this rank alone" in " ".join(done.stdout.split())
+    worded(done.stdout)
 
 
 @pytest.mark.slow
-def test_bytes_that_contradict_the_capture_are_refused_with_both_figures(ddp):
-    assert_refused(done := nsyspipe_here("whatif", ddp, "--gradient-bytes", "1e9"))
-    assert "--gradient-bytes 1,000,000,000: the capture says 109,051,904 bytes" in done.stderr
+def test_bytes_that_contradict_the_capture_are_refused_with_both_figures(ddp, worded):
+    said = assert_refused(nsyspipe_here("whatif", ddp, "--gradient-bytes", "1e9"))
+    assert re.findall(r"\d+(?:,\d{3})+", said)[:2] == ["1,000,000,000", "109,051,904"]
+    worded(said)

@@ -13,7 +13,7 @@ import pytest
 from tests.build.fake_nsys import COPY, NEWER, calls, fake_nsys, fake_report
 from tests.build.programs import is_running
 from tests.build.tools import file_names
-from tests.cli.tools import SAID_AT_END, assert_refused, environment, nsyspipe_here, program, terminal_run
+from tests.cli.tools import LINES_AT_END, assert_refused, environment, nsyspipe_here, program, terminal_run
 
 
 @pytest.fixture
@@ -56,15 +56,13 @@ def test_a_directory_is_converted_once_and_its_exports_are_named(run, reports, t
     assert run("convert", reports, "--force").stderr == "3 exported\n"
 
 
-def test_each_failure_is_told_and_the_others_are_converted(run, reports, tool):
+def test_each_failure_is_told_and_the_others_are_converted(run, reports, tool, worded):
     tool(f"case \"$report\" in *_2.*) cat >&2 <<'END'\n{NEWER}END\nexit 1;; *_10.*) exit 3;; esac; {COPY}")
     done = run("convert", reports)
     assert done.returncode == 2
     assert done.stdout == f"{reports / 'run_0.sqlite'}\n"
-    newer = "captured by nsys 2026.2.3.38, and the nsys here is 2024.2.3.38"
-    fails = "_10.nsys-rep: nsys export fails with status 3"
-    assert [done.stderr.count(one) for one in ("error: ", newer, fails)] == [2, 1, 1]
-    assert done.stderr.splitlines()[-1] == "1 exported, 2 failed"
+    assert done.stderr.count("error: ") == 2
+    worded(done.stderr)
     assert file_names(reports) == ["run_0.nsys-rep", "run_0.sqlite", "run_10.nsys-rep", "run_2.nsys-rep"]
 
 
@@ -78,14 +76,15 @@ def test_nsys_and_another_directory_may_be_named(run, reports, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_hang_ends_with_the_timeout_and_a_report_that_is_gone_fails(run, reports, tool):
+def test_a_hang_ends_with_the_timeout_and_a_report_that_is_gone_fails(run, reports, tool, worded):
     tool("sleep 60")
     done = run("convert", reports / "run_0.nsys-rep", "--timeout", 1)
     assert done.returncode == 2
-    assert "did not end within 1 s" in done.stderr
+    worded(done.stderr, "a hang")
     assert len(file_names(reports)) == 3
     gone = run("convert", reports / "gone.nsys-rep")
-    assert (gone.returncode, "gone.nsys-rep: no such file" in gone.stderr) == (2, True)
+    assert gone.returncode == 2
+    worded(gone.stderr, "gone")
 
 
 def test_names_that_look_like_options_come_out_as_paths(run, tmp_path):
@@ -96,9 +95,9 @@ def test_names_that_look_like_options_come_out_as_paths(run, tmp_path):
 
 
 def test_progress_of_an_export_is_shown_on_a_terminal(variables, reports):
-    for command, answer in (("analyze", "Communication is "), ("convert", "3 exported")):
+    for command in ("analyze", "convert"):
         code, text = terminal_run(command, reports, **variables)
-        assert (code, "exporting reports" in text, answer in text) == (0, True, True)
+        assert (code, "exporting reports" in text) == (0, True)
 
 
 def started_export(variables, folder, tmp_path, *arguments):
@@ -115,13 +114,15 @@ def started_export(variables, folder, tmp_path, *arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "sent"), [("convert", signal.SIGTERM), ("analyze", signal.SIGINT)])
-def test_an_interrupt_ends_every_nsys_and_leaves_nothing(variables, reports, tool, tmp_path, command, sent):
+def test_an_interrupt_ends_every_nsys_and_leaves_nothing(variables, reports, tool, tmp_path, command, sent, worded):
     child = tmp_path / "child"
     tool(f'head -c 9000 "$report" > "$out"; sleep 60 & echo $! > "{child}"; wait')
     process = started_export(variables, reports, tmp_path, command, "-j", "2")
     process.send_signal(sent)
     output, errors = process.communicate(timeout=20)
-    assert (process.returncode, output, errors) == (128 + sent, "", SAID_AT_END[sent])
+    assert (process.returncode, output) == (128 + sent, "")
+    assert len(errors.splitlines()) == LINES_AT_END[sent]
+    worded(errors)
     assert file_names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
     assert [one for one in tmp_path.glob("cache/exports/*/*") if one.name != "lock"] == []
     assert not is_running(int(child.read_text()))
@@ -174,9 +175,6 @@ def test_doctor_takes_raw_reports_and_never_replaces_them(run, reports):
 
 
 @pytest.mark.parametrize("command", ["analyze", "doctor"])
-def test_a_failing_nsys_is_told(run, reports, tool, command):
+def test_a_failing_nsys_is_told(run, reports, tool, command, worded):
     tool("echo 'Exportation error: no space left on device' >&2; exit 1")
-    done = run(command, reports)
-    assert_refused(done)
-    for said in ("(and 2 more of 3 reports failed)", "no space left on device"):
-        assert said in done.stderr
+    worded(assert_refused(run(command, reports)))

@@ -31,14 +31,14 @@ def is_dashboard(path):
     return identity_of_page(path, STORE) == DASHBOARD
 
 
-def test_a_page_is_written_and_what_was_is_said_unless_quiet(dashboard, store, tmp_path):
+def test_a_page_is_written_and_what_was_is_said_unless_quiet(dashboard, store, tmp_path, worded):
     done = nsyspipe_here("dashboard", store, "-o", tmp_path / "page.html")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"written: {tmp_path}/page.html (2 runs)\n"
+    worded(done.stderr)
     quiet = dashboard(store, "-o", tmp_path / "page.html", "-q")
     assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
     assert is_dashboard(tmp_path / "page.html")
-    assert "<title>nightly runs: nsyspipe dashboard</title>" in (tmp_path / "page.html").read_text()
+    assert "<title>nightly runs: " in (tmp_path / "page.html").read_text()
     printed = nsyspipe_here("dashboard", store, "-o", "-", cwd=tmp_path)
     assert (printed.returncode, printed.stderr) == (0, "")
     assert printed.stdout == (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -59,13 +59,13 @@ def test_another_file_is_replaced_by_force_only(dashboard, store, tmp_path, cont
     assert path.read_text(encoding="utf-8") != before
 
 
-def test_a_damaged_run_is_a_warning_that_cannot_drive_the_terminal_and_the_page_is_there(store, tmp_path):
+def test_a_damaged_run_is_a_warning_that_cannot_drive_the_terminal_and_the_page_is_there(store, tmp_path, worded):
     add_run(store, "c\x1b[31m")
     for run_id in ("b", "c\x1b[31m"):
         file_of(store, "runs", run_id).write_bytes(b"")
     done = nsyspipe_here("dashboard", store, "-o", tmp_path / "page.html")
     assert (done.returncode, done.stdout) == (0, "")
-    assert re.fullmatch(r"(warning: .*: runs cannot be read .*\n){2}written: .* \(1 run\)\n", done.stderr)
+    worded(done.stderr)
     assert "\x1b" not in done.stderr
     assert is_dashboard(tmp_path / "page.html")
 
@@ -96,10 +96,10 @@ def test_pages_of_runs_are_written_and_linked_also_without_being_asked_for(dashb
     assert links(site / "index.html") == [f"./pages/{later}.html"]
 
 
-def test_a_run_whose_page_cannot_be_made_is_a_warning(saved, tmp_path):
+def test_a_run_whose_page_cannot_be_made_is_a_warning(saved, tmp_path, worded):
     store, (later, earlier) = saved
     file_of(store, "steps", earlier).resolve().write_bytes(b"")
     done = nsyspipe_here("dashboard", store, "-o", tmp_path / "index.html", "--pages", tmp_path / "pages")
     assert done.returncode == 0
-    assert done.stderr.startswith(f"warning: {earlier}: page ")
+    worded(done.stderr.replace(earlier, "EARLIER"))
     assert links(tmp_path / "index.html") == [f"./pages/{later}.html"]

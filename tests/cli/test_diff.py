@@ -27,64 +27,61 @@ def document(done):
     return json.loads(done.stdout)
 
 
-def test_two_runs_give_a_verdict_named_by_their_arguments_and_exit_with_0(diff):
+def test_two_runs_give_a_verdict_named_by_their_arguments_and_exit_with_0(diff, worded):
     done = diff("slow", "fast")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith("Improvement: median step time 131.0 ms -> 101.0 ms (-22.9 %)")
+    verdict = done.stdout.splitlines()[0]
+    assert re.findall(r"-?[\d.]+ (?:ms|%)", verdict)[:3] == ["131.0 ms", "101.0 ms", "-22.9 %"]
     # Both runs are labelled `run`: their arguments tell them apart.
-    assert all(f"{side} | 2 ranks" in done.stdout for side in ("baseline: slow", "candidate: fast"))
-    assert "baseline: base | 2 ranks" in diff("base=reports/slow/run_*.sqlite", "fast").stdout
+    worded(done.stdout)
+    assert " base | " in diff("base=reports/slow/run_*.sqlite", "fast").stdout
     assert diff("reports/slow/run_0.sqlite", "reports/fast/run_0.sqlite", "--json", "-").exit_code == 0
 
 
-def test_a_directory_of_two_runs_and_a_store_are_told_the_two_arguments(diff, compare, beside):
+def test_a_directory_of_two_runs_and_a_store_are_told_the_two_arguments(diff, compare, beside, worded):
     both = beside / "both"
     both.mkdir()
     for name in ("slow", "fast"):
         for report in (beside / "reports" / name).glob("*.sqlite"):
             (both / f"{name}-{report.name}").hardlink_to(report)
     two = ["both/fast-run_*.sqlite", "both/slow-run_*.sqlite"]
-    refused(diff("both"), "both has 2", f"fix: nsyspipe diff '{two[0]}' '{two[1]}'")
-    refused(compare("both"), "both has 2", f"fix: nsyspipe compare '{two[0]}' '{two[1]}'")
+    worded(refused(diff("both"), *two), "diff")
+    worded(refused(compare("both"), *two), "compare")
     assert compare(*two).exit_code == 0
-    refused(diff("store"), "store has 5", "fix: nsyspipe diff store:")
+    worded(refused(diff("store")), "a store")
 
 
-def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside):
+def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside, worded):
     labels = ("main", "m1", "slow"), ("main", "m2", "again"), ("a=b/c", "f1", "fast"), ("run-3", "s1", "short")
     for label, run_id, run in labels:
         save(nsyspipe.load(beside / "reports" / run, label=label, run_id=run_id, jobs=1), beside / "labels")
-    done = diff("--against", "main", "labels")
-    refused(done, "several other labels", "main (2 runs), ", "diff --against main labels a=b/c")
-    refused(
-        diff("--against", "main", "labels", "run-4"), "run-4: is no label of labels, and no such file or directory",
-        "found: main (2 runs), ", "fix: nsyspipe diff --against main labels run-3",
-    )  # fmt: skip
+    worded(refused(diff("--against", "main", "labels")), "no candidate")
+    worded(refused(diff("--against", "main", "labels", "run-4")), "a candidate that is not there")
     ranks = [beside / "reports" / "slow" / f"run_{rank}.sqlite" for rank in range(2)]
-    done = diff("--against", "main", "labels", *ranks)
-    refused(done, f"fix: nsyspipe diff --against main labels '{ranks[0].parent}/run_*.sqlite'; where each is a run")
-    done = diff("--against", "m1", "labels")
-    refused(done, "is the id of a run, not a label", "fix: nsyspipe diff labels:m1 CANDIDATE")
+    worded(refused(diff("--against", "main", "labels", *ranks)), "a candidate rank by rank")
+    worded(refused(diff("--against", "m1", "labels")), "an id")
     one = json.loads(diff("--against", "main", "labels/", "a=b/c", "--json", "-").stdout)
     assert one == json.loads(diff("main=labels:m1", "main=labels:m2", "labels:f1", "--json", "-").stdout)
     assert one["metrics"][0]["n_baseline"] == 24  # steps of both captures
     for _ in range(2):  # the second replaces the first, whatever the sides are called
         assert diff("--against", "main", "labels", "labels:f1", "--markdown", "diff.md").exit_code == 0
     # A path wins over a label, and several arguments are what they are without a baseline.
-    assert "candidate: new |" in diff("--against", "main", "labels", "new=fast").stdout
+    assert " new | " in diff("--against", "main", "labels", "new=fast").stdout
     # What is there twice says nothing of the spread between captures.
     save(nsyspipe.load(beside / "reports" / "slow", label="main", run_id="m3", jobs=1), beside / "labels")
     told = diff("--against", "main", "labels", "run-3").stdout
-    assert "one capture under two run ids: baseline m3, candidate none" in told
+    worded(told, "one capture twice")
     # One of some ranks counts for nothing beside those of all.
     partial = nsyspipe.load(beside / "reports" / "slow", label="main", run_id="m4", ranks="0", jobs=1)
     save(partial, beside / "labels")
     done = diff("--against", "main", "labels", "run-3")
-    assert (done.stdout, done.stderr) == (told, "Left out, as main has runs of all ranks: labels:m4.\n")
+    assert done.stdout == told
+    worded(done.stderr, "a capture of some ranks")
     save(partial, beside / "parts")
-    assert "baseline: main | 1 of 2 ranks" in diff("--against", "main", "parts", "run-3=fast").stdout
+    found = document(diff("--against", "main", "parts", "run-3=fast", "--json", "-"))
+    assert found["baseline"]["n_ranks"] == 1
     next((beside / "labels" / "runs" / "run_id=s1").iterdir()).write_bytes(b"")
-    refused(diff("--against", "main", "labels", "a=b/c"), "labels:s1 cannot be read, whatever its label is")
+    worded(refused(diff("--against", "main", "labels", "a=b/c")), "a damaged run")
 
 
 def test_reports_and_the_saved_runs_give_the_same_json(diff):
@@ -118,14 +115,14 @@ def test_the_gate_sets_the_exit_code_and_says_why(diff, tmp_path, arguments, cod
     assert (gate["exit_code"] if gate else 0) == code
 
 
-def test_a_failed_gate_names_metric_and_figures_and_all_files_are_written(diff, tmp_path):
+def test_a_failed_gate_names_metric_and_figures_and_all_files_are_written(diff, tmp_path, worded):
     done = diff("fast", "slow", "--fail-on", "regression", "--markdown", "diff.md", "--html", "diff.html")
-    said, failed = done.stderr.splitlines(keepends=True)
-    assert said == "written: diff.md, diff.html\n"
-    assert failed == "error: --fail-on regression: median step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n"
-    assert done.stdout.startswith("Regression: median step time")
+    _, failed = done.stderr.splitlines()
+    figures = re.findall(r"[+-]?\d+\.\d (?:ms|%)", failed)
+    assert figures == ["101.0 ms", "131.0 ms", "+29.7 %"]
+    worded(done.stderr)
     assert (tmp_path / "diff.md").read_text().startswith("<!-- nsyspipe:diff -->")
-    assert "Gate failed" in (tmp_path / "diff.html").read_text(encoding="utf-8")
+    assert (tmp_path / "diff.html").exists()
 
 
 def test_several_captures_of_a_side_share_a_label(diff):
@@ -135,8 +132,6 @@ def test_several_captures_of_a_side_share_a_label(diff):
     assert (len(base["captures"]), base["label"], found["has_spread_between_captures"]) == (2, "base", True)
     row = found["metrics"][0]
     assert (row["baseline"], row["n_baseline"], row["n_candidate"]) == (131e6, 24, 12)
-    text = diff(*sides).stdout
-    assert ("the first of 2 captures" in text, "spread between captures is not" in text) == (True, False)
 
 
 def test_what_a_table_is_sorted_by_is_shown_however_narrow(compare, monkeypatch):
@@ -148,12 +143,13 @@ def test_what_a_table_is_sorted_by_is_shown_however_narrow(compare, monkeypatch)
         assert all(line in shown for line in heading.split("\n")), name
 
 
-def test_runs_give_a_sentence_and_a_sorted_table_and_those_of_one_label_are_one(compare):
+def test_runs_give_a_sentence_and_a_sorted_table_and_those_of_one_label_are_one(compare, worded):
     done = compare("base=slow", "b25=reports/fast/run_*.sqlite", "c=slow")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith("b25 is the fastest of 3 runs: 1.30x the speed of base (")
-    assert all(said in done.stdout for said in ("improvement", "not decided: c (the same capture as base)"))
-    assert compare("a=slow", "b=slow").stdout.startswith("a and b are the same capture: there is nothing to compare.")
+    # 131 ms of 101.
+    assert re.findall(r"[\d.]+x", done.stdout.splitlines()[0]) == ["1.30x"]
+    worded(done.stdout, "one capture twice beside another")
+    worded(compare("a=slow", "b=slow").stdout, "one capture twice")
     runs = document(compare("a=slow", "b=fast", "a=again", "--json", "-"))["runs"]
     assert [(one["label"], one["n_captures"]) for one in runs] == [("a", 2), ("b", 1)]
     found = document(compare("slow=slow", "fast=fast", "again=again", "--sort", "step_time", "--json", "-"))
@@ -161,13 +157,13 @@ def test_runs_give_a_sentence_and_a_sorted_table_and_those_of_one_label_are_one(
     assert (found["reference"], found["sort"], found["runs"][1]["verdict"]) == ("slow", "step_time", "reference")
 
 
-def test_a_run_without_gpu_activity_is_a_row_of_nulls(compare):
+def test_a_run_without_gpu_activity_is_a_row_of_nulls(compare, worded):
     done = compare("slow", "empty", "fast", "--csv", "-")
     assert done.exit_code == 0
     rows = list(csv.DictReader(done.stdout.splitlines()))
     assert (rows[1]["speedup"], rows[1]["step_time_ns"], rows[1]["verdict"]) == ("", "", "inconclusive")
     assert rows[2]["verdict"] == "improvement"
-    assert "no step has a window on every rank" in compare("slow", "empty", "fast").stdout
+    worded(compare("slow", "empty", "fast").stdout)
 
 
 def test_options_reach_the_verdict(compare):
@@ -180,19 +176,20 @@ def test_options_reach_the_verdict(compare):
         assert (found["runs"][1]["verdict"], found["min_effect_pct"], found["confidence"]) == expected
 
 
-def test_thresholds_come_from_the_nearest_file_which_the_output_names(diff, tmp_path):
+def test_thresholds_come_from_the_nearest_file_which_the_output_names(diff, tmp_path, worded):
     (tmp_path / "nsyspipe.toml").write_text('[diff]\nfail-on = "regression"\nmin-effect = "50%"\n')
     done = diff("fast", "slow")
     assert done.exit_code == 0
-    assert "Thresholds from nsyspipe.toml." in done.stdout
+    assert "nsyspipe.toml" in done.stdout
     assert diff("fast", "slow", "--min-effect", "2").exit_code == 3  # options win over the file
     assert "nsyspipe.toml" in diff("fast", "slow", "--markdown", "-").stdout
-    assert diff("fast", "slow", "-q").stderr == "Thresholds from nsyspipe.toml.\n"  # a log always shows it
+    # A log always shows it.
+    worded(diff("fast", "slow", "-q").stderr, "quiet")
     done = diff("fast", "slow", "--json", "-")
-    assert done.stderr == "Thresholds from nsyspipe.toml.\n"
+    worded(done.stderr, "JSON")
     assert (document(done)["min_effect_pct"], document(done)["settings_file"]) == (50, "nsyspipe.toml")
     chosen = diff("fast", "slow", "--min-effect", "50%", "--fail-on", "regression")
-    assert "Thresholds from" not in chosen.stdout  # none of them is the file's
+    assert "nsyspipe.toml" not in chosen.stdout  # none of them is the file's
 
 
 def test_compare_takes_its_thresholds_from_the_file_that_diff_reads(compare, tmp_path):
@@ -200,17 +197,16 @@ def test_compare_takes_its_thresholds_from_the_file_that_diff_reads(compare, tmp
     found = document(compare("slow", "fast", "--json", "-"))
     assert (found["min_effect_pct"], found["confidence"], found["settings_file"]) == (50, 0.95, "nsyspipe.toml")
     assert found["runs"][1]["verdict"] == "no change"
-    assert "Thresholds from nsyspipe.toml." in compare("slow", "fast").stdout
+    assert "nsyspipe.toml" in compare("slow", "fast").stdout
     found = document(compare("slow", "fast", "--min-effect", "0", "--json", "-"))
     assert (found["min_effect_pct"], found["settings_file"]) == (0, None)
 
 
-def test_a_wrong_file_and_a_gate_that_could_never_fail_are_refused(diff, compare, tmp_path):
+def test_a_wrong_file_and_a_gate_that_could_never_fail_are_refused(diff, compare, tmp_path, worded):
     path = tmp_path / "pyproject.toml"
     path.write_text("[tool.nsyspipe.diff]\nmin-effekt = 2\n")
-    for command in (diff, compare):
-        refused(command("slow", "fast"), "pyproject.toml: sets 'min-effekt', which nothing reads")
+    worded(refused(diff("slow", "fast")), "diff")
+    worded(refused(compare("slow", "fast")), "compare")
     path.write_text('[tool.nsyspipe.diff]\nfail-on = "regression"\nmetric = ["comm"]\n')
-    words = (f"{path}: ", "fail-on: can never fail: comm is neither", 'fix: fail-on = "any-change"')
-    refused(diff("slow", "fast"), *words)
+    worded(refused(diff("slow", "fast"), str(path)), "a gate that could never fail")
     assert diff("slow", "fast", "--fail-on", "any-change").exit_code == 0

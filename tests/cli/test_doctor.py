@@ -43,14 +43,14 @@ def machine(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_machine_with_nsys_and_gpus_is_described_in_text_and_json(machine):
+def test_a_machine_with_nsys_and_gpus_is_described_in_text_and_json(machine, worded):
     _, variables = machine
     done = nsyspipe_here("doctor", COLUMNS="100", **variables)
     assert (done.returncode, done.stderr) == (0, "")
-    rows = {tuple(re.split(r" {2,}", line)[1:3]) for line in done.stdout.splitlines() if line.startswith("ok")}
-    driver = ("CUDA driver", "580.159.04, 2 x NVIDIA H200")
-    assert {driver, ("nsys", "2024.2.3.38 on PATH"), ("topology", "2 GPUs linked by NV18")} <= rows
     assert "--trace=cuda,nvtx,osrt" in done.stdout
+    of_these_programs = ("CUDA driver", "nsys", "topology")
+    rows = [re.split(r" {2,}", line)[:3] for line in done.stdout.splitlines()]
+    worded([" | ".join(row) for row in rows if row[1:2] and row[1] in of_these_programs])
     done = nsyspipe_here("doctor", "--json", "-", **variables)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
@@ -64,18 +64,22 @@ def test_a_machine_with_nsys_and_gpus_is_described_in_text_and_json(machine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nsys", "said"), [
-    ("exit 127", "unclear whether it can convert .nsys-rep files"), ("sleep 60 & wait", "does not answer"),
-])  # fmt: skip
-def test_an_nsys_that_fails_or_hangs_costs_seconds_and_no_answer(machine, nsys, said):
+@pytest.mark.parametrize("nsys", ["exit 127", "sleep 60 & wait"])
+def test_an_nsys_that_fails_or_hangs_costs_seconds_and_no_answer(machine, nsys, worded):
     folder, variables = machine
     program(folder, "nsys", nsys)
     start = time.monotonic()
     done = nsyspipe_here("doctor", COLUMNS="100", **variables)
     assert time.monotonic() - start < 20
     assert (done.returncode, done.stderr) == (0, "")
-    assert said in " ".join(done.stdout.split())
     assert "2 x NVIDIA H200" in done.stdout
+    checks = {one["name"]: one for one in machine_checks(variables)}
+    for name in ("nsys", "importer"):
+        worded([str(checks[name][key]) for key in ("status", "found", "fix")], name)
+
+
+def machine_checks(variables):
+    return json.loads(nsyspipe_here("doctor", "--json", "-", **variables).stdout)["checks"]
 
 
 def test_one_report_lacking_something_is_named(tmp_path):
@@ -93,7 +97,7 @@ def test_several_processes_say_what_one_does(real):
     assert one == two
 
 
-def test_reports_of_several_runs_are_told_apart_and_backward_without_a_range_is_said(tmp_path):
+def test_reports_of_several_runs_are_told_apart_and_backward_without_a_range_is_said(tmp_path, worded):
     for name in ("a", "b"):
         for rank in range(2):
             trained(rank, 8, is_marked=False).write(tmp_path / f"{name}_{rank}.sqlite")
@@ -101,15 +105,13 @@ def test_reports_of_several_runs_are_told_apart_and_backward_without_a_range_is_
     rows = json.loads(doctor(tmp_path / "a_*.sqlite", "--json", "-"))["capabilities"]
     (phases,) = (row for row in rows if row["name"] == "phases")
     assert phases["status"] == "partly"
-    assert re.fullmatch(r"\d backward by autograd's thread per rank", phases["found"])
-    assert "wrap loss.backward() in an NVTX range" in phases["fix"]
+    worded([phases["found"], phases["fix"]])
 
 
-def test_problems_and_capabilities_are_told_in_text_and_json(tmp_path):
+def test_problems_and_capabilities_are_told_in_text_and_json(tmp_path, worded):
     TraceBuilder().range(0, 5, "x").meta(EXPORT_SCHEMA_VERSION="9.1.0").write(tmp_path / "a.sqlite")
     text = doctor(tmp_path)
-    assert "export schema 9.1.0 is newer than any" in text
-    assert "no GPU activity recorded" in text
+    worded(text)
     assert "fix:" not in text  # it stands among what adds what is missing
     found = json.loads(doctor(tmp_path, "--json", "-"))
     assert list(found) == ["schema_version", "tool_version", "reports", "capabilities", "problems"]
@@ -129,16 +131,12 @@ def every_option(folder):
     ]  # fmt: skip
 
 
-def test_one_set_of_options_works_with_both_commands(sick):
+def test_one_set_of_options_works_with_both_commands(sick, worded):
     options = every_option(sick)
     assert nsyspipe_here("analyze", sick, *options).returncode == 0
     rows = json.loads(doctor(sick, *options, "--json", "-"))["capabilities"]
-    expected = {
-        "steps": "4 match --step '^step' per rank", "phases": "4 backward per rank", "ranks": "0-1 from --rank-map",
-        "compute_and_comm": "16 kernels, 8 of them communication",
-        "link": "SHM through host memory, although the GPUs are connected by NV18",
-    }  # fmt: skip
-    assert {row["name"]: row["found"] for row in rows if row["name"] in expected and row["status"] == "yes"} == expected
+    found = {row["name"]: row["found"] for row in rows if row["status"] == "yes"}
+    worded([f"{name}: {found[name]}" for name in ("steps", "phases", "ranks", "compute_and_comm", "link")])
 
 
 def test_without_reports_they_are_ignored(sick, tmp_path):

@@ -72,8 +72,7 @@ def test_a_proposal_that_is_slower_is_told_and_refused_and_one_that_is_not_passe
     assert ran(proposed, "main") == (captured, [0])
     assert ran(proposed, "slower") == (captured, [3])
     text = Path("diff.md").read_text()
-    assert "Regression: median step time" in text
-    assert text.count("the first of 3 captures") == 2
+    assert text.startswith("<!-- nsyspipe:diff -->")
     others = [(40, "someone", "mine"), (42, "github-actions[bot]", "of another job")]
     for own, place in (([], "7"), ([(41, "github-actions[bot]", text)], "/41")):
         rows = [{"id": number, "user": {"login": login}, "body": body} for number, login, body in [*others, *own]]

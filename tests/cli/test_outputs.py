@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import os
+import re
 
 import pytest
 
@@ -30,6 +31,10 @@ def status_of(command):
     return 4 if command == "whatif" else 0
 
 
+def without_run_id(text):
+    return re.sub(r"run_id=[\w.-]+", "run_id=RUN", text)
+
+
 @pytest.fixture
 def results(tmp_path):
     (tmp_path / "results").mkdir()
@@ -37,7 +42,7 @@ def results(tmp_path):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_files_of_the_same_runs_are_replaced_and_of_others_by_force_only(call, beside, results, command):
+def test_files_of_the_same_runs_are_replaced_and_of_others_by_force_only(call, beside, results, command, worded):
     runs, others, formats = COMMANDS[command]
     files = {name: results / name for name in formats.split()}
     options = [part for name, path in files.items() for part in (f"--{name}", path)]
@@ -47,7 +52,8 @@ def test_files_of_the_same_runs_are_replaced_and_of_others_by_force_only(call, b
         assert (done.exit_code, done.stdout, done.stderr) == (answered, "", "")
     before = {path: path.read_bytes() for path in files.values()}
     for name, path in files.items():
-        refused(call(command, *others.split(), "-j", 1, "-q", f"--{name}", path), "is not of", "--force")
+        done = call(command, *others.split(), "-j", 1, "-q", f"--{name}", path)
+        worded(refused(done, "--force"), name)
         assert path.read_bytes() == before[path]
     assert call(command, *others.split(), "-j", 1, "-q", *options, "--force").exit_code == answered
     assert not [path for path in files.values() if path.read_bytes() == before[path]]
@@ -75,19 +81,22 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("option", CONTENTS)
-def test_a_file_of_anything_else_stays_and_nothing_else_is_written(made, results, invoke, option):
+def test_a_file_of_anything_else_stays_and_nothing_else_is_written(made, results, invoke, option, worded):
     target = results / "file"
+    said = set()
     for content in CONTENTS[option]:
         target.write_bytes(content)
         done = invoke(made / "slow", option, target, "--out", results / "runs")
-        refused(done, "exists, and is not of this run", "--force")
+        said.add(refused(done, "--force"))
         assert target.read_bytes() == content
         assert file_names(results) == ["file"]
+    assert len(said) == 1
+    worded(said)
 
 
 def test_a_document_of_a_machine_or_of_reports_is_replaced_by_force_only(steady, tmp_path, call):
     target = tmp_path / "doctor.json"
-    assert call("doctor", steady, "--json", target).stdout.startswith("These 2 reports answer")
+    assert call("doctor", steady, "--json", target).exit_code == 0
     before = target.read_bytes()
     refused(call("doctor", steady, "--json", target), "--force")
     assert call("doctor", steady, "--json", target, "--force").exit_code == 0
@@ -107,13 +116,12 @@ def test_two_captures_are_two_runs_unless_the_user_says_otherwise(steady, tmp_pa
     assert (found["run"]["run_id"], found["summary"]["n_steps"]) == ("mine", 5)
 
 
-def test_a_run_that_is_replaced_is_said_to_be(steady, tmp_path, invoke):
+def test_a_run_that_is_replaced_is_said_to_be(steady, tmp_path, invoke, worded):
     store = tmp_path / "store"
     said = [invoke(steady, "--out", store, "--run-id", name).stderr for name in "xxy"]
-    assert said == [f"written: {store}/ ({run})\n" for run in ("run x", "replaced run x", "run y")]
     steady_rank(0, n_steps=5).write(tmp_path / "other_0.sqlite")
     other = invoke(tmp_path / "other_0.sqlite", "--out", store, "--run-id", "x")
-    assert "replaced run x, which was of other reports: steady_0.sqlite" in other.stderr
+    worded("".join([*said, other.stderr]))
 
 
 def test_a_file_is_replaced_as_a_whole(made, results, invoke):
@@ -148,52 +156,58 @@ MORE = ("diff base={} slow --json", "compare base={} slow --csv", "whatif {} --j
 
 
 @pytest.mark.parametrize("words", [*(f"analyze {{}} {option}" for option in FILES), *MORE])
-def test_a_report_is_never_an_output(steady, beside, call, words):
+def test_a_report_is_never_an_output(steady, beside, call, words, worded):
     report = steady / "steady_0.sqlite"
     before = report.read_bytes()
-    refused(call(*words.format(steady / "steady_*.sqlite").split(), report, "--force"), "is one of the inputs")
+    done = call(*words.format(steady / "steady_*.sqlite").split(), report, "--force")
+    worded(refused(done))
     assert report.read_bytes() == before
 
 
 @pytest.mark.parametrize("words", [*(f"analyze {{}} {option}" for option in FILES), *MORE, "dashboard {} -o"])
-def test_a_capture_of_another_run_is_never_an_output_not_even_by_force(beside, results, call, words):
+def test_a_capture_of_another_run_is_never_an_output_not_even_by_force(beside, results, call, words, worded):
     is_page = words.startswith("dashboard")
     other, raw = results / ("capture" if is_page else "b_0.sqlite"), results / "rep.nsys-rep"
     steady_rank(0, n_steps=5).write(other)
     raw.write_bytes(b"raw")
     run = "slow" if is_page or words.startswith("whatif") else "reports/slow"
+    said = set()
     for path in [other] if is_page else [other, raw]:
         before = path.read_bytes()
         for force in ([], ["--force"]):
             done = call(*words.format(run).split(), path, *force)
-            refused(done, "is a report, or another SQLite database")
+            said.add(refused(done).replace(str(path), "FILE"))
             assert "--force" not in done.exception.fix
         assert path.read_bytes() == before
+    assert len(said) == 1
+    worded(said)
 
 
-def test_a_log_and_a_file_of_a_dataset_are_never_outputs(sick, made, tmp_path, call):
+def test_a_log_and_a_file_of_a_dataset_are_never_outputs(sick, made, tmp_path, call, worded):
     log = tmp_path / "nccl.log"
     log.write_bytes(LOG.read_bytes())
-    refused(call("doctor", sick, "--nccl-log", log, "--json", log, "--force"))
+    worded(refused(call("doctor", sick, "--nccl-log", log, "--json", log, "--force")), "log")
     assert log.read_bytes() == LOG.read_bytes()
     (target,) = (made / "slow").glob("steps/run_id=*/part-0.parquet")
     before = target.read_bytes()
     for option in ("--json", "--perfetto"):
-        refused(call("analyze", made / "slow", option, target, "--force"), "of a dataset")
+        done = call("analyze", made / "slow", option, target, "--force")
+        worded(without_run_id(refused(done)), option)
     assert target.read_bytes() == before
 
 
 @pytest.mark.parametrize("start", [*(f"analyze {{}} {option}" for option in FILES), "dashboard {} -o"])
-def test_a_file_that_cannot_be_written_is_refused(made, tmp_path, call, start):
+def test_a_file_that_cannot_be_written_is_refused(made, tmp_path, call, start, worded):
     # The input is not looked at yet: the error is about the output.
     target = tmp_path / "absent" / "file"
-    refused(call(*start.format("no").split(), target, "--force"), f"{target}: cannot be written")
-    for target in (tmp_path, tmp_path / ("x" * 300)):
-        refused(call(*start.format(made / "slow").split(), target, "--force"), f"{target}: ")
+    worded(refused(call(*start.format("no").split(), target, "--force")), "no such directory")
+    worded(refused(call(*start.format(made / "slow").split(), tmp_path, "--force")), "a directory by force")
+    target = tmp_path / ("x" * 300)
+    worded(refused(call(*start.format(made / "slow").split(), target, "--force")), "a long name")
     # A directory, one that is not there yet too, is told a file in it.
-    for folder in (tmp_path, f"{tmp_path / 'absent'}/"):
-        done = call(*start.format(made / "slow").split(), folder)
-        refused(done, "is a directory", f"fix: {str(folder).rstrip('/')}/")
+    worded(refused(call(*start.format(made / "slow").split(), tmp_path)), "a directory")
+    absent = f"{tmp_path / 'absent'}/"
+    worded(refused(call(*start.format(made / "slow").split(), absent)), "a directory to be")
 
 
 @pytest.mark.slow
@@ -212,7 +226,7 @@ def test_a_saved_run_gives_the_same_outputs_without_its_reports(steady, results,
     done = invoke(steady, *outputs, "--out", results / "runs", "--events")
     written = ", ".join(f"{results / name}" for name in FILES.values())
     assert (done.exit_code, done.stderr) == (0, f"written: {written}, {results}/runs/ (run {run_id})\n")
-    assert done.stdout.startswith("Largest gain: launch less ")
+
     assert file_names(results) == [*sorted(FILES.values()), "runs"]
     assert (results / "runs" / "events" / f"run_id={run_id}" / "rank=1" / "part-0.parquet").exists()
     first = {name: (results / name).read_bytes() for name in FILES.values()}
@@ -233,24 +247,28 @@ def test_a_saved_run_can_be_saved_elsewhere_with_all_that_it_has_and_a_page_in_i
     assert invoke(there, "-q").exit_code == 0
 
 
-def test_a_run_is_not_saved_beside_its_reports_nor_without_operations(steady, results, invoke, call):
+def test_a_run_is_not_saved_beside_its_reports_nor_without_operations(steady, results, invoke, call, worded):
     before = file_names(steady)
-    refused(invoke(steady, "--out", steady), "is where the reports lie", "--out")
+    worded(refused(invoke(steady, "--out", steady), "--out"), "beside its reports")
     assert file_names(steady) == before
     assert invoke(steady, "-o", results / "runs", "-q").exit_code == 0
-    said = ("was saved without its operations", "--events")
-    for more in ((), ("--html", results / "run.html", "--out", results / "others")):
-        refused(invoke(results / "runs", "--perfetto", results / "run.pftrace", *more), *said)
-    refused(call("whatif", results / "runs"), "analyze the reports again with --out DIR --events")
+    more = ("--html", results / "run.html", "--out", results / "others")
+    done = invoke(results / "runs", "--perfetto", results / "run.pftrace")
+    worded(refused(done, "--events"), "a trace")
+    done = invoke(results / "runs", "--perfetto", results / "run.pftrace", *more)
+    worded(refused(done, "--events"), "a trace, a page and a copy")
+    worded(refused(call("whatif", results / "runs"), "--out DIR --events"), "whatif")
     assert file_names(results) == ["runs"]
 
 
-def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothing_is_written(made, results, invoke):
+def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothing_is_written(
+    made, results, invoke, worded
+):
     others = ("--out", results / "runs", "--html", results / "run.html")
     done = invoke(made / "slow", "--perfetto", results / "x", "--perfetto-steps", "900:901", *others)
-    refused(done, "no rank has such a step", "steps 0 to", "--perfetto-steps 0:")
+    worded(refused(done, "--perfetto-steps 0:"), "steps")
     done = invoke(made / "slow", "--perfetto", results / "x", "--perfetto-ranks", "0,7-9", *others)
-    refused(done, "ranks 7-9: are not in this run", "found: ranks 0", "--perfetto-ranks 0")
+    worded(refused(done, "--perfetto-ranks 0"), "ranks")
     assert file_names(results) == []
     assert invoke(made / "slow", "--perfetto", results / "whole", "-q").exit_code == 0
     for steps in ("2", "1:", ":2"):
@@ -259,19 +277,21 @@ def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothin
         assert 0 < (results / "part").stat().st_size < (results / "whole").stat().st_size
 
 
-def test_a_page_is_opened_once_it_is_there_and_where_no_browser_is_that_is_said(made, results, call, monkeypatch):
+def test_a_page_is_opened_once_it_is_there_and_where_no_browser_is_that_is_said(
+    made, results, call, monkeypatch, worded
+):
     for command, opens in (("analyze", True), ("whatif", False)):
         page, opened = results / f"{command}.html", []
         monkeypatch.setattr("webbrowser.open", lambda url: opened.append((url, page.exists())) or opens)  # noqa: B023
         done = call(command, made / "slow", "--html", page, "--open")
         assert opened == [(page.as_uri(), True)]
-        assert f"no browser was found; open {page}" in done.stderr or opens
+        worded(done.stderr, command)
 
 
-def test_several_runs_in_a_store_need_a_name(steady, results, invoke):
+def test_several_runs_in_a_store_need_a_name(steady, results, invoke, worded):
     printed = {invoke(steady, "-o", results / "runs", "--run-id", name).stdout for name in ("one", "two")}
     assert len(printed) == 1
-    refused(invoke(results / "runs"), "holds 2 runs", "one (steady), two (steady)", "runs:two")
+    worded(refused(invoke(results / "runs"), "runs:two"), "no name")
     assert invoke(results / "runs", "--run-id", "one").stdout in printed
     assert invoke(results / "runs" / "steps" / "run_id=two").stdout in printed
-    refused(invoke(results / "runs", "--run-id", "three"), "has no such run", "one (steady), two (steady)")
+    worded(refused(invoke(results / "runs", "--run-id", "three")), "another name")

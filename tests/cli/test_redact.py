@@ -31,13 +31,13 @@ def reports(tmp_path):
 
 
 def redacted(*arguments):
-    done = nsyspipe_here("redact", *arguments)
+    done = nsyspipe_here("redact", *arguments, COLUMNS="100")
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 def refused(*arguments):
-    done = nsyspipe_here("redact", *arguments)
+    done = nsyspipe_here("redact", *arguments, COLUMNS="100")
     assert_refused(done)
     return done.stderr
 
@@ -46,23 +46,21 @@ HOSTS = "SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"
 BOTH = ["ddp_0.sqlite", "ddp_1.sqlite"]
 
 
-def test_a_directory_is_copied_and_what_was_removed_is_printed_by_class(reports, tmp_path):
+def test_a_directory_is_copied_and_what_was_removed_is_printed_by_class(reports, tmp_path, worded):
     text = redacted(reports, tmp_path / "out")
-    lines = text.splitlines()
     assert file_names(tmp_path / "out") == BOTH
     assert query(tmp_path / "out" / "ddp_1.sqlite", HOSTS) == [("Hostname", "host-1")]
-    assert lines[0] == f"2 reports redacted into {tmp_path / 'out'} (2 hosts renamed)"
-    removed = lines[lines.index("Removed") + 1 : lines.index("Kept") - 1]
-    table = [re.split(r"  +", line.strip()) for line in removed]
+    rows = [re.split(r"  +", line.strip()) for line in text.splitlines()]
+    n_removed = {row[-1]: int(row[1].split()[0]) for row in rows if len(row) == 3}
     # One secret per report; the host's row stays, with another name.
-    assert ["environment and settings of the capture", "2 rows", "META_DATA_CAPTURE"] in table
-    assert ["process list", "2 rows", "PROCESSES"] in table
-    assert not [row for row in table if "SYSTEM_ENV" in row[-1]]
+    assert (n_removed["META_DATA_CAPTURE"], n_removed["PROCESSES"]) == (2, 2)
+    assert not [table for table in n_removed if "SYSTEM_ENV" in table]
     assert not [word for word in ("hunter2", "ada", "private-host") if word in text]
+    worded(text)
 
 
 @pytest.mark.parametrize("name", ["ddp_1.sqlite", "odd ?#%20&'\".sqlite", "spät.sqlite"])
-def test_one_report_becomes_one_file_whose_host_is_host_0_whatever_its_name(reports, tmp_path, name):
+def test_one_report_becomes_one_file_whose_host_is_host_0_whatever_its_name(reports, tmp_path, name, worded):
     report = (reports / "ddp_1.sqlite").rename(reports / name)
     before = os.umask(0o027)
     try:
@@ -70,44 +68,47 @@ def test_one_report_becomes_one_file_whose_host_is_host_0_whatever_its_name(repo
     finally:
         os.umask(before)
     assert query(tmp_path / f"copy of {name}", HOSTS) == [("Hostname", "host-0")]
-    assert "redact the reports of several hosts in one call" in text
-    assert "1 report redacted" in text
+    worded(text)
     assert (tmp_path / f"copy of {name}").stat().st_mode & 0o777 == 0o640  # copies are readable as other new files are
 
 
-def test_what_analyze_reads_beside_the_reports_is_named_and_nothing_else(reports, tmp_path):
-    for name, said in (("other", []), ("ddp", [": ddp.capture.json, ddp.nccl.node1.12.log, ddp.topo.txt"])):
+def test_what_analyze_reads_beside_the_reports_is_named_and_nothing_else(reports, tmp_path, worded):
+    for name in ("other", "ddp"):
         log, topology = f"{name}.nccl.node1.12.log", f"{name}.topo.txt"  # what a launcher leaves there
         found = {"capture_version": 1, "name": name, "ranks": [{"rank": 0, "report": f"{name}_0"}]}
         found |= {"nccl_log_files": [log], "topology_file": topology}
         for file, content in ((f"{name}.capture.json", json.dumps(found)), (log, ""), (topology, "")):
             (reports / file).write_text(content)
         text = redacted(reports / "ddp_*.sqlite", tmp_path / "made" / name)
-        assert [one[one.index(":") :] for one in text.splitlines() if "not copied" in one] == said
-        assert "beside the reports name hosts" in text
+        files = re.findall(r"\S+\.(?:capture\.json|log|topo\.txt)", text)
+        expected = ["ddp.capture.json", "ddp.nccl.node1.12.log", "ddp.topo.txt"]
+        assert files == (expected if name == "ddp" else [])
+        worded(text, name)
         assert file_names(tmp_path / "made" / name) == BOTH
     assert redacted("-q", reports, tmp_path / "quiet") == ""
 
 
-def test_a_raw_report_is_to_be_converted_first_and_one_that_is_still_written_is_refused(reports, tmp_path):
+def test_a_raw_report_is_to_be_converted_first_and_one_that_is_still_written_is_refused(reports, tmp_path, worded):
     raw, out = tmp_path / "a.nsys-rep", tmp_path / "out"
     raw.write_bytes(b"raw")
     (tmp_path / "b.nsys-rep").write_bytes(b"raw")
-    assert f"fix: nsyspipe convert {raw} {tmp_path / 'b.nsys-rep'}\n" in refused(raw, tmp_path / "b.nsys-rep", out)
+    worded(refused(raw, tmp_path / "b.nsys-rep", out), "raw")
     shutil.copy(reports / "ddp_0.sqlite", raw.with_suffix(".sqlite"))
     redacted(raw, tmp_path / "a_out.sqlite")  # its export stands for it
     assert (tmp_path / "a_out.sqlite").is_file()
     (reports / "ddp_1.sqlite-wal").write_bytes(b"pages")
-    assert "still being written" in refused(reports, out)
+    worded(refused(reports, out), "still written")
     assert not out.exists()
 
 
-def test_an_unknown_table_is_refused_until_it_may_be_dropped(reports, tmp_path):
+def test_an_unknown_table_is_refused_until_it_may_be_dropped(reports, tmp_path, worded):
     edit(reports / "ddp_1.sqlite", "CREATE TABLE NEW_EVENTS (v TEXT)", "INSERT INTO NEW_EVENTS VALUES ('hunter2')")
     message = refused(reports, tmp_path / "out")
-    assert [word for word in ("NEW_EVENTS (1 rows)", "--drop-unknown") if word not in message] == []
+    assert "--drop-unknown" in message
+    worded(message)
     assert not (tmp_path / "out").exists()
-    assert re.search(r"unknown tables +1 rows  NEW_EVENTS \(1\)", redacted(reports, tmp_path / "out", "--drop-unknown"))
+    text = redacted(reports, tmp_path / "out", "--drop-unknown")
+    assert re.findall(r"NEW_EVENTS \((\d+)\)", text) == ["1"]
     assert b"NEW_EVENTS" not in (tmp_path / "out" / "ddp_1.sqlite").read_bytes()
 
 
@@ -116,7 +117,8 @@ def test_an_unknown_table_without_rows_is_no_obstacle_and_an_unknown_column_is_l
     edit(reports / "ddp_0.sqlite", f"ALTER TABLE {KERNEL} ADD COLUMN newColumn INTEGER DEFAULT 5")
     text = redacted(reports, tmp_path / "out")
     assert b"NEW_EVENTS" not in (tmp_path / "out" / "ddp_1.sqlite").read_bytes()
-    assert re.search(rf"unknown columns +12 values  {KERNEL}\.newColumn \(12\)", text)  # 4 steps of 3 kernels
+    # 4 steps of 3 kernels.
+    assert re.findall(rf"{KERNEL}\.newColumn \((\d+)\)", text) == ["12"]
     assert b"newColumn" not in (tmp_path / "out" / "ddp_0.sqlite").read_bytes()
 
 
@@ -132,7 +134,7 @@ def test_a_copy_and_the_logs_of_an_older_file_are_replaced_only_by_force(reports
     for suffix in ("-wal", "-shm", "-journal")[:n_logs]:
         copy.with_name(copy.name + suffix).write_text("hunter2")
     if is_copy_there or n_logs:
-        assert re.search("exists(.|\n)*--force", refused(reports / "ddp_0.sqlite", copy))
+        assert "--force" in refused(reports / "ddp_0.sqlite", copy)
     assert len(file_names(copy.parent)) == n_logs + is_copy_there
     assert not is_copy_there or copy.read_bytes() == before
     redacted(reports / "ddp_0.sqlite", copy, "--force")
@@ -141,39 +143,40 @@ def test_a_copy_and_the_logs_of_an_older_file_are_replaced_only_by_force(reports
 
 
 @pytest.mark.parametrize("content", ["a capture", "mine"])
-def test_what_is_no_copy_is_replaced_by_nothing(reports, tmp_path, content):
+def test_what_is_no_copy_is_replaced_by_nothing(reports, tmp_path, content, worded):
     """The other capture, not exported from anything, is all that there is of it."""
     other = tmp_path / "other.sqlite"
     steady_rank(0).write(other) if content == "a capture" else other.write_text(content)
     before = other.read_bytes()
     for force in ([], ["--force"]):
         message = refused(reports / "ddp_0.sqlite", other, *force)
-        assert "is no copy that redact made" in message
         assert "--force" not in message
+        worded(message, " ".join(force))
     assert other.read_bytes() == before
 
 
-def test_several_reports_become_no_directory_that_is_named_as_a_report(reports, tmp_path):
+def test_several_reports_become_no_directory_that_is_named_as_a_report(reports, tmp_path, worded):
     """The glob of which a shell made two words, and the name of one copy."""
     message = refused(*(reports / name for name in BOTH), tmp_path / "one.sqlite")
-    assert f"is named as a file, where a directory for several reports was needed\n  fix: {tmp_path}/one/\n" in message
+    worded(message)
     # In a directory that has the report itself, the fix is another name.
-    assert f"fix: {reports}/redacted-ddp_0.sqlite\n" in refused(reports / "ddp_0.sqlite", reports, "--force")
+    message = refused(reports / "ddp_0.sqlite", reports, "--force")
+    assert f"{reports}/redacted-ddp_0.sqlite\n" in message
     assert file_names(tmp_path) == ["reports"]
 
 
-def test_a_directory_with_other_files_is_refused_without_force(reports, tmp_path):
+def test_a_directory_with_other_files_is_refused_without_force(reports, tmp_path, worded):
     out = tmp_path / "out"
     out.mkdir()
     (out / "other.sqlite").write_text("not redacted")
-    assert "is not empty" in refused(reports, out)
+    worded(refused(reports, out))
     assert file_names(out) == ["other.sqlite"]
     redacted(reports, out, "--force")
     assert file_names(out) == [*BOTH, "other.sqlite"]
 
 
 @pytest.mark.parametrize("how", ["same", "link", "hard link", "other spelling", "named like a log"])
-def test_an_original_is_never_replaced(reports, tmp_path, how):
+def test_an_original_is_never_replaced(reports, tmp_path, how, worded):
     report = reports / "ddp_0.sqlite"
     out = {"same": report, "other spelling": reports / ".." / "reports" / "ddp_0.sqlite"}.get(how)
     if how == "named like a log":
@@ -182,31 +185,32 @@ def test_an_original_is_never_replaced(reports, tmp_path, how):
         out = tmp_path / "linked.sqlite"
         (out.symlink_to if how == "link" else out.hardlink_to)(report)
     before = report.read_bytes()
-    assert "is the original" in refused(report, out, "--force")
+    worded(refused(report, out, "--force"))
     assert report.read_bytes() == before
 
 
-def test_the_directory_of_the_originals_takes_no_copies(reports, tmp_path):
+def test_the_directory_of_the_originals_takes_no_copies(reports, tmp_path, worded):
     linked = tmp_path / "linked"
     linked.symlink_to(reports)
     for out in (reports, linked):
         for which in (reports, reports / "*.sqlite"):
-            assert "is the directory of the reports" in refused(which, out, "--force")
+            worded(refused(which, out, "--force"), f"{which.name} to {out.name}")
     assert file_names(reports) == BOTH
 
 
-def test_two_reports_of_one_name_and_a_place_that_cannot_take_the_copies_are_refused(reports, tmp_path):
+def test_two_reports_of_one_name_and_a_place_that_cannot_take_the_copies_are_refused(reports, tmp_path, worded):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "ddp_0.sqlite").hardlink_to(reports / "ddp_0.sqlite")
-    assert "copies keep their names" in refused(tmp_path / "*" / "ddp_*.sqlite", tmp_path / "out")
+    message = refused(tmp_path / "*" / "ddp_*.sqlite", tmp_path / "out")
+    worded(message, "two of one name")
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").write_text("")
     (tmp_path / "closed").mkdir(mode=0o500)
-    assert "is a directory" in refused(reports / "ddp_0.sqlite", tmp_path / "folder", "--force")
-    assert "is a file" in refused(reports, tmp_path / "file", "--force")
-    assert "cannot be written" in refused(reports / "ddp_0.sqlite", tmp_path / "file" / "copy.sqlite")
+    worded(refused(reports / "ddp_0.sqlite", tmp_path / "folder", "--force"), "a directory")
+    worded(refused(reports, tmp_path / "file", "--force"), "a file")
+    worded(refused(reports / "ddp_0.sqlite", tmp_path / "file" / "copy.sqlite"), "below a file")
     if os.geteuid() != 0:  # root may write anywhere
-        assert "cannot be written" in refused(reports, tmp_path / "closed" / "out")
+        refused(reports, tmp_path / "closed" / "out")
 
 
 def test_nothing_is_left_when_a_later_report_cannot_be_copied(reports, tmp_path):

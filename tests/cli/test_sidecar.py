@@ -13,7 +13,7 @@ from tests.build.trace import steady_rank
 from tests.cli.conftest import refused
 
 SECRET = "Zx81-plant3d"
-LINE = "torch 2.9.0, NCCL 2.27.3, driver 580.159.04, commit 0123456789 with changes"
+VERSIONS = ("2.9.0", "2.27.3", "580.159.04", "0123456789")  # torch, NCCL, driver, commit
 HOST = Surroundings(
     host="node0", gpus=(), driver_version="580.159.04", topology=TOPOLOGY, torch_version="2.9.0", cuda_version="13.0",
     nccl_version="2.27.3", python_version="3.11.9", git_commit="0123456789abcdef0123456789abcdef01234567",
@@ -36,19 +36,16 @@ def capture(folder, **more):
     return folder
 
 
-def test_the_summary_says_what_the_run_was_captured_with(tmp_path, invoke):
+def test_the_summary_says_what_the_run_was_captured_with(tmp_path, invoke, worded):
     captured = capture(tmp_path)
     done = invoke(captured)
     assert (done.exit_code, done.stderr) == (0, "")
-    head = done.stdout.partition("\n\n")[0].splitlines()
-    assert head[4].startswith("ddp | 2 ranks | NVIDIA H200")
-    assert LINE in head
+    worded(done.stdout.partition("\n\n")[0])
     assert max(map(len, done.stdout.splitlines())) <= 100
-    assert "are connected by NV18" in done.stdout
     sidecar = captured / "ddp.capture.json"
     refused(invoke(captured, "--json", sidecar, "--force"))
     sidecar.unlink()
-    assert "torch 2.9" not in invoke(captured).stdout
+    assert "2.9.0" not in invoke(captured).stdout
 
 
 def test_every_output_also_of_a_saved_run_says_it_and_none_has_a_secret(tmp_path, invoke):
@@ -62,14 +59,15 @@ def test_every_output_also_of_a_saved_run_says_it_and_none_has_a_secret(tmp_path
     assert document["run"]["capture"]["environment"] == {"NCCL_DEBUG": "INFO"}
     assert {row["path"] for row in document["links"]} == {"NV18"}
     markdown = invoke(captured, "--markdown", "-").stdout
-    assert f"Captured with: {LINE}" in markdown
+    assert all(version in markdown for version in VERSIONS)
     store = tmp_path / "store"
     assert json.loads(invoke(captured, "--json", "-", "--out", store).stdout) == document
     assert json.loads(invoke(store, "--json", "-").stdout) == document
-    assert LINE in invoke(store).stdout
+    shown = invoke(store).stdout
+    assert all(version in shown for version in VERSIONS)
     html = page.read_text()
     text = re.sub("<[^>]+>", "", html)
-    assert all(word in text for word in ("torchrun train.py --api-key", "0123456789 with changes"))
+    assert all(part in text for part in ("torchrun train.py --api-key", *VERSIONS))
     assert SECRET not in done.stdout + markdown + html + invoke(captured).stdout
 
 
@@ -80,32 +78,37 @@ def test_hostile_texts_drive_no_terminal_and_break_no_page(tmp_path, invoke):
     assert "<script>alert" not in (tmp_path / "page.html").read_text()
 
 
-def test_a_failed_rank_is_a_warning_that_strict_refuses(tmp_path, invoke):
+def test_a_failed_rank_is_a_warning_that_strict_refuses(tmp_path, invoke, worded):
     capture(tmp_path, ranks=[{"rank": 1, "report": "ddp_1", "pid": 1001, "status": 1}])
-    done = invoke(tmp_path)
+    done = invoke(tmp_path, "--json", "-")
     assert done.exit_code == 0
-    assert "rank 1: its program ended with status 1; the report may be cut short" in done.stdout
+    problems = json.loads(done.stdout)["problems"]
+    (failed,) = [row for row in problems if row["severity"] == "warning"]
+    assert failed["code"] == "capture-failed"
+    worded(failed["message"])
     assert invoke(tmp_path, "--strict").exit_code == 2
 
 
 @pytest.mark.slow
-def test_the_doctor_knows_what_the_sidecar_says(tmp_path, call):
+def test_the_doctor_knows_what_the_sidecar_says(tmp_path, call, worded):
     for rank in (0, 1):
         builder = steady_rank(rank)
         builder.rows.pop("META_DATA_CAPTURE")
         builder.write(tmp_path / f"ddp_{rank}.sqlite")
 
-    def found(*options):
+    def told(case, *options):
         document = json.loads(call("doctor", tmp_path, *options, "--json", "-").stdout)
-        rows = {row["name"]: row["found"] for row in document["capabilities"]}
-        return [*map(rows.get, ("ranks", "world_size", "link")), *(row["code"] for row in document["problems"])]
+        rows = {row["name"]: f"{row['status']}, {row['found']}" for row in document["capabilities"]}
+        worded([f"{name}: {rows[name]}" for name in ("ranks", "world_size", "link")], case)
+        return [row["code"] for row in document["problems"]]
 
-    assert found() == ["0-1 from file names", "no WORLD_SIZE recorded", "neither NCCL's log nor the topology"]
+    assert told("no sidecar") == []
     (tmp_path / "t.txt").write_text(TOPOLOGY)
     ranks = [{"rank": at + 4, "report": f"ddp_{at}", "pid": 1000 + at} for at in (0, 1)]
-    (tmp_path / "ddp.capture.json").write_text(json.dumps({"ranks": ranks, "world_size": 8, "topology_file": "t.txt"}))
-    link = "the GPUs are connected by NV18; no NCCL log says what NCCL uses"
-    assert found() == ["4-5 from the capture's sidecar", "8, of which 2 in these reports", link, "files-beside-used"]
-    assert found("--rank-map", "ddp_0=0,ddp_1=1")[0] == "0-1 from --rank-map"
+    content = {"ranks": ranks, "world_size": 8, "topology_file": "t.txt"}
+    (tmp_path / "ddp.capture.json").write_text(json.dumps(content))
+    assert told("a sidecar") == ["files-beside-used"]
+    codes = told("ranks by hand", "--rank-map", "ddp_0=0,ddp_1=1")
+    assert codes == ["rank-map-differs", "files-beside-used"]
     (tmp_path / "ddp.capture.json").write_text("{")
-    assert found()[3:] == ["unusable-sidecar"]
+    assert told("a damaged sidecar") == ["unusable-sidecar"]

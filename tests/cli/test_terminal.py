@@ -30,16 +30,12 @@ def summary(call, monkeypatch):
     return run
 
 
-def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(summary, steady):
+def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(summary, steady, worded):
     text = summary(steady)
     lines = text.splitlines()
-    gain = "up to <0.001 ms (75.0 %) of each"
-    assert lines[0] == f"Largest gain: launch less (torch.compile, CUDA graphs, fused=True): {gain}"
-    # All-reduce 60 of 1000 ns, 30 of them exposed and 30 under the backward kernel.
-    verdict = "Communication is <0.001 ms (6 %) of step time, <0.001 ms (3 %) exposed; backward hides 50 % of it."
-    assert lines[1:3] == ["step.", verdict]
-    assert lines[3].startswith("steady | 2 ranks | NVIDIA H200 | 2 of 4 steps")
-    assert text.index("step time") < text.index("rank  ") < text.index("info")
+    worded(text)
+    # Launching less saves 75 %. All-reduce 60 of 1000 ns, 30 of them exposed and 30 under the backward kernel.
+    assert re.findall(r"([\d.]+) %", "\n".join(lines[:3])) == ["75.0", "6", "3", "50"]
     ranks = [line.split() for line in lines if RANK_ROW.match(line)]
     assert [row[0] for row in ranks] == ["0", "1"]
     assert [row[1:3] for row in ranks] == [["1.000", "us"]] * 2
@@ -47,14 +43,10 @@ def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(
     assert [row[3::2] for row in ranks] == [["20.0", "3.0", "1.0", "76.0", "6.0", "50.0", "50.0", "0.0", "0"]] * 2
 
 
-def test_steps_in_no_figure_are_named_with_the_reason(summary, tmp_path):
+def test_steps_in_no_figure_are_named_with_the_reason(summary, tmp_path, worded):
     for rank, n in enumerate((3, 5)):  # no step follows the last one of a rank, and step 3 there on one alone
         steady_rank(rank, n).write(tmp_path / f"a_{rank}.sqlite")
-    text = " ".join(summary(tmp_path).split())
-    assert (
-        "1 of 5 steps 'step #' (step 0 skipped, steps 2, 4 without an end: no step follows, step 3 not on every rank)"
-        in text
-    )
+    worded(summary(tmp_path).partition("\n\n")[0])
 
 
 @pytest.mark.parametrize(
@@ -77,16 +69,16 @@ def test_who_waits_is_shown_at_any_width_and_what_is_not_is_said(summary, steady
     rows = [line.split() for line in lines if RANK_ROW.match(line)]
     assert {len(row) for row in rows} == {3 + 2 * (9 - n_left_out)}  # rank, step time; the shares
     assert {float(row[-2]) for row in rows} == {0}  # waits for others
-    assert any(line.startswith(f"Left out at {columns} columns ") for line in lines) == (n_left_out > 0)
+    assert any(f" {columns} columns " in line for line in lines) == (n_left_out > 0)
     assert max(map(len, lines)) <= columns
 
 
-def test_only_the_slowest_of_many_ranks_are_shown(summary, tmp_path):
+def test_only_the_slowest_of_many_ranks_are_shown(summary, tmp_path, worded):
     for rank in range(20):
         steady_rank(rank, world_size=20).write(tmp_path / f"a_{rank}.sqlite")
     text = summary(tmp_path, "-j", 1)
     assert sum(RANK_ROW.match(line) is not None for line in text.splitlines()) == 8
-    assert "8 of 20 ranks: " in text
+    worded(text)
 
 
 def test_a_pipe_gets_no_escape_codes_and_a_terminal_the_same_words(steady, tmp_path):

@@ -21,8 +21,8 @@ ROOT = Path(nsyspipe.__file__).parents[1]
 # What a terminal, a CI service or a developer may have set, and what would change the output.
 _TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CLICOLOR_FORCE")
 
-# What a command says on its error stream when a signal ends it.
-SAID_AT_END = {signal.SIGINT: "interrupted: no file is half-written\n", signal.SIGTERM: ""}
+# How many lines a command writes to its error stream when a signal ends it.
+LINES_AT_END = {signal.SIGINT: 1, signal.SIGTERM: 0}
 
 
 def environment(**variables):

@@ -1,5 +1,6 @@
 """What makes a gate fail, and the thresholds that files set."""
 
+import re
 from functools import partial
 
 import pytest
@@ -32,18 +33,20 @@ def test_a_gate_fails_is_undecided_or_passes(verdicts, on_regression, on_any_cha
     assert bool(gate_of("regression", **judged)) == (on_regression == PASSED)
 
 
-def test_a_metric_without_direction_fails_only_where_any_change_does():
+def test_a_metric_without_direction_fails_only_where_any_change_does(worded):
     judged = {"step_time": "no change", "comm": "change"}
     assert gate_of("any-change", **judged).exit_code == FAILED
-    with pytest.raises(OptionError, match="comm is neither better lower nor higher") as caught:
+    with pytest.raises(OptionError) as caught:
         gate_of("regression", **judged)
     assert caught.value.fix == "--fail-on any-change"
+    worded(caught.value.lines(), "one metric")
     module.check_can_fail("any-change", {"comm": "neither"})
     module.check_can_fail("regression", {"idle": "lower", "busbw": "higher"})
     better = {"comm": "neither", "idle": "lower", "collectives": "neither"}
-    with pytest.raises(OptionError, match="comm, collectives are neither") as caught:
+    with pytest.raises(OptionError) as caught:
         module.check_can_fail("regression", better, "x.toml: fail-on", 'fail-on = "any-change"')
     assert (caught.value.subject, caught.value.fix) == ("x.toml: fail-on", 'fail-on = "any-change"')
+    worded(caught.value.lines(), "two of a file")
 
 
 def test_a_gate_says_which_metrics_failed_and_which_are_open():
@@ -116,25 +119,40 @@ def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, 
     assert found.path.parent == (tmp_path if "confidence" in expected and len(expected) == 1 else tmp_path / "a")
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    ("[diff]\nmin_efect = 2", "sets 'min-efect', which nothing reads"), ("diff = 3", "no table of settings"),
-    ("\n[tool.nsyspipe.diff]\nmin-effect = 2", r"sets \[tool\.nsyspipe\.diff\]"),
-    *((f"[diff]\nmin-effect = {value}", "no percentage") for value in ("true", "-1", "[]", "0x" + "f" * 5000, "nan")),
-    ("[diff]\nfail_on = 'regression'\nfail-on = 'any-change'", "sets 'fail-on' twice"),
-    ("fail_on = 'regression'\nfail-on = 'regression'", "sets 'fail-on' twice"),
-    ("[diff]\nconfidence = 95", r"between 0\.5 and 1"),
-    *((f"[diff]\nfail-on = {value}", "is no gate") for value in ("'slower'", "['regression']")),
-    *((f"[diff]\nmetric = {value}", "is no list of metrics") for value in ("3", "[]")),
-    ("[diff]\nmetric = ['speed']", "no such metric"), ("#" * (2**20 + 1), "too large"),
-    # The last is a broken project that may be ours.
-    *((text, "is no TOML") for text in ("[diff", "# \ud800", "[tool.nsyspipe.diff]\nfail-on = regression\n")),
-])  # fmt: skip
-def test_a_wrong_file_is_a_clear_error_that_names_it(tmp_path, text, problem):
+WRONG_FILES = {
+    "a misspelt name": "[diff]\nmin_efect = 2",
+    "no table": "diff = 3",
+    "a table of another file": "\n[tool.nsyspipe.diff]\nmin-effect = 2",
+    "min-effect true": "[diff]\nmin-effect = true",
+    "min-effect below 0": "[diff]\nmin-effect = -1",
+    "min-effect a list": "[diff]\nmin-effect = []",
+    "min-effect of 5000 digits": "[diff]\nmin-effect = 0x" + "f" * 5000,
+    "min-effect nan": "[diff]\nmin-effect = nan",
+    "fail-on in two spellings": "[diff]\nfail_on = 'regression'\nfail-on = 'any-change'",
+    "fail-on twice the same": "fail_on = 'regression'\nfail-on = 'regression'",
+    "confidence 95": "[diff]\nconfidence = 95",
+    "fail-on slower": "[diff]\nfail-on = 'slower'",
+    "fail-on a list": "[diff]\nfail-on = ['regression']",
+    "metric 3": "[diff]\nmetric = 3",
+    "no metric": "[diff]\nmetric = []",
+    "another metric": "[diff]\nmetric = ['speed']",
+    "too large": "#" * (2**20 + 1),
+    "no TOML": "[diff",
+    "half a letter": "# \ud800",
+    "a broken project that may be ours": "[tool.nsyspipe.diff]\nfail-on = regression\n",
+}
+
+
+@pytest.mark.parametrize("case", WRONG_FILES)
+def test_a_wrong_file_is_a_clear_error_that_names_it(tmp_path, case, worded):
+    text = WRONG_FILES[case]
     path = tmp_path / (PROJECT if text.startswith("[tool.") else OURS)
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(OptionError, match=problem) as caught:
+    with pytest.raises(OptionError) as caught:
         module.read_settings(tmp_path)
     assert str(path) in str(caught.value)
+    # What Python says of TOML is in brackets, and not the same in each version.
+    worded([re.sub(r"\(.*\)", "(...)", line) for line in caught.value.lines()])
 
 
 @pytest.mark.parametrize(("name", "text"), [

@@ -4,6 +4,7 @@ What a difference is called, by its interval; what would settle it; uneven steps
 """
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -77,35 +78,35 @@ def test_a_stall_does_not_hide_a_difference():
     assert Judgement(result, least=0.02 * abs(result.baseline)).verdict == "regression"
 
 
-@pytest.mark.parametrize(("baseline", "candidate", "reason"), [
-    ([1], [1, 2, 3], "baseline: 1 step, needs 3"), ([1, 2, 3], [1, 2], "candidate: 2 steps, needs 3"),
-    ([], [1, 2, 3], "baseline: 0 steps, needs 3"), ([1], [1], "baseline and candidate: 1 step, needs 3"),
-    ([1], [1, 2], "baseline: 1 step, needs 3; candidate: 2 steps, needs 3"),
-])  # fmt: skip
-def test_fewer_than_three_steps_are_undecided_with_the_reason(baseline, candidate, reason):
+@pytest.mark.parametrize(("baseline", "candidate", "numbers"), [
+    ([1], [1, 2, 3], ["1", "3"]), ([1, 2, 3], [1, 2], ["2", "3"]), ([], [1, 2, 3], ["0", "3"]),
+    ([1], [1], ["1", "3"]), ([1], [1, 2], ["1", "3", "2", "3"]),
+], ids=["1 and 3", "3 and 2", "0 and 3", "1 and 1", "1 and 2"])  # fmt: skip
+def test_fewer_than_three_steps_are_undecided_with_the_reason(baseline, candidate, numbers, worded):
     result = difference(baseline, candidate)
-    assert result.undecided == reason
+    assert re.findall(r"\d+", result.undecided) == numbers
+    worded(result.undecided)
     assert (result.low, result.high) == (None, None)
     assert Judgement(result, least=0.02).verdict == INCONCLUSIVE
-    assert difference([1], [1, 2, 3], names=("ddp", "fsdp")).undecided == "ddp: 1 step, needs 3"
+    assert difference([1], [1, 2, 3], names=("ddp", "fsdp")).undecided.startswith("ddp: 1 ")
     result = difference([], [1, 2, 3])
     assert (result.baseline, result.candidate, result.delta) == (None, 2, None)
 
 
 @pytest.mark.parametrize("steps", [[1, math.nan, 3], [1, math.inf, 3], [[1, 2, 3]]])
 def test_what_is_no_figure_per_step_is_refused(steps):
-    with pytest.raises(ValueError, match="finite and in one dimension"):
+    with pytest.raises(ValueError, match="dimension"):
         difference(steps, [1, 1, 1])
 
 
 # Several captures on a side: what they spread by.
-def test_captures_without_steps_are_left_out_and_two_short_ones_decide_nothing():
+def test_captures_without_steps_are_left_out_and_two_short_ones_decide_nothing(worded):
     assert difference_of_centres(captures([], [1, 2, 3]), captures([4, 5, 6])) == difference([1, 2, 3], [4, 5, 6])
     short = difference_of_centres(captures([9, 9], [10, 10]), captures([1, 2, 3]))
-    assert short.undecided == "baseline: no capture of 3 steps"
+    worded(short.undecided)
 
 
-TWO_APART, BORROWED = ([10] * 3, [12] * 3), "taken to spread between captures as the other"
+TWO_APART = ([10] * 3, [12] * 3)
 SPREAD = [
     # Medians 10 and 12, 20 and 22: squares 2 + 2 over 2 degrees of freedom; error sqrt(2 (1/2 + 1/2)).
     (TWO_APART, ([20] * 3, [22] * 4), 10, 4.302653 * math.sqrt(2)),
@@ -118,13 +119,18 @@ SPREAD = [
 ]
 
 
-@pytest.mark.parametrize(("baseline", "candidate", "delta", "half"), SPREAD)
-def test_the_spread_between_captures_is_in_the_interval(baseline, candidate, delta, half):
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "delta", "half"),
+    SPREAD,
+    ids=["two and two", "two and one", "two and three", "three and three"],
+)
+def test_the_spread_between_captures_is_in_the_interval(baseline, candidate, delta, half, worded):
     result = difference_of_centres(captures(*baseline), captures(*candidate))
     assert result.delta == delta
     assert (result.low, result.high) == pytest.approx((delta - half, delta + half), rel=1e-6)
     assert result.interval.has_between
-    assert result.interval.is_borrowed == result.method.endswith(BORROWED) == (len(candidate) == 1)
+    assert result.interval.is_borrowed == (len(candidate) == 1)
+    worded(result.method)
 
 
 def test_captures_that_agree_by_chance_do_not_narrow_the_steps_own_interval():

@@ -3,6 +3,7 @@
 import importlib
 import io
 import pkgutil
+import re
 import shutil
 import string
 import subprocess
@@ -126,119 +127,119 @@ def compared(run, **options):
 LARGE = f"1{56 * '0'}..."  # 10**400, in a line of 60 characters
 
 WRONG: dict[str, Callable[[Any], object]] = {
-    "reports=None: is a NoneType": lambda _: api.load(None),
-    "reports=[]: names no report": lambda _: api.load([]),
-    "label=3: is an int, where a text": lambda _: api.load("a.sqlite", label=3),
-    "run_id=7: is an int": lambda _: api.load("a.sqlite", run_id=7),
-    "executor=4: is an int": lambda _: api.load("a.sqlite", executor=4),
-    "jobs=True: is a bool": lambda _: api.load("a.sqlite", jobs=True),
-    "on_progress=1: is an int": lambda _: api.load("a.sqlite", on_progress=1),
-    "run='store': is a str": lambda _: api.export.parquet("store", "s2"),
+    "reports=None": lambda _: api.load(None),
+    "reports=[]": lambda _: api.load([]),
+    "label=3": lambda _: api.load("a.sqlite", label=3),
+    "run_id=7": lambda _: api.load("a.sqlite", run_id=7),
+    "executor=4": lambda _: api.load("a.sqlite", executor=4),
+    "jobs=True": lambda _: api.load("a.sqlite", jobs=True),
+    "on_progress=1": lambda _: api.load("a.sqlite", on_progress=1),
+    "run='store'": lambda _: api.export.parquet("store", "s2"),
     "run=<RunDifference": lambda run: api.export.parquet(api.diff(run, run), "s2"),
-    "reports=<Run 'steady': 2 ranks, 4 steps, 2 in the figures": api.load,
-    "table pyarrow.Table rank: int64": lambda run: run.to_pandas(run.steps()),
-    "steps='x': is a str": lambda _: api.load("a.sqlite", steps="x"),
-    "jobs=0: is no number from 1": lambda _: api.load("a.sqlite", jobs=0),
-    "step=3: is an int": lambda _: api.load(__file__, step=3),
-    "rank_map=3: is an int": lambda _: api.load(__file__, rank_map=3),
-    "topology=3: is an int": lambda _: api.load(__file__, topology=3),
-    "bucket_mb=[25, 50]: is a list": lambda run: api.whatif(run, bucket_mb=[25, 50]),
-    "bucket_mb='25': is a str, where one number was needed\n  fix: bucket_mb=25": lambda run: api.whatif(
+    "reports=<Run 'steady'": api.load,
+    "table pyarrow.Table rank": lambda run: run.to_pandas(run.steps()),
+    "steps='x'": lambda _: api.load("a.sqlite", steps="x"),
+    "jobs=0": lambda _: api.load("a.sqlite", jobs=0),
+    "step=3": lambda _: api.load(__file__, step=3),
+    "rank_map=3": lambda _: api.load(__file__, rank_map=3),
+    "topology=3": lambda _: api.load(__file__, topology=3),
+    "bucket_mb=[25, 50]": lambda run: api.whatif(run, bucket_mb=[25, 50]),
+    "bucket_mb='25'": lambda run: api.whatif(
         run, bucket_mb="25"
     ),
-    **{f"gradient_bytes={text!r}: is a str, where one number was needed\n  fix: gradient_bytes={number}": partial(
+    **{f"gradient_bytes={text!r}": partial(
         lambda run, text: api.whatif(run, gradient_bytes=text), text=text
-    ) for text, number in (("665MB", 665_000_000), ("1e9", 1_000_000_000))},
-    "link=3: is an int": lambda run: api.whatif(run, link=3),
-    "steps='x': is a str, where a step's": lambda run: run.operations("x"),
-    "ranks 2-3: are not in this run\n  found: ranks 0-1\n  fix: ranks='0-1'": lambda run: run.operations(ranks="0-3"),
-    "steps 2:1: end before they begin\n  fix: steps=(1, 2)": lambda run: run.operations((2, 1)),
-    "step 99: no rank has such a step": lambda run: run.timeline(99),
-    "step=(1, 2): is a tuple, where the number of one step": lambda run: run.timeline((1, 2)),
-    "top='x': is a str": lambda run: run.kernels(top="x"),
-    "label=3: is an int, where a text was needed\n  fix: a name": lambda run: api.Side(3, [run]),
-    "runs='a/': is a str, where a loaded run": lambda _: api.Side("a", "a/"),
-    "runs=['a/']: is a list, where a loaded run": lambda _: api.Side("a", ["a/"]),
-    "a: has no run": lambda _: api.Side("a", ()),
-    "a: has the capture": lambda run: api.Side("a", (run, run)),
-    **{f"min_effect_pct={one}: is no percentage from 0": partial(compared, min_effect_pct=float(one)) for one in ("-0.1", "nan", "inf")},
-    **{f"confidence={one}: is no number": partial(compared, confidence=one) for one in (0.5, 1.0)},
-    "metrics='speed': there is no such metric": partial(compared, metrics=["speed"]),
-    "metrics='idel': there is no such metric": partial(compared, metrics="step_time, idel"),
-    "metrics=3: is an int": partial(compared, metrics=3),
-    "diff: compares two runs": api.diff,
-    "fail_on=3: is no gate": partial(compared, fail_on=3),
-    "fail_on='slower': is no gate\n  found: regression, any-change": partial(compared, fail_on="slower"),
-    "fail_on='regression': can never fail: comm": lambda run: api.diff(
+    ) for text in ("665MB", "1e9")},
+    "link=3": lambda run: api.whatif(run, link=3),
+    "steps='x' (2)": lambda run: run.operations("x"),
+    "ranks 2-3": lambda run: run.operations(ranks="0-3"),
+    "steps 2:1": lambda run: run.operations((2, 1)),
+    "step 99": lambda run: run.timeline(99),
+    "step=(1, 2)": lambda run: run.timeline((1, 2)),
+    "top='x'": lambda run: run.kernels(top="x"),
+    "label=3 (2)": lambda run: api.Side(3, [run]),
+    "runs='a/'": lambda _: api.Side("a", "a/"),
+    "runs=['a/']": lambda _: api.Side("a", ["a/"]),
+    "a": lambda _: api.Side("a", ()),
+    "a (2)": lambda run: api.Side("a", (run, run)),
+    **{f"min_effect_pct={one}": partial(compared, min_effect_pct=float(one)) for one in ("-0.1", "nan", "inf")},
+    **{f"confidence={one}": partial(compared, confidence=one) for one in (0.5, 1.0)},
+    "metrics='speed'": partial(compared, metrics=["speed"]),
+    "metrics='idel'": partial(compared, metrics="step_time, idel"),
+    "metrics=3": partial(compared, metrics=3),
+    "diff": api.diff,
+    "fail_on=3": partial(compared, fail_on=3),
+    "fail_on='slower'": partial(compared, fail_on="slower"),
+    "fail_on='regression'": lambda run: api.diff(
         run, run, fail_on="regression", metrics="idle,comm"
     ),
     "baseline=<Run ": lambda run: api.diff(run, against="a"),
-    "runs=3: is an int": lambda _: api.compare(3),
-    "path=None: is a NoneType": lambda run: api.export.write(run, None),
-    "answer=3: is an int": lambda _: api.export.write(3, "a.html"),
-    "store=3: is an int": lambda run: api.export.parquet(run, 3),
-    "path=3: is an int": lambda run: api.dashboard(run.header.label, 3),
-    "against=5: is an int, where a text was needed": lambda run: api.diff("store", run, against=5),
-    "step=b'step': is a bytes, where a regular expression": lambda _: api.load(__file__, step=b"step"),
-    "step='': is empty, which matches everything\n  fix: leave step= out": lambda _: api.load(__file__, step=""),
-    f"step {10**30}: no rank has such a step\n  found: steps 0 to 3": lambda run: run.timeline(10**30),
-    "step a number too large to be shown: no rank": lambda run: run.timeline(10**5000),
-    "sort=['step_time']: is a list, where a text was": lambda run: api.compare([run], sort=["step_time"]),
-    "sort='speed': there is no such metric": lambda run: api.compare([run], sort="speed"),
-    "most='a': is a str, where a whole number": lambda run: run.telling_ranks("a"),
-    "ranks=True: is a bool, where a rank": lambda run: run.operations(ranks=True),
-    "ranks=range(0, 1000000000000): no job has a rank 1048576": lambda run: run.operations(ranks=range(10**12)),
-    **{f"{name}={LARGE}: is too large\n": partial(lambda run, name: api.whatif(run, **{name: 10**400}), name=name)
+    "runs=3": lambda _: api.compare(3),
+    "path=None": lambda run: api.export.write(run, None),
+    "answer=3": lambda _: api.export.write(3, "a.html"),
+    "store=3": lambda run: api.export.parquet(run, 3),
+    "path=3": lambda run: api.dashboard(run.header.label, 3),
+    "against=5": lambda run: api.diff("store", run, against=5),
+    "step=b'step'": lambda _: api.load(__file__, step=b"step"),
+    "step=''": lambda _: api.load(__file__, step=""),
+    f"step {10**30}": lambda run: run.timeline(10**30),
+    "step 10**5000": lambda run: run.timeline(10**5000),
+    "sort=['step_time']": lambda run: api.compare([run], sort=["step_time"]),
+    "sort='speed'": lambda run: api.compare([run], sort="speed"),
+    "most='a'": lambda run: run.telling_ranks("a"),
+    "ranks=True": lambda run: run.operations(ranks=True),
+    "ranks=range(0, 1000000000000)": lambda run: run.operations(ranks=range(10**12)),
+    **{f"{name}={LARGE}": partial(lambda run, name: api.whatif(run, **{name: 10**400}), name=name)
        for name in ("bucket_mb", "bandwidth", "gradient_bytes")},
-    f"min_effect_pct={LARGE}: is no percentage from 0\n": partial(compared, min_effect_pct=10**400),
-    f"confidence={LARGE}: is no number between 0.5 and 1\n": partial(compared, confidence=10**400),
-    "path='a\\x00.html': is no file name": lambda run: api.export.write(run, "a\0.html"),
-    "store='a\\x00': is no file name": lambda run: api.export.parquet(run, "a\0"),
-    "pages='a\\x00': is no file name": lambda _: api.dashboard("store", "a.html", pages="a\0"),
-    "label='\\ud800': has half of a pair of surrogates": lambda _: api.load("a.sqlite", label="\ud800"),
-    "run_id='': is empty": lambda _: api.load("a.sqlite", run_id=""),
-    "bucket_mb=True: is a bool, where one number was": lambda run: api.whatif(run, bucket_mb=True),
-    "metrics='': there is no such metric": partial(compared, metrics=""),
-    "metrics=[]: names no metric\n  fix: metrics='step_time'": partial(compared, metrics=[]),
-    "metrics=[['idle']]: is a list, where a name": partial(compared, metrics=[["idle"]]),
-    "min_effect_pct=100: is 100 % of the baseline or more": partial(compared, min_effect_pct=100),
-    "min_effect_pct='250%': is 100 % of the baseline or more": partial(compared, min_effect_pct="250%"),
-    "skip_first=-1: is no number from 0": lambda _: api.load(__file__, skip_first=-1),
-    "skip_first='-1': neither a number from 0 nor": lambda _: api.load(__file__, skip_first="-1"),
-    "ranks='a': 'a' is neither a rank nor": lambda _: api.load(__file__, ranks="a"),
-    "rank_map='x': neither pairs nor a readable file\n  fix: rank_map=": lambda _: api.load(__file__, rank_map="x"),
-    "min_effect_pct=0.02: may mean 2% (a ratio)": partial(compared, min_effect_pct=0.02),
-    "confidence=nan: is no number": partial(compared, confidence=float("nan")),
-    "bucket_mb=nan: is not a positive number": lambda run: api.whatif(run, bucket_mb=float("nan")),
-    "backward=3: is an int, where a regular expression as text was needed\n  fix: backward='^backward$'": lambda _: api.load(__file__, backward=3),
-    "ranks='0:1': '0:1' is neither a rank": lambda _: api.load(__file__, ranks="0:1"),
-    "ranks=[]: names no rank": lambda run: run.timeline(ranks=[]),
-    "steps 2:99: no rank has some of these\n  found: steps 0 to 3\n  fix: steps=(2, 3)": lambda run: run.operations((2, 99)),
-    "steps=True: is a bool": lambda run: run.operations(steps=True),
-    "step=True: is a bool": lambda run: run.timeline(step=True),
+    f"min_effect_pct={LARGE}": partial(compared, min_effect_pct=10**400),
+    f"confidence={LARGE}": partial(compared, confidence=10**400),
+    "path='a\\x00.html'": lambda run: api.export.write(run, "a\0.html"),
+    "store='a\\x00'": lambda run: api.export.parquet(run, "a\0"),
+    "pages='a\\x00'": lambda _: api.dashboard("store", "a.html", pages="a\0"),
+    "label='\\ud800'": lambda _: api.load("a.sqlite", label="\ud800"),
+    "run_id=''": lambda _: api.load("a.sqlite", run_id=""),
+    "bucket_mb=True": lambda run: api.whatif(run, bucket_mb=True),
+    "metrics=''": partial(compared, metrics=""),
+    "metrics=[]": partial(compared, metrics=[]),
+    "metrics=[['idle']]": partial(compared, metrics=[["idle"]]),
+    "min_effect_pct=100": partial(compared, min_effect_pct=100),
+    "min_effect_pct='250%'": partial(compared, min_effect_pct="250%"),
+    "skip_first=-1": lambda _: api.load(__file__, skip_first=-1),
+    "skip_first='-1'": lambda _: api.load(__file__, skip_first="-1"),
+    "ranks='a'": lambda _: api.load(__file__, ranks="a"),
+    "rank_map='x'": lambda _: api.load(__file__, rank_map="x"),
+    "min_effect_pct=0.02": partial(compared, min_effect_pct=0.02),
+    "confidence=nan": partial(compared, confidence=float("nan")),
+    "bucket_mb=nan": lambda run: api.whatif(run, bucket_mb=float("nan")),
+    "backward=3": lambda _: api.load(__file__, backward=3),
+    "ranks='0:1'": lambda _: api.load(__file__, ranks="0:1"),
+    "ranks=[]": lambda run: run.timeline(ranks=[]),
+    "steps 2:99": lambda run: run.operations((2, 99)),
+    "steps=True": lambda run: run.operations(steps=True),
+    "step=True": lambda run: run.timeline(step=True),
     "runs=(<Run ": lambda run: api.Side("a", (run, 5)),
-    "runs=[None]: is a list, where a loaded run": lambda _: api.Side("a", [None]),
-    "baseline=None: is a NoneType": lambda run: api.diff(None, run),
-    "candidate=[]: names no run": lambda run: api.diff(run, []),
+    "runs=[None]": lambda _: api.Side("a", [None]),
+    "baseline=None": lambda run: api.diff(None, run),
+    "candidate=[]": lambda run: api.diff(run, []),
     "runs={<Run ": lambda run: api.compare({run}),
-    "whatif: asks one run": lambda run: api.whatif(api.Side("a", [run, api.load(run.paths[0])])),
-    "no_wait=np.True_: is a numpy.bool, where True or False": lambda run: api.whatif(run, no_wait=np.True_),
-    "rank_map: gives a.sqlite the rank 'a'": lambda _: api.load(__file__, rank_map={"a.sqlite": "a"}),
+    "whatif": lambda run: api.whatif(api.Side("a", [run, api.load(run.paths[0])])),
+    "no_wait=np.True_": lambda run: api.whatif(run, no_wait=np.True_),
+    "rank_map": lambda _: api.load(__file__, rank_map={"a.sqlite": "a"}),
     "reports=<_io.BytesIO": lambda _: api.load(io.BytesIO(b"a")),
-    "m/x.xlsx: has the suffix '.xlsx'\n  found: .json, .md, .csv, .html, .pftrace, .perfetto-trace\n  fix: m/x.html": lambda run: api.export.write(run, "m/x.xlsx"),
-    "m/.html: has the suffix": lambda run: api.export.write(run, "m/.html"),
-    f"table '{56 * 'x'}...: there is no such table": lambda run: run.to_pandas("x" * 5000),
-    f"metrics='{488 * 'x'}...: there is no such metric\n": partial(compared, metrics="x" * 5000),
+    "m/x.xlsx": lambda run: api.export.write(run, "m/x.xlsx"),
+    "m/.html": lambda run: api.export.write(run, "m/.html"),
+    "a long table": lambda run: run.to_pandas("x" * 5000),
+    "a long metric": partial(compared, metrics="x" * 5000),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "call"), WRONG.items(), ids=WRONG)
-def test_a_parameter_of_another_kind_is_refused_in_words(steady_run, words, call):
+@pytest.mark.parametrize("case", WRONG)
+def test_a_parameter_of_another_kind_is_refused_in_words(steady_run, case, worded):
     steady_run.steps()  # read, as it says of itself
     with pytest.raises(OptionError) as caught:
-        call(steady_run)
-    assert str(caught.value).startswith(words)
-    assert caught.value.fix or words.startswith(("jobs", "table"))
+        WRONG[case](steady_run)
+    assert caught.value.fix or case.startswith(("jobs", "table", "a long table"))
+    worded(re.sub(r"0x[0-9a-f]+", "0x", str(caught.value)))
 
 
 def test_a_run_has_the_label_and_id_of_its_header(steady, tmp_path):
@@ -293,18 +294,18 @@ def store(steady, tmp_path):
     return tmp_path / "runs"
 
 
-def test_all_runs_of_a_label_are_a_side(store, steady_run):
+def test_all_runs_of_a_label_are_a_side(store, steady_run, worded):
     for candidate, label in ((None, "b"), ("b", "b"), (steady_run, "steady"), (f"{store}:b", "b")):
         change = nsyspipe.diff(store, candidate, against="a")
         assert [run.header.run_id for run in change.baseline.runs] == ["run-0", "run-1"]
         assert (change.candidate.label, len(change.candidate.runs)) == (label, 1)
     assert len(nsyspipe.diff(store, "a", against="b").candidate.runs) == 2
-    said = r"against='c': .* has no run of that label\n  found: a \(2 runs\), b \(1 run\)"
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError) as caught:
         nsyspipe.diff(store, against="c")
+    worded(str(caught.value))
 
 
-def test_whatever_the_command_line_writes_python_writes_too(store, tmp_path):
+def test_whatever_the_command_line_writes_python_writes_too(store, tmp_path, worded):
     change, board = nsyspipe.diff(store, against="a"), nsyspipe.compare(store)
     usual = ["json", "md", "html"]
     for answer, name, suffixes in ((change, "change", usual), (board, "board", [*usual, "csv"])):
@@ -313,14 +314,17 @@ def test_whatever_the_command_line_writes_python_writes_too(store, tmp_path):
             for _ in range(2):  # one of the same runs is replaced
                 nsyspipe.export.write(answer, path)
             assert path.stat().st_size
-    with pytest.raises(OptionError, match=r"found: \.json, \.md, \.html\n"):
+    with pytest.raises(OptionError) as caught:
         nsyspipe.export.write(change, tmp_path / "change.csv")
-    with pytest.raises(OutputError, match="not of this run"):
+    assert caught.value.found == ".json, .md, .html"
+    with pytest.raises(OutputError) as kept:
         nsyspipe.export.write(board, tmp_path / "change.json")
+    worded(str(kept.value), "a file of another answer")
     nsyspipe.dashboard(store, tmp_path / "all.html", pages=tmp_path / "pages")
     assert len(list((tmp_path / "pages").iterdir())) == 3
-    with pytest.raises(OutputError, match=r"no dashboard of nsyspipe\n  fix: force=True"):
+    with pytest.raises(OutputError) as kept:
         nsyspipe.dashboard(store, tmp_path / "change.html")
+    worded(str(kept.value), "a page of another answer")
     assert change.to_pandas("metrics").shape[0] == change.metrics.num_rows
     assert board.to_pandas("table")["label"].tolist() == ["a (run-0)", "a (run-1)", "b"]
 
@@ -342,7 +346,7 @@ def test_import_loads_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
-def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_path):
+def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_path, worded):
     export = nsyspipe.export
     for call in (
         lambda: nsyspipe.diff(steady_run, steady_run, force="no"),
@@ -352,12 +356,12 @@ def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_pat
         lambda: export.parquet(steady_run, tmp_path, events="yes"),
         lambda: nsyspipe.dashboard(tmp_path, tmp_path / "a.html", force="no"),
     ):
-        with pytest.raises(OptionError, match="is a str, where True or False was needed"):
+        with pytest.raises(OptionError):
             call()
     with pytest.raises(OptionError, match="bucket_mb=100"):
         nsyspipe.whatif(steady_run, bucket_mb="100MB")
     for reports in (steady_run.steps().to_pandas(), {"a": "b.sqlite"}):
-        with pytest.raises(OptionError, match="where a path was needed"):
+        with pytest.raises(OptionError):
             nsyspipe.load(reports)
     path = steady_rank(0, world_size=1).write(tmp_path / "a.sqlite")
     run = nsyspipe.load(path, backward="bwd|backwards")
@@ -369,15 +373,15 @@ def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_pat
     for option, tables in (("backward=", in_python), ("--backward ", in_commands)):
         for problems in tables:
             at = problems["code"].index("phase-pattern-unmatched").as_py()
-            message = f"no NVTX range is named as {option}'bwd|backwards' asks for, so none counts as backward; "
-            assert problems["message"][at].as_py().startswith(message)
-            assert problems["fix"][at].as_py().startswith(f"leave {option.strip()} out")
+            assert f"{option}'bwd|backwards'" in problems["message"][at].as_py()
+            assert f" {option.strip()} " in problems["fix"][at].as_py()
     two = nsyspipe.load(path, label="two")
     for run in (steady_run, two):
         nsyspipe.export.parquet(run, tmp_path / "store")
     assert nsyspipe.load(tmp_path / "store", label="two").header.run_id == two.header.run_id
-    with pytest.raises(OptionError, match=r"label='tw': .*\n  found: .*\(two\)(?s:.*)\n  fix: label='two', or "):
+    with pytest.raises(OptionError) as caught:
         nsyspipe.load(tmp_path / "store", label="tw")
+    worded(str(caught.value), "a label that is not there")
     saved = nsyspipe.load(tmp_path / "store:two")
     shutil.rmtree(tmp_path / "store")
-    assert repr(saved).startswith("<Run that cannot be read: ")
+    worded(repr(saved), "a run that is gone")

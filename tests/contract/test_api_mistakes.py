@@ -32,46 +32,43 @@ def here(steady, monkeypatch):
     return steady
 
 
-LISTS = "which lists its runs"
 REFUSED = {
-    "label='nope': no run of store has that label\n  found: run-1 (one)\n  fix: label='one', or pandas.read_parquet('store/runs'), "
-    + LISTS: lambda _: nsyspipe.load("store", label="nope"),
-    "run_id='..': store has no such run\n  found: run-1 (one)\n  fix: run_id='run-1', or pandas.read_parquet('store/runs'), "
-    + LISTS: lambda _: nsyspipe.load("store", run_id=".."),
-    "store:one, both:one: several saved runs, which": lambda _: nsyspipe.load(["store:one", "both:one"]),
-    "store:one, other.sqlite: a saved run and something else": lambda _: nsyspipe.load(["store:one", "other.sqlite"]),
-    "one: is the label of the baseline, too\n  found: one (1 run), two (1 run)\n  fix: nsyspipe.diff('both', 'two', against='one')": (
+    "label='nope'": lambda _: nsyspipe.load("store", label="nope"),
+    "run_id='..'": lambda _: nsyspipe.load("store", run_id=".."),
+    "store:one, both:one": lambda _: nsyspipe.load(["store:one", "both:one"]),
+    "store:one, other.sqlite": lambda _: nsyspipe.load(["store:one", "other.sqlite"]),
+    "one": (
         lambda _: nsyspipe.diff("both", "one", against="one")
     ),
-    "store='store:one': is one run, where all of a store are shown\n  fix: dashboard('store', 'a.html')": lambda _: nsyspipe.dashboard(
+    "store='store:one'": lambda _: nsyspipe.dashboard(
         "store:one", "a.html"
     ),
-    "store/steps/x.json: lies among the files of a dataset": lambda run: export.write(run, "store/steps/x.json"),
-    "path='': is no file name\n  fix: run.html": lambda run: export.write(run, ""),
-    "store='': is no file name\n  fix: parquet(run, 'runs/')": lambda run: export.parquet(run, ""),
-    "label='': is empty": lambda run: nsyspipe.compare({None: run, "b": run}),  # type: ignore[dict-item]
-    ".: is a directory, where a file is to be written": lambda run: export.write(run, Path()),
-    "'.': has reports of 2 runs by their names\n  fix: compare('other.sqlite', 'steady_*.sqlite')": lambda _: nsyspipe.compare("."),
-    "other.sqlite and other.sqlite: the same report twice\n  fix: pass each report once": (
+    "store/steps/x.json": lambda run: export.write(run, "store/steps/x.json"),
+    "path=''": lambda run: export.write(run, ""),
+    "store=''": lambda run: export.parquet(run, ""),
+    "label=''": lambda run: nsyspipe.compare({None: run, "b": run}),  # type: ignore[dict-item]
+    ".": lambda run: export.write(run, Path()),
+    "'.'": lambda _: nsyspipe.compare("."),
+    "other.sqlite and other.sqlite": (
         lambda _: nsyspipe.load(["other.sqlite"] * 2).steps()
     ),
-    "rank_map: gives no rank to steady_1.sqlite\n  found: steady_0.sqlite\n  fix: rank_map=\"steady_0.sqlite=1,steady_1.sqlite=N\"": (
+    "rank_map": (
         lambda _: nsyspipe.load("steady_?.sqlite", rank_map={"steady_0.sqlite": 1}).steps()
     ),
-    "x*.log: matches no file": lambda _: nsyspipe.load("other.sqlite", nccl_log="x*.log"),
-    "topology='*.log': are 2 files\n  fix: topology='a.log'": lambda _: nsyspipe.load("other.sqlite", topology="*.log"),
-    f"{497 * 'x'}...: is too long for a file name": lambda _: nsyspipe.load("x" * 5000),
-    "nix.sqlite: no such file or directory": lambda _: nsyspipe.load("nix.sqlite"),
+    "x*.log": lambda _: nsyspipe.load("other.sqlite", nccl_log="x*.log"),
+    "topology='*.log'": lambda _: nsyspipe.load("other.sqlite", topology="*.log"),
+    "a long path": lambda _: nsyspipe.load("x" * 5000),
+    "nix.sqlite": lambda _: nsyspipe.load("nix.sqlite"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "call"), REFUSED.items(), ids=REFUSED)
-def test_what_is_not_meant_is_refused_with_what_works(here, words, call):
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_meant_is_refused_with_what_works(here, case, worded):
     for name in ("a.log", "b.log"):
         (here / name).touch()
     with pytest.raises(NsyspipeError) as caught:
-        call(nsyspipe.load("other.sqlite"))
-    assert str(caught.value).startswith(words)
+        REFUSED[case](nsyspipe.load("other.sqlite"))
+    worded(str(caught.value))
 
 
 def test_a_run_whose_operations_are_damaged_is_saved_with_them_again(here):
@@ -80,7 +77,7 @@ def test_a_run_whose_operations_are_damaged_is_saved_with_them_again(here):
         list(nsyspipe.load("store").operations())
     # What doctor says of a store of which a run cannot be read works, which pandas does not.
     next((here / "both" / "runs").rglob("run_id=run-1/*.parquet")).write_bytes(b"x")
-    with pytest.raises(NsyspipeError, match=r"fix: run_id='run-2', or \(in a shell\) nsyspipe doctor both, which says"):
+    with pytest.raises(NsyspipeError, match=r"run_id='run-2'.* nsyspipe doctor both"):
         nsyspipe.load("both", run_id="nope")
 
 

@@ -118,12 +118,18 @@ def test_groups_are_installed_by_a_pip_that_knows_them(path):
         assert "-qU pip && " in block.partition("--group")[0] or "--group" not in block  # that of a new venv is too old
 
 
+# What NCCL writes of a host, a network and a user.
+PRIVATE_LOG = (
+    "Bootstrap: Using eth0:192.0.2.2<0>",
+    "NCCL_DEBUG_FILE set by environment to /home/me/x.log",
+)
+
+
 def test_a_log_without_its_host_and_addresses_says_the_same(tmp_path):
     (command,) = (one for one in blocks(ROOT / "docs" / "sharing.md", "bash", is_run=False) if one.startswith("sed "))
-    private = ("Bootstrap: Using eth0:192.0.2.2<0>", "NCCL_DEBUG_FILE set by environment to /home/me/x.log")
     for real in [*(ROOT / "tests" / "real" / "logs").glob("*.log"), *SAMPLES.glob("*.log")]:
         log, redacted = tmp_path / "all.log", tmp_path / "redacted.log"
-        log.write_text(real.read_text() + "".join(f"node0:7:7 [0] NCCL INFO {one}\n" for one in private))
+        log.write_text(real.read_text() + "".join(f"node0:7:7 [0] NCCL INFO {one}\n" for one in PRIVATE_LOG))
         with redacted.open("w") as file:
             subprocess.run([*shlex.split(command)[:3], log], stdout=file, check=True)
         assert not re.search(r"node0|192\.|home", redacted.read_text())

@@ -7,7 +7,7 @@ from nsyspipe.findings.communication import comm_bound
 from nsyspipe.findings.host import launch_bound
 from nsyspipe.findings.slow_link import slow_link
 from nsyspipe.findings.straggler import straggler
-from tests.findings.make import case, collective, evidence, link, of, step, steps, threshold, traffic
+from tests.findings.make import NOT_JUDGED, case, collective, evidence, link, of, step, steps, threshold, traffic
 
 MB = 10**6
 
@@ -58,11 +58,9 @@ def beside_hidden_gradients(beside_compute):
 WAITING = (200, 150), (50, 0)
 TENSOR_COMM = of(
     parallelism.tensor_comm,
-    case("all that is exposed", using("tensor", "all_reduce"), saving=200, action="sequence parallelism and async...",
-        advice="SequenceParallel of...--sequence-parallel..._micro_pipeline_tp = True...--tp-comm-overlap...",
+    case("all that is exposed", using("tensor", "all_reduce"), saving=200,
         exposed_ns_per_step=200, calls_per_step=1),
-    case("sequence parallel already", using("tensor", "reduce_scatter"), action="async tensor parallelism",
-        advice="torch.compile with torch._inductor.config._micro_pipeline_tp = True..."),
+    case("sequence parallel already", using("tensor", "reduce_scatter"), saving=200),
     case("waiting is not its business", using("tensor", "all_reduce", *WAITING), saving=50, exposed_ns_per_step=125),
     *threshold("5 % of step time", *(using("tensor", "all_reduce", (own, 0), (own, 0)) for own in (50, 49))),
     # Of 360 hidden at most 0.8 / 1.8.
@@ -81,7 +79,7 @@ TENSOR_COMM = of(
 GATHER, SCATTER = ("sharded", "all_gather"), ("sharded", "reduce_scatter")
 SHARD_PREFETCH = of(
     parallelism.shard_prefetch,
-    case("what is exposed", using(*GATHER), saving=200, advice="...set_modules_to_forward_prefetch()..."),
+    case("what is exposed", using(*GATHER), saving=200),
     *threshold("5 % of step time", *(using(*GATHER, (own, 0), (own, 0)) for own in (50, 49))),
     case("waiting for a late rank", using(*GATHER, (200, 160), (40, 0))),
     *silent("sharded"),
@@ -131,7 +129,7 @@ SMALL_SHARDS = of(
     case("their latency", shards(20), saving=2 * MB, calls_per_step=20, median_message_bytes=MB),
     case("19 of them", shards(19)),
     case("over 4 MB each", shards(20, 4 * MB + 1)),
-    case("of sizes not known", shards(20, None), "message sizes, which tell latency from bandwidth, are not known"),
+    case("of sizes not known", shards(20, None), NOT_JUDGED),
     case("tensor's", shards(20, role="tensor")),
     *silent("sharded"),
 )
@@ -145,8 +143,7 @@ def stages(*bubbles, comm_id="0x1", **idle):
     return evidence(rows, met, traffic=traffic("pipeline", "send_recv", *costs, comm_id=comm_id))
 
 
-ALIKE = "of ranks that do alike"
-UNKNOWN_SENDS = case(f"sends {ALIKE}", using("other", "send_recv"), f"sends and receives {ALIKE}")
+UNKNOWN_SENDS = case("sends of equal ranks", using("other", "send_recv"), NOT_JUDGED)
 PIPELINE_BUBBLE = of(
     parallelism.pipeline_bubble,
     # Rank 1 works 800 of 1000, rank 0 700: no step can be shorter than 800.
@@ -158,26 +155,26 @@ PIPELINE_BUBBLE = of(
     # No schedule launches the step in less than 801; the stages work for 700 and 800.
     case("no more than lies above launching", stages(300, 200, host_launch_ns=801), saving=199, is_launch_bound=True,
         saving_ns_per_step_by_part={"waiting": 200.0, "left_for_launching": -1.0}, fastest_launch_ns_per_step=801.0,
-        step_time_ns_per_step=1000.0, advice="launch less first..."),
+        step_time_ns_per_step=1000.0),
     case("launching takes as long as work", stages(300, 200, host_launch_ns=800), saving=200, is_launch_bound=None,
-        saving_ns_per_step_by_part={"waiting": 200.0}, advice="more micro-batches per step..."),
+        saving_ns_per_step_by_part={"waiting": 200.0}),
     *threshold("5 % of step time", stages(50, 50), stages(50, 49)),
     # Two pipelines of two stages: each rank is in one.
     case("per rank", evidence([step(rank, exposed=200, wait=200) for rank in range(4)], [],
         traffic=[row | {"rank": row["rank"] + 2 * at} for at in range(2)
             for row in traffic("pipeline", "send_recv", (200, 200), (200, 200), comm_id=f"{at + 1:#x}")]),
         bubble_ns_per_step=200, saving=200),
-    case("calls not known", stages(300, 200, comm_id="send_recv/0"), "sends and receives may be a pipeline's, or parts of an"),
+    case("calls not known", stages(300, 200, comm_id="send_recv/0"), NOT_JUDGED),
     case("waiting not known",
         evidence(steps(2, exposed=300), traffic=traffic("pipeline", "send_recv", (300, None), (300, None), comm_id="0x1")),
-        "waiting is not known"),
+        NOT_JUDGED),
     UNKNOWN_SENDS,
     *silent("pipeline"),
 )  # fmt: skip
 
 EXPERT_COMM = of(
     parallelism.expert_comm,
-    case("what is exposed", using("expert", "all_to_all"), saving=200, advice="...--moe-expert-capacity-factor..."),
+    case("what is exposed", using("expert", "all_to_all"), saving=200),
     *threshold("5 % of step time", *(using("expert", "all_to_all", (own, 0), (own, 0)) for own in (50, 49))),
     UNKNOWN_SENDS,
     *silent("expert"),
@@ -202,17 +199,16 @@ NO_SYNC = of(
     gradients.no_sync,
     # Two of 100 in each of three passes: those of the first two could go.
     case("in every pass", passes((25, 5), (25, 5), (25, 5)), saving=400, n_backward_passes=3, messages_per_step=6,
-        bytes_per_step=90 * MB, action="no_sync() in all micro-batches but the last", advice="where they are accumulated..."),
+        bytes_per_step=90 * MB),
     case("a loss in the last", passes((25,), (25, 0.000004)), saving=100),
-    case("sharded", passes((25,), (25,), kind="reduce_scatter", role="sharded"), saving=100,
-        advice="...set_requires_gradient_sync(False)..."),
+    case("sharded", passes((25,), (25,), kind="reduce_scatter", role="sharded"), saving=100),
     *threshold("1 % of step time", *(passes((25,), (25,), length=own) for own in (10, 9))),
     case("in the last alone", passes((), (), (25, 5))),
     case("one pass", passes((25, 5))),
     case("not in the first", passes((), (25,), (25,))),
     case("parts of one backward", passes((25, 25), (25, 5))),
     case("two models", passes((25, 5), (8,))),
-    case("sizes not known", passes((None,), (None,)), "every backward pass sends gradients, and message sizes are needed"),
+    case("sizes not known", passes((None,), (None,)), NOT_JUDGED),
     case("sizes not known, as many", passes((None, None), (None, None)), saving=200, messages_per_step=4, bytes_per_step=None),
     case("sizes not known, not as many", passes((None, None), (None,))),
     case("sizes not known, one pass", passes((None, None))),
@@ -232,7 +228,11 @@ def across(hosts, own=100, *, role="data", kind="all_reduce"):
 FLAT_ALL_REDUCE = of(
     gradients.flat_all_reduce,
     case(
-        "two hosts of two", across("aabb"), saving=100, n_hosts=2, n_ranks=4, title="gradients of 4 ranks on 2 hosts..."
+        "two hosts of two",
+        across("aabb"),
+        saving=100,
+        n_hosts=2,
+        n_ranks=4,
     ),
     *threshold("5 % of step time", across("aabb", 50), across("aabb", 49)),
     case("one host", across("aaaa")),
@@ -268,51 +268,52 @@ STAGES_AND_NORM = evidence(
 ROLES_OF_OTHERS = [
     *of(
         comm_bound,
-        case("of tensor parallelism", OF_TENSOR, title="communication is exposed (waiting apart), mostly of tensor...",
-            action="send less, or hide communication under compute...", exposed_comm_ns_per_step_by_role={"tensor": 200.0}),
-        case("of experts", OF_EXPERTS, title="...mostly of experts"),
-        case("of gradients", using("data", "all_reduce"), title="communication is exposed (waiting apart)"),
+        case("of tensor parallelism", OF_TENSOR, exposed_comm_ns_per_step_by_role={"tensor": 200.0}),
+        case("of experts", OF_EXPERTS, exposed_comm_ns_per_step_by_role={"expert": 200.0}),
+        case("of gradients", using("data", "all_reduce"), exposed_comm_ns_per_step_by_role=None),
         # 133 of 200 are less than two thirds of them.
-        case("of two roles", mixed(("tensor", 133), ("data", 67)), title="communication is exposed (waiting apart)"),
-        case("two thirds of one", mixed(("tensor", 134), ("data", 66)), title="...mostly of tensor parallelism"),
+        case("of two roles", mixed(("tensor", 133), ("data", 67)),
+            exposed_comm_ns_per_step_by_role={"data": 67.0, "tensor": 133.0}),
+        case("two thirds of one", mixed(("tensor", 134), ("data", 66)),
+            exposed_comm_ns_per_step_by_role={"data": 66.0, "tensor": 134.0}),
     ),
     *of(
         slow_link,
-        case("carries layers' traffic", using("tensor", "all_reduce", links=SHM), title="...mostly traffic of tensor parallelism"),
-        case("carries gradients", using("data", "all_reduce", links=SHM), title="...slow link: ...SHM...host memory"),
+        case("carries layers' traffic", using("tensor", "all_reduce", links=SHM), link_kind="shm", saving=200),
+        case("carries gradients", using("data", "all_reduce", links=SHM), link_kind="shm", saving=200),
     ),
     *of(
         straggler,
-        case("in layers", OF_LATE["tensor"], title="the others wait for rank 1 (...), whose host launches late, mostly in collectives of tensor parallelism"),
-        case("in layers, where all of it is", OF_TENSOR_ALONE, title="the others wait for rank 1 (...), whose host launches late"),
-        case("of gradients", OF_LATE["data"], title="the others wait for rank 1 (...), whose host launches late"),
+        *(case(what, given, rank=1, launched_late_ns_per_step=200.0)
+            for what, given in {
+                "in layers": OF_LATE["tensor"], "in layers, where all of it is": OF_TENSOR_ALONE,
+                "of gradients": OF_LATE["data"]}.items()),
         # The norm of all stages meets when the last of them is done.
         case("a norm of all stages", STAGES_AND_NORM),
         case("calls not known", evidence(LATE, collective(1, (0, 0), 10, kind="send_recv") + WAITS),
-            "ranks that send to each other may wait by design"),
+            NOT_JUDGED),
     ),
     *of(
         launch_bound,
-        case("others wait in layers", OF_LATE["tensor"], title="...on rank 1, which the others wait for, mostly in collectives..."),
+        case("others wait in layers", OF_LATE["tensor"], rank=1),
         # Of the 300 that each waits, 100 are what the other's launches can have made.
-        case("in a pipeline", PIPED, saving=200, title="...kernels are launched late", bubble_ns_per_step=300),
-        case("mostly pauses in a pipeline", PAUSING, saving=None, title="..., perhaps in the pipeline's bubble"),
-        case("of the stage that waits least", WAITS_LEAST, saving=300, rank=1, judged_idle_launch_ns_per_step=300,
-            title="...late on rank 1"),
+        case("in a pipeline", PIPED, saving=200, bubble_ns_per_step=300),
+        case("mostly pauses in a pipeline", PAUSING, saving=None),
+        case("of the stage that waits least", WAITS_LEAST, saving=300, rank=1, judged_idle_launch_ns_per_step=300),
     ),
-    *of(gradients.single_bucket, case("layers'", OF_TENSOR), case("whose is not known", UNKNOWN, "what all-reduces serve")),
+    *of(gradients.single_bucket, case("layers'", OF_TENSOR), case("whose is not known", UNKNOWN, NOT_JUDGED)),
     *of(
         gradients.too_many_buckets,
         *(case(f"{role}'s", evidence(
             steps(2, wall=10 * MB, exposed=3 * MB),
             [row for at in range(20) for row in collective(1, (at, at), at + 50_000, seq=at)],
             traffic=traffic(role, "all_reduce", (3 * MB, 0), (3 * MB, 0)),
-        ), expected) for role, expected in [("tensor", None), ("other", "what all-reduces serve is not known")]),
+        ), expected) for role, expected in [("tensor", None), ("other", NOT_JUDGED)]),
     ),
     *of(
         gradients.compress_gradients,
         case("layers'", using("tensor", "all_reduce", links=SHM)),
-        case("whose is not known", using("other", "all_reduce", links=SHM), "what all-reduces serve is not known"),
+        case("whose is not known", using("other", "all_reduce", links=SHM), NOT_JUDGED),
         case("a small one", evidence(steps(2, exposed=300), collective(1, (0, 0), 300), links=SHM,
             traffic=traffic("other", "all_reduce", (300, 0), (300, 0), n_bytes=4))),
     ),
@@ -321,7 +322,7 @@ ROLES_OF_OTHERS = [
         *(case(f"{role}'s", evidence(
             [step(rank, exposed_grad_copy_ns=50, grad_copy_bytes=16 * MB) for rank in range(2)],
             collective(1, (0, 0), 9), traffic=traffic(role, "all_reduce", (9, 0), (9, 0)),
-        ), expected) for role, expected in [("tensor", None), ("other", "what all-reduces serve is not known")]),
+        ), expected) for role, expected in [("tensor", None), ("other", NOT_JUDGED)]),
     ),
 ]  # fmt: skip
 

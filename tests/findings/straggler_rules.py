@@ -1,7 +1,7 @@
 """Rule straggler: ranks hold the others up, step after step. Times are ns, steps are of 1000."""
 
 from nsyspipe.findings.straggler import straggler
-from tests.findings.make import case, collective, evidence, of, phase, step, steps, threshold, unmatched
+from tests.findings.make import NOT_JUDGED, case, collective, evidence, of, phase, step, steps, threshold, unmatched
 
 
 def run(*late, n_ranks=2, phases=(), **more):
@@ -71,32 +71,34 @@ LATE = of(
     case("for two at once", evidence(steps(2, exposed=900), TWO_COMMUNICATORS), saving=700),
     # Rank 0 only passes on what it waited for rank 1.
     case("of a grid", GRID, saving=150, held_up_ns_per_step_by_rank=IN_GRID),
-    case("who passes a delay on is not named", PASSED_ON, title="the others wait for rank 1 (...)", saving=100),
+    case("who passes a delay on is not named", PASSED_ON, saving=100, held_up_ns_per_step_by_rank={"1": 100.0}),
     # Rank 1 computes 900 where rank 0 computes 300 and waits for 600.
     case("what it computes more",
         evidence([step(0, exposed=700, wait=600), step(1, exposed=100)], collective(1, (300, 900), 1000)), saving=600),
     # Rank 1 is late by 90 in three of four steps, rank 0 by 80 in one: 350 / 4.
     case("in turn", run(90, -80, 90, 90), saving=87.5),
     # Of four ranks one comes 100 late, and once it is mended the others wait for the one before it: a quarter of that.
-    case("one behind the last", each_step(4, 3, ((0, 25, 0, 100), 300), exposed=300), saving=100),
-    case("one hardly behind", each_step(4, 3, ((0, 24, 0, 100), 300), exposed=300), title="the others wait for rank 3 (...)"),
+    case("one behind the last", each_step(4, 3, ((0, 25, 0, 100), 300), exposed=300), saving=100,
+        late_behind_ns_per_step_by_rank={"1": 25.0}),
+    case("one hardly behind", each_step(4, 3, ((0, 24, 0, 100), 300), exposed=300), rank=3,
+        late_behind_ns_per_step_by_rank=None),
     # Rank 1 comes 100 late to the first collective, rank 0 120 late to the second.
     case("both in one step", each_step(2, 3, ((0, 100), 300), ((520, 400), 700), exposed=700), saving=220),
-    case("many", evidence(steps(5, 1, 2, 3, 4, exposed=500), IN_TURN), action="4 ranks in turn make the others wait"),
+    case("many", evidence(steps(5, 1, 2, 3, 4, exposed=500), IN_TURN),
+        held_up_ns_per_step_by_rank={str(rank): 25.0 for rank in range(4)}),
     # Gradient accumulation: ranks meet in 3 of 12 steps: 600 / 12.
     case("they rarely meet", evidence(steps(2, *range(1, 13), exposed=300), RARELY), saving=50),
     # Ranks 1 and 2 start 400 and 440 after rank 0, which waits 440.
     # Rank 1 begins the first step 60 later than the other, which waits 50, 100 and 150 for it.
     case("late before the first step", evidence(
         [step(0, 1, exposed=300), step(1, 1, exposed=300, start_ns=1060), *steps(2, 2, 3, exposed=300)],
-        [row for number in (1, 2, 3) for row in collective(number, (0, 50 * number), 500)]),
-        title="the others wait for rank 1 (...), in part because rank 1 began step 1 late", late_before_first_step_ns=60),
+        [row for number in (1, 2, 3) for row in collective(number, (0, 50 * number), 500)]), late_before_first_step_ns=60),
     # The other waits 50, 25 and 25 for it: 100 in all.
     *(case(f"late before the first step by {begins} of 100", evidence(
         [step(0, 1, exposed=300), step(1, 1, exposed=300, start_ns=1000 + begins), *steps(2, 2, 3, exposed=300)],
         [row for number, late in ((1, 50), (2, 25), (3, 25)) for row in collective(number, (0, late), 500)]),
-        title=f"the others wait for rank 1 (...), {why} rank 1 began step 1 late")
-        for begins, why in ((95, "because"), (94, "in part because"))),
+        late_before_first_step_ns=begins)
+        for begins in (95, 94)),
     case("whoever comes between", each_step(3, 3, ((0, 400, 440), 800)), saving=440, rank=2),
     case("a world of many", evidence([step(rank, exposed=300) for rank in (0, LAST)], FAR, phases=OF_FAR), rank=LAST),
     *threshold("3 % of three steps", run(30, 30, 30), run(30, 30, 29)),
@@ -105,14 +107,14 @@ LATE = of(
     *threshold("1 % of most steps", run(10, 10, 10, 90), run(10, 9, 9, 92)),
     *threshold("most steps", run(60, 60, 60, 0), run(60, 60, 0, 0)),
     case("one step only", run(900, 0, 0, 0)),
-    case("stages of a pipeline", run(500, 500, 500, 500, kind="send_recv")),
+    case("stages that send", run(500, 500, 500, 500, kind="send_recv")),
     case("within clock error", run(50, 50, 50, 50, is_late_significant=False)),
     case("one rank", evidence(steps(1, exposed=300), collective(1, (0,), 300))),
     case("together", run(0, 0, 0)),
     case("not matched", evidence(steps(2, exposed=300, wait_ns=None), unmatched(collective(1, (0, 100), 500))),
-        "waiting is not known"),
+        NOT_JUDGED),
     case("the capture's start alone", evidence(steps(2, 0, exposed=900), collective(0, (0, 900), 1000)),
-        "the only step of the figures holds the capture's start"),
+        NOT_JUDGED),
 )  # fmt: skip
 
 
@@ -140,14 +142,14 @@ BLAMED = of(
     # Rank 1 against the mean of ranks 0 and 2: 90 - (10 + 30) / 2.
     *(case(f"longer by {known}", spent_in_data(*known), phase="data", phase_excess_ns_per_step=70)
         for known in (("host_ns",), ("device_ns", "idle_ns"), ("idle_ns", "device_ns"))),
-    *(case(what, run(100, phases=phases), action="rank 1 makes the others wait")
+    *(case(what, run(100, phases=phases), rank=1, phase=None)
         for what, phases in {
             "phases not marked": [],
             "a phase of it alone": [phase("forward", 1, 1, host_ns=500)],
             "a shorter phase": [phase("forward", rank, 1, host_ns=500 - rank) for rank in range(2)],
             "in another step": [phase("forward", rank, 2, host_ns=500 * rank) for rank in range(2)]}.items()),
     # More than 60 % of what is longer, by one measure.
-    case("most of it in forward", on_device(forward=200, backward=30), phase="forward"),
+    case("most in forward", on_device(forward=200, backward=30), phase="forward"),
     case("half of it in forward", on_device(forward=130, backward=120), phase=None),
     case("it was loading data", on_device(180, forward=200, data=20), phase="data"),
     case("half of it loading data", on_device(90, forward=200, data=20), phase=None),
@@ -201,45 +203,42 @@ def idle_for_launches(idle_ns):
     return evidence(rows, [row for number in (1, 2, 3) for row in collective(number, (0, 100), 500)])
 
 
-NONE_SLOWER = "the others wait for rank 1 (100 % of it, in 3 of 3 steps: 1-3), which launches and computes no slower than the others"
 HOSTS = of(
     straggler,
     # A tenth of all delays, 200 a step; both are noticeable.
-    case("10 % of all delays", parts(180, 20), action="ranks 1 and 0 make each other wait"),
-    case("10 % of all delays, not quite", parts(181, 19), action="rank 1 makes the others wait"),
+    case("10 % of all delays", parts(180, 20), held_up_ns_per_step_by_rank={"1": 180.0, "0": 20.0}),
+    case("10 % of all delays, not quite", parts(181, 19), held_up_ns_per_step_by_rank={"1": 181.0}),
     # A step of 1000 is no shorter than the fastest host launches it.
     case("above launching", evidence([step(rank, number, exposed=300, host_launch_ns=960 + rank) for number in (1, 2, 3)
         for rank in range(2)], [row for number in (1, 2, 3) for row in collective(number, (0, 70), 500)]), saving=40),
     case("3 % slower to launch", behind_hosts(900, 930), saving=100, rank=1, is_launch_bound=True,
         host_launch_ns_per_step_by_rank={"0": 900.0, "1": 930.0}),
-    case("3 % slower to launch, not quite", behind_hosts(900, 929), NONE_SLOWER),
+    case("3 % slower to launch, not quite", behind_hosts(900, 929), NOT_JUDGED),
     case("3 % slower to compute", behind_hosts(900, 900, compute_ns=(370, 400)), rank=1),
-    case("3 % slower to compute, not quite", behind_hosts(900, 900, compute_ns=(371, 400)), NONE_SLOWER),
+    case("3 % slower to compute, not quite", behind_hosts(900, 900, compute_ns=(371, 400)), NOT_JUDGED),
     # The devices work 400: launching in as much decides nothing.
     case("launching takes as long as work", behind_hosts(400, 400), rank=1, is_launch_bound=None),
-    case("launching takes longer than work", behind_hosts(401, 401), NONE_SLOWER),
+    case("launching takes longer than work", behind_hosts(401, 401), NOT_JUDGED),
     # Rank 0 is no slower, but alone holds up the third step; not so where rank 1 holds up each.
     case("no slower in a step of its own", late_in_turn(900, 930, 900, late_in_each=[[1], [1], [0]]),
         held_up_steps_by_rank={"1": ["1-2"], "0": ["3"]}, n_steps_held_up_by_rank={"1": 2, "0": 1},
-        rank=1, no_slower_ranks=[0], action="rank 1 makes the others wait: its host launches late"),
+        rank=1, no_slower_ranks=[0]),
     case("no slower in another's steps", late_in_turn(900, 930, 900, late_in_each=[[1], [1], [1, 0]]),
-        held_up_steps_by_rank={"1": ["1-3"]}, title="the others wait for rank 1 (in 3 of 3 steps: 1-3), whose host launches late"),
-    case("a slow host", late_in_turn(900, 930, 900, late_in_each=[[1]] * 3), advice="let the host of rank 1 launch...CPUs"),
-    case("a host hardly slower", late_in_turn(880, 930, 901, late_in_each=[[1]] * 3),
-        title="the others wait for rank 1 (in 3 of 3 steps: 1-3)", advice="compare what this rank does in those steps...GPU's clocks"),
+        held_up_steps_by_rank={"1": ["1-3"]}),
+    case("a slow host", late_in_turn(900, 930, 900, late_in_each=[[1]] * 3), rank=1, is_launch_bound=True),
+    case("a host hardly slower", late_in_turn(880, 930, 901, late_in_each=[[1]] * 3), rank=1, is_launch_bound=True),
     case("a slow host that computes more", late_in_turn(900, 930, 900, compute_ns=(400, 430, 400), late_in_each=[[1]] * 3),
-        advice="compare what this rank does in those steps...GPU's clocks"),
-    case("one slow host of two", late_in_turn(900, 930, 900, late_in_each=[[1], [1], [0]]),
-        advice="let the host of rank 1 launch...; of the steps that rank 0 holds up: if a capture begins..."),
+        rank=1, is_launch_bound=True),
+    case("one slow host of two", late_in_turn(900, 930, 900, late_in_each=[[1], [1], [0]]), no_slower_ranks=[0]),
     # Both are slower: 30 and 60 above rank 2 and the mean of the others.
     case("a slow host and a slow device", late_in_turn(900, 960, 900, compute_ns=(430, 400, 400), late_in_each=[[1], [1], [0]]),
-        no_slower_ranks=None, advice="let the host of rank 1 launch...; and compare what these ranks do..."),
+        no_slower_ranks=None),
     # The fastest host launches 950 of 1000: of delays of 100 half stay.
     case("what hosts launch is no delay", beside_compute(launch_ns=950), saving=50,
         saving_ns_per_step_by_part={"delays": 100.0, "left_for_launching": -50.0},
         fastest_launch_ns_per_step=950.0, step_time_ns_per_step=1000.0),
-    case("60 % idle for launches", idle_for_launches(60), title="the others wait for rank 1 (...), whose host launches late"),
-    case("60 % idle for launches, not quite", idle_for_launches(59), title="the others wait for rank 1 (...)"),
+    case("60 % idle for launches", idle_for_launches(60), launched_late_ns_per_step=60.0),
+    case("60 % idle for launches, not quite", idle_for_launches(59), launched_late_ns_per_step=None),
     # 120 of 200 longer in forward, then 121 of 201.
     case("60 % in forward", on_device(forward=130, backward=70), phase=None),
     case("more than 60 % in forward", on_device(forward=131, backward=70), phase="forward"),

@@ -121,7 +121,7 @@ def of_capture(name, mean, found, told):
     wrong = [(name, one.id, "gains more than the bound") for one in asked if one.mean_gain_ns > bounds[one.finding]]
     wrong += [(name, one.id, "has another bound") for one in asked if one.finding_saving_ns != bounds[one.finding]]
     beyond = [one for one in bounds.keys() - OTHER_THAN_TRANSFERS if bounds[one] > (told.limit_gain_ns or mean)]
-    wrong += [(name, one, "gives back more than if transfers took no time") for one in beyond]
+    wrong += [(name, one, "gives back more than free transfers do") for one in beyond]
     if bounds.get("comm-slows-compute", 0) > bounds.get("comm-bound", mean):
         wrong.append((name, "slows compute by more than communication costs in all"))
     for one, bound in bounds.items():
@@ -134,5 +134,5 @@ def of_capture(name, mean, found, told):
         if None not in (bound, expected) and expected > bound:
             wrong.append((name, row["id"], "expects more than the bound", expected, bound))
         if bound is not None and bound > mean:
-            wrong.append((name, row["id"], "is bound by more than the step", bound, mean))
+            wrong.append((name, row["id"], "has a bound above the step", bound, mean))
     return wrong

@@ -14,6 +14,7 @@ from tests.build.tools import edit, run_of
 from tests.build.trace import MEMCPY, RUNTIME, TraceBuilder
 from tests.conftest import SAMPLES
 from tests.findings.make import collective, findings
+from tests.golden.words import figures
 
 _OVERHEAD = (
     "CREATE TABLE PROFILER_OVERHEAD (start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, "
@@ -90,7 +91,6 @@ def test_the_call_that_lets_the_gpu_run_dry_is_named(tmp_path):
     # the idle time for the calls and for input, which came as much earlier without.
     assert savings(run) == {"launch-bound": 420 + 215, "sync-bound": 180, "input-bound": 100}
     found = findings(run)["sync-bound"]
-    assert found["action"] == "keep cudaStreamSynchronize out of the step"
     assert found["evidence"]["idle_ns_per_step_by_call"] == {"cudaStreamSynchronize": 120, "cudaMalloc": 60}
 
 
@@ -112,7 +112,7 @@ def test_many_small_all_reduces_are_too_many_buckets(tmp_path):
     assert found["too-many-buckets"]["evidence"]["median_transfer_ns"] == 15
 
 
-def test_the_profilers_own_work_is_measured_in_the_steps_that_count(tmp_path):
+def test_the_profilers_own_work_is_measured_in_the_steps_that_count(tmp_path, worded):
     # Step 1's window is [1100, 2100): 100 of it, and 60 of step 2's. Step 0 is left out.
     run_of(tmp_path, quiet_rank())
     rows = ((1150, 1250), (2090, 2100), (2100, 2150), (150, 900))
@@ -120,7 +120,8 @@ def test_the_profilers_own_work_is_measured_in_the_steps_that_count(tmp_path):
     edit(tmp_path / "a_0.sqlite", _OVERHEAD, *inserts)
     found = findings(nsyspipe.load(tmp_path, jobs=1))["profiler-overhead"]
     assert found["saving_ns_per_step"] == (100 + 10 + 50) / 2
-    assert found["title"] == "the profiler was busy during the steps (2 steps)"
+    # Of two steps that count, which is few.
+    worded(found["title"])
 
 
 def test_a_first_step_that_the_capture_stretched_is_told(tmp_path):
@@ -171,7 +172,7 @@ def causes(run):
     return run.steps().select(["step", "idle_between_steps_ns", *CAUSES]).to_pylist()
 
 
-def test_the_loader_is_named(tmp_path):
+def test_the_loader_is_named(tmp_path, worded):
     run = report(tmp_path)
     found = findings(run)
     assert list(found) == ["input-bound", "launch-bound"]
@@ -179,7 +180,7 @@ def test_the_loader_is_named(tmp_path):
     # host was blocked in the wait for the last kernel for as long as that took.
     rows = {(row["idle_launch_ns"], row["idle_blocked_ns"]) for row in causes(run)[1:-1]}
     assert rows == {((380 + 26 + 1994 - 310) * US, 310 * US)}
-    assert "probably waits for the data loader" in found["input-bound"]["title"]
+    worded(found["input-bound"]["title"])
     assert found["input-bound"]["saving_ns_per_step"] == 50 * MS
     assert {row["idle_between_steps_ns"] for row in causes(run)[:-1]} == {50 * MS}
     # Clocks that agree are not spoken of.
@@ -306,7 +307,7 @@ def stage(rank, *, has_norm=False):
 
 
 @pytest.mark.parametrize("has_norm", [False, True])
-def test_a_pipelines_bubble_is_its_own_and_nobodys_lateness(tmp_path, has_norm):
+def test_a_pipelines_bubble_is_its_own_and_nobodys_lateness(tmp_path, has_norm, worded):
     run = run_of(tmp_path, *(stage(rank, has_norm=has_norm) for rank in range(2)))
     roles = {row["communicator"]: row["role"] for row in run.traffic().to_pylist()}
     assert roles == {"0x10": "pipeline"} | ({"0x20": "other"} if has_norm else {})
@@ -326,17 +327,11 @@ def test_a_pipelines_bubble_is_its_own_and_nobodys_lateness(tmp_path, has_norm):
     launch = findings(run)["launch-bound"]
     # Late launches, and as much of the other's waiting: 150 + 350, or 140 + 140.
     assert launch["saving_ns_per_step"] == (280 if has_norm else 500)
-    assert not launch["title"].endswith("bubble")
-    # 400 and 220 of 1000; with the norm 10 and 210 more, of which the second waits 200.
-    gain, _, said = verdict(run).replace("<0.001 ms ", "").partition("\n")
-    launching = (
-        f"launch less (torch.compile, CUDA graphs, fused=True): up to ({28 if has_norm else 50}.0 %) of each step."
-    )
-    assert gain == f"Largest gain: {launching}"
-    said, _, waiting = said.partition(". ")
-    assert said.startswith(f"Communication is {'(42 %)' if has_norm else '(31 %)'} of step time, ")
-    others = " and for other ranks takes (10 % of step time)" if has_norm else ""
-    assert waiting == f"Of communication, waiting for other stages takes (29 % of step time){others}."
+    worded(launch["title"], "launch-bound")
+    # Bound, 28 or 50 %. Of the slowest stage 400 of 1000 communicate, with the norm 10 more.
+    said = verdict(run)
+    worded(said, "verdict")
+    assert figures(said) >= ({"28", "41"} if has_norm else {"50", "40"})
 
 
 def test_a_bound_on_late_ranks_tells_what_it_leaves_of_their_delays():

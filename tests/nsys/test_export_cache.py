@@ -104,7 +104,7 @@ def test_a_report_that_changes_more_options_and_what_is_damaged_are_exported_aga
     assert second.read_bytes() == third.read_bytes() == path.read_bytes()
 
 
-def test_only_its_user_can_look_into_the_cache_and_one_that_others_can_write_is_refused(reports, tool, cache):
+def test_only_its_user_can_look_into_the_cache_and_one_that_others_can_write_is_refused(reports, tool, cache, worded):
     folder = cache / "exports"
     for mode in (0o700, 0o755):
         exported_reports([reports])
@@ -115,13 +115,14 @@ def test_only_its_user_can_look_into_the_cache_and_one_that_others_can_write_is_
         for one in (cache, folder):  # the user's own stays as it is
             one.mkdir(mode=0o755)
     folder.chmod(0o775)
-    with pytest.raises(OutputError, match="it can be written by others") as caught:
+    with pytest.raises(OutputError) as caught:
         exported_reports([reports])
     assert f"chmod go-w {folder}" in caught.value.fix
+    worded(caught.value.lines())
     assert list(folder.iterdir()) == []
 
 
-def test_links_in_the_cache_are_not_followed(reports, tool, cache, tmp_path):
+def test_links_in_the_cache_are_not_followed(reports, tool, cache, tmp_path, worded):
     (export, *_) = exported_reports([reports])
     lock, outside = export.parent / "lock", tmp_path / "outside"
     lock.unlink()
@@ -130,8 +131,9 @@ def test_links_in_the_cache_are_not_followed(reports, tool, cache, tmp_path):
     assert not outside.exists()
     export.parent.rename(outside)
     export.parent.symlink_to(outside)
-    with pytest.raises(OutputError, match="is a link"):
+    with pytest.raises(OutputError) as caught:
         exported_reports([reports])
+    worded(caught.value.problem)
 
 
 def test_where_the_cache_is(monkeypatch):
@@ -143,15 +145,19 @@ def test_where_the_cache_is(monkeypatch):
         monkeypatch.delenv(name)
 
 
-@pytest.mark.parametrize(("name", "value", "error", "problem", "fix"), [
-    ("DIR", "/dev/null/x", OutputError, "cannot be used as the cache", "NSYSPIPE_CACHE_DIR=DIR"),
-    *(("BYTES", given, OptionError, "is no number of bytes", "NSYSPIPE_CACHE_BYTES=20") for given in ("20GB", "-1", "1e9")),
-])  # fmt: skip
-def test_a_cache_that_cannot_be_used_is_told(reports, tool, monkeypatch, name, value, error, problem, fix):
+@pytest.mark.parametrize(
+    ("name", "value", "error", "fix"),
+    [
+        ("DIR", "/dev/null/x", OutputError, "NSYSPIPE_CACHE_DIR=DIR"),
+        *(("BYTES", given, OptionError, "NSYSPIPE_CACHE_BYTES=20") for given in ("20GB", "-1", "1e9")),
+    ],
+)
+def test_a_cache_that_cannot_be_used_is_told(reports, tool, monkeypatch, name, value, error, fix, worded):
     monkeypatch.setenv(f"NSYSPIPE_CACHE_{name}", value)
-    with pytest.raises(error, match=problem) as caught:
+    with pytest.raises(error) as caught:
         exported_reports([reports])
     assert fix in caught.value.fix
+    worded(caught.value.lines())
 
 
 def test_what_was_used_longest_ago_makes_room(reports, tool, cache, monkeypatch, tmp_path):
@@ -206,39 +212,45 @@ def test_two_at_once_both_get_whole_exports(reports, tool):
     assert answers[0].startswith(b"8 ")  # two ranks with four steps
 
 
-def test_a_failure_leaves_nothing_in_the_cache(reports, tool, cache):
+def test_a_failure_leaves_nothing_in_the_cache(reports, tool, cache, worded):
     tool('echo half > "$out"; exit 1')
-    with pytest.raises(NsysFailedError, match="and 1 more of 2 reports failed"):
+    with pytest.raises(NsysFailedError) as caught:
         exported_reports([reports])
+    # The one that is told, 1 more, of 2.
+    worded(caught.value.problem)
     assert [*exports(cache), *cache.glob("exports/*/.nsyspipe-*")] == []
 
 
-def test_without_nsys_what_is_in_the_cache_will_do_and_else_the_message_says_how_to_export(reports, tool, monkeypatch):
+def test_without_nsys_what_is_in_the_cache_will_do_and_else_the_message_says_how_to_export(
+    reports, tool, monkeypatch, worded
+):
     (export,) = exported_reports([reports / "run_1.nsys-rep"])
     take_nsys_away(monkeypatch)
     assert exported_reports([reports / "run_1.nsys-rep"]) == [export]
-    with pytest.raises(NotAReportError, match="not exported to SQLite") as caught:
+    with pytest.raises(NotAReportError) as caught:
         exported_reports([reports])
+    worded(caught.value.problem)
     assert f"nsyspipe convert {reports}/run_0.nsys-rep" in caught.value.fix
 
 
 @pytest.mark.parametrize(("ranks", "named"), [((0,), "run_0.sqlite"), ((0, 1), "'run_*.sqlite'"), ((10, 11), "'run_*.sqlite'")])  # fmt: skip
-def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monkeypatch, ranks, named):
+def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monkeypatch, ranks, named, worded):
     take_nsys_away(monkeypatch)
     monkeypatch.chdir(tmp_path)
     for rank in ranks:
         fake_report(tmp_path / f"run_{rank}.nsys-rep")
         fake_report(tmp_path / f"run_{rank}.sqlite")
-    with pytest.raises(NotAReportError, match="no nsys on this machine") as caught:
+    with pytest.raises(NotAReportError) as caught:
         exported_reports([f"run_{rank}.nsys-rep" for rank in ranks])
     assert caught.value.fix == f"nsyspipe analyze {named}"
+    worded(caught.value.lines())
     assert f"run_{ranks[0]}.sqlite" in caught.value.found
 
 
 def test_exports_alone_touch_no_cache_and_a_report_that_is_missing_is_told_as_missing(steady, cache, tool):
     assert exported_reports([steady]) == [steady / "steady_0.sqlite", steady / "steady_1.sqlite"]
     assert not cache.exists()
-    with pytest.raises(ReportNotFoundError, match="no such file"):
+    with pytest.raises(ReportNotFoundError):
         exported_reports([steady / "gone_0.nsys-rep"])
 
 

@@ -22,19 +22,23 @@ def test_nsys_is_found_and_tells_its_version(tmp_path, monkeypatch, words):
     assert (found.version_text, numbers(found.version_text)) == ("2024.2.3.38", (2024, 2, 3, 38))
 
 
-def test_what_is_no_program_is_not_found_and_one_that_is_no_nsys_is_refused(tmp_path):
+def test_what_is_no_program_is_not_found_and_one_that_is_no_nsys_is_refused(tmp_path, worded):
     for name in ("", "no-such-program-at-all", "/no/such/nsys", "/tmp", "/etc/passwd"):
         with pytest.raises(NsysNotFoundError) as caught:
             find(name)
         assert caught.value.fix
     path = program(tmp_path, "nsys", "")
-    scripts = ("#!/bin/sh\nexit 127", "#!/bin/sh\necho word", "\x7fELF of another machine")
-    problems = ("fails with status 127", "does not tell a version", "cannot be started")
-    for script, problem in zip(scripts, problems, strict=True):
+    scripts = {
+        "status 127": "#!/bin/sh\nexit 127",
+        "another program": "#!/bin/sh\necho word",
+        "another processor": "\x7fELF of another machine",
+    }
+    for case, script in scripts.items():
         path.write_text(script)
-        with pytest.raises(NsysFailedError, match=problem) as caught:
+        with pytest.raises(NsysFailedError) as caught:
             find(str(path))
         assert caught.value.subject == str(path)
+        worded(caught.value.problem, case)
 
 
 def test_what_it_traces_and_its_options_are_read_from_its_help(tmp_path):

@@ -12,6 +12,7 @@ from nsyspipe.reader.operations import read_operations
 from nsyspipe.reader.report import open_report
 from tests.build.tools import STEADY, blank, codes, edit, figures, nullable, problem_of, refuse, run_of, shift
 from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, steady_rank
+from tests.golden.words import figures as figures_of
 
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 OVERHEAD = {"start": "INTEGER NOT NULL", "end": "INTEGER", "globalTid": "INTEGER", "nameId": "INTEGER"}  # fmt: skip
@@ -335,24 +336,28 @@ def test_without_any_correlation_id_steps_are_the_ranges_own_times(tmp_path, col
 
 
 @pytest.mark.parametrize(("start", "end"), [(1500, 1400), (None, 1400), (1300, None), (None, None)])
-def test_operations_without_a_valid_time_are_left_out_and_counted(tmp_path, start, end):
+def test_operations_without_a_valid_time_are_left_out_and_counted(tmp_path, start, end, worded):
     builder = steady_rank(0).kernel(0, 0, launch=1020).copy(0, 0, launch=1020).memset(0, 0, launch=1020)
     for row in (builder.rows[table][-1] for table in builder.rows if table.startswith("CUPTI")):
         if "nameId" not in row:
             row["start"], row["end"] = start, end
     run = run_of(tmp_path, nullable(builder))
     assert figures(run) == STEADY
-    assert problem_of(run, "dropped-operations")["message"].endswith("no time: 3, left out")
+    message = problem_of(run, "dropped-operations")["message"]
+    assert figures_of(message) == {"3"}
+    worded(message)
     assert run.ranks["n_kernels"].to_pylist() == [12]
 
 
-@pytest.mark.parametrize("columns", [["start"], ["end"], ["shortName", "demangledName"]])
-def test_kernels_without_a_column_that_every_answer_needs_are_a_clear_error(tmp_path, columns):
+@pytest.mark.parametrize("columns", [["start"], ["end"], ["shortName", "demangledName"]], ids=["start", "end", "names"])
+def test_kernels_without_a_column_that_every_answer_needs_are_a_clear_error(tmp_path, columns, worded):
     path = steady_rank(0).write(tmp_path / "a_0.sqlite")
     edit(path, *(f'ALTER TABLE {KERNEL} DROP COLUMN "{name}"' for name in columns))
     error = refuse(MissingColumnError, path)
-    assert error.lines()[0].startswith(f"{path}: table {KERNEL} has no column {columns[0]}")
-    assert "nsys export" in error.fix
+    assert error.subject == str(path)
+    assert KERNEL in error.problem
+    assert columns[0] in error.problem
+    worded(error.lines())
 
 
 VERSIONED = [f"{table} RENAME TO {table}_V2" for table in (KERNEL, MEMCPY, RUNTIME, NVTX, STRINGS, "TARGET_INFO_GPU")]

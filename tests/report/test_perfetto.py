@@ -116,7 +116,8 @@ def test_streams_say_nccl_calls_have_a_track_and_progress_moves_inside_a_rank(st
     assert [" (NCCL)" in one.name for one in rank.threads] == [False, True]
     events = [row for _, table, _ in run.operations() for row in table.to_pylist()]
     launches = sorted({row["launch_ns"] for row in events if row["rank"] == 0})
-    assert [one.notes["start_ns"] for one in rank.child("steps").child("CUDA calls on host").slices] == launches
+    tracks = rank.child("steps").children
+    assert launches in [[one.notes.get("start_ns") for one in track.slices] for track in tracks]
     # Two ranks with 12 operations of compute and copies, then 4 of communication: 75 % of each half come in between.
     assert moves == [(0, 100), (38, 100), (50, 100), (50, 100), (88, 100), (100, 100), (100, 100)]
 
@@ -129,16 +130,17 @@ def test_a_large_trace_is_told_of_before_it_is_written(steady):
     assert "360.00 MB" in large_trace(SimpleNamespace(ranks=ranks), [1])
 
 
-def test_of_many_ranks_those_that_differ_are_in_the_trace_or_those_that_are_asked_for(tmp_path):
+def test_of_many_ranks_those_that_differ_are_in_the_trace_or_those_that_are_asked_for(tmp_path, worded):
     run = load(every_step(reports(12), *(450 if rank == 5 else 400 for rank in range(12)), end=520), tmp_path)
     assert (len(traced_ranks(run)), 5 in traced_ranks(run)) == (8, True)
     assert [one.name.split()[1] for one in trace_of(run).ranks] == [*map(str, traced_ranks(run))]
-    assert left_out(run).startswith("note: the trace has 8 of 12 ranks: the most waited for, ")
-    assert left_out(run).endswith("for all: --perfetto-ranks 0-11")
+    assert left_out(run).endswith("--perfetto-ranks 0-11")
+    worded(left_out(run), "left out")
     write(run, tmp_path / "some.pftrace", ranks=[9, 2])
     assert [one.name.split()[1] for one in ReadTrace((tmp_path / "some.pftrace").read_bytes()).ranks] == ["2", "9"]
-    with pytest.raises(OptionError, match="ranks 12, 14-15: are not in this run\n  found: ranks 0-11"):
+    with pytest.raises(OptionError) as caught:
         run.operations(ranks=[14, 12, 1, 15])
+    worded(str(caught.value), "asked for")
 
 
 def test_only_the_steps_that_are_asked_for_are_shown(steady):

@@ -48,7 +48,7 @@ CASES = {
                                                 op(6, 7, device=None, stream=2), op(8, 9, device=None, stream=None)],
                                                {}),
     "what overlaps stands on further threads": ([op(0, 10), op(5, 15), op(6, 7), op(20, 30), op(0, 1, stream=8)], {}),
-    "without length, in the order of their numbers": ([op(5, 5, correlation_id=2), op(5, 5, correlation_id=1),
+    "without length, ordered by number": ([op(5, 5, correlation_id=2), op(5, 5, correlation_id=1),
                                                        op(5, 9, correlation_id=3)], {}),
     "before all clocks, drawn from 0": ([op(-9, -5, correlation_id=1), op(-3, 4, correlation_id=2)], {}),
     "what is known of an operation": ([op(2**61, 2**61 + 1, step=4, phase="forward", launch_ns=2**61 - 7,

@@ -1,5 +1,6 @@
 """The page of a run as text: the same for the same run, complete, and closed to what names hold."""
 
+import html
 import json
 import re
 from types import SimpleNamespace
@@ -19,10 +20,10 @@ from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_
 from nsyspipe.report.html.run_page import by_cause, idle_table, link_table, nccl_rows, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import left_out_note, summary_text
-from nsyspipe.report.verdict import gain_text
-from nsyspipe.report.words import troubles
+from nsyspipe.report.words import idle_cause, troubles
 from nsyspipe.run.rank_names import RankNames
 from nsyspipe.store.write import save
+from nsyspipe.version import __version__
 from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
 from tests.build.plain_steps import plain_run
 from tests.build.tools import run_of
@@ -35,7 +36,7 @@ def test_the_same_run_gives_the_same_bytes_saved_or_not(steady_run, tmp_path):
     assert run_page(load(tmp_path / "store")) == run_page(steady_run) == run_page(again)
 
 
-def test_a_timeline_has_the_slowest_and_the_fastest_step_where_their_operations_are_at_hand(tmp_path):
+def test_a_timeline_has_the_slowest_and_the_fastest_step_where_their_operations_are_at_hand(tmp_path, worded):
     # Steps of the figures take 120, 121, 122, 120 ... ms: the median is 121.
     rows = [((90 + number % 3) * 10**6, 20 * 10**6, 4 * 10**6, 6 * 10**6) for number in range(12)]
     run = plain_run(tmp_path / "reports", [rows] * 2)
@@ -43,7 +44,7 @@ def test_a_timeline_has_the_slowest_and_the_fastest_step_where_their_operations_
     choice = re.compile(r'<select id="timeline-step">(.*?)</select>')
     steps = re.findall(r'<option value="(\d+)">[^,]*, ([a-z ]+)<', choice.search(run_page(run))[1])
     walls = dict(zip(*(run.breakdown()[name].to_pylist() for name in ("step", "wall_ns")), strict=True))
-    assert [what for _, what in steps] == ["closest to the median", "the slowest", "the fastest"]
+    worded([what for _, what in steps])
     assert [walls[int(step)] // 10**6 for step, _ in steps] == [121, 122, 120]
     assert not choice.search(run_page(load(tmp_path / "store")))
 
@@ -63,7 +64,8 @@ def test_the_page_is_complete_small_fetches_nothing_and_says_which_run_it_is_of(
     assert sources == {"step-bars", "timeline", "step-columns", "collectives"}
     assert all(f'<script type="application/json" id="data-{source}">' in text for source in sources)
     # Every column's unit and formula.
-    assert "start of the step's first compute or comm kernel" in text.replace("&#39;", "'")
+    (formula,) = [one.doc for one in schema.STEPS.columns if one.name == "start_ns"]
+    assert formula in text.replace("&#39;", "'")
 
 
 @pytest.mark.parametrize(
@@ -126,25 +128,28 @@ def test_a_built_run_says_in_all_formats_what_it_did(case, tmp_path, pinned, sho
 
 @pytest.mark.parametrize("width", [60, 70, 80, 100])
 def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(steady_run, width):
-    text = summary_text(steady_run, Console(width=width))
-    assert {"exposed", "hidden", "waits", "delay", "it"} <= {*re.search(r"((?:.+\n)+)rank +time.*\n", text)[0].split()}
-    assert (re.search(r"Left out at [^:]*: (.*)", text) is None) == (width == 100)
+    text = summary_text(steady_run, Console(width=width), is_verbose=True)
+    assert {"compute", "exposed", "idle", "wait", "delay"} <= {
+        *re.search(r"((?:.+\n)+)rank +time.*\n", text)[0].split()
+    }
+    assert ("more columns" in text) == (width < 79)
 
 
-@pytest.mark.parametrize(("key", "value", "rows"), [
-    ("exposed_comm_ns_per_step", 1_500_000.0, [("exposed comm per step", "1.500 ms")]),
-    ("overlap_ratio", 0.25, [("hidden by compute", "25.0 %")]),
-    ("busbw_bytes_per_s", 25e9, [("bus bandwidth", "25.00 GB/s")]),
-    ("grad_copy_bytes_per_step", 2e6, [("bytes of gradient copies per step", "2.00 MB")]),
-    ("n_arrived_last", 11, [("collectives reached last, in all steps", "11")]), ("link", "SHM", [("link", "SHM")]),
-    ("is_estimate", True, [("an estimate", "yes")]), ("ranks", [0, 3], [("ranks", "0, 3")]),
-    ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, [("exposed comm per step, backward", "2.000 ms")]),
-    ("link", None, []), ("bytes_per_step", 2e6, [("bytes per step", "2.00 MB")]),
-    ("saving_ns_per_step_by_part", {"longer_window": 1e6}, [("gain at most per step, step shorter than the slowest rank's by", "1.000 ms")]),
-    ("n_steps_held_up_by_rank", {"3": 2}, [("number of steps in which others were held up, rank 3", "2")]),
+@pytest.mark.parametrize(("key", "value", "figure"), [
+    ("exposed_comm_ns_per_step", 1_500_000.0, "1.500 ms"), ("overlap_ratio", 0.25, "25.0%"),
+    ("busbw_bytes_per_s", 25e9, "25.00 GB/s"), ("grad_copy_bytes_per_step", 2e6, "2.00 MB"),
+    ("n_arrived_last", 11, "11"), ("link", "SHM", "SHM"), ("is_estimate", True, "yes"), ("ranks", [0, 3], "0, 3"),
+    ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, "2.000 ms"), ("bytes_per_step", 2e6, "2.00 MB"),
+    ("saving_ns_per_step_by_part", {"longer_window": 1e6}, "1.000 ms"), ("n_steps_held_up_by_rank", {"3": 2}, "2"),
 ])  # fmt: skip
-def test_evidence_is_written_in_words_by_its_unit(key, value, rows):
-    assert list(evidence_rows({key: value})) == rows
+def test_evidence_is_written_in_words_by_its_unit(key, value, figure, worded):
+    ((name, text),) = evidence_rows({key: value})
+    assert text == figure
+    worded(name)
+
+
+def test_evidence_that_is_not_known_is_left_out():
+    assert list(evidence_rows({"link": None})) == []
 
 
 @pytest.mark.parametrize("name", ["ddp-2gpu-straggler", "ddp-1gpu"])
@@ -159,13 +164,24 @@ def test_no_two_figures_of_a_finding_have_one_name(name, real):
     ("unset NCCL_P2P_DISABLE <b>", "unset <code>NCCL_P2P_DISABLE</code> &lt;b&gt;"),
     ("lower DDP(bucket_cap_mb=...)", "lower <code>DDP(bucket_cap_mb=...)</code>"),
     ("or pass --ipc=host", "or pass <code>--ipc=host</code>"),
-    ("as --step none asks for", "as <code>--step none</code> asks for"),
+    ("as --step none does", "as <code>--step none</code> does"),
     ("avoid .item(), set A_CONF=x_y:True.", "avoid <code>.item()</code>, set <code>A_CONF=x_y:True</code>."),
 ])  # fmt: skip
 def test_what_is_to_be_typed_is_code(text, marked):
     assert str(_code(text)) == marked
     # A number keeps its unit on its line.
     assert _told("45 % of 3 kernels, 3.5 ms per step") == "45\xa0% of 3 kernels, 3.5\xa0ms per step"
+
+
+def without_version(text):
+    return re.sub(rf"(nsyspipe \|? ?){re.escape(__version__)}", r"\1VERSION", text)
+
+
+def section_of(page, anchor="[a-z-]+"):
+    """Return the texts of a section of a page, by default of the first, a line for each."""
+    section = re.search(rf'<section id="{anchor}".*?</section>', page, re.DOTALL)[0]
+    texts = (html.unescape(part) for part in re.split(r"<[^>]+>", section))
+    return [" ".join(text.split()) for text in texts if text.strip()]
 
 
 def told(rows, step_ns):
@@ -178,93 +194,47 @@ def told(rows, step_ns):
     )
 
 
-LIMIT, MAY_WAIT = '{"replay_limit_ns_per_step": 40e6}', '{"is_wait_included": true}'
-LEVEL = '{{"replay_step_time_ns": {}, "replay_step_time_low_ns": {}, "replay_step_time_high_ns": {}}}'
-# A range that holds the captured step time.
-UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}'
-
-
-@pytest.mark.parametrize(("rows", "step_ns", "says"), [
-    # 76.5 of 645 ms are 11.9 %, 71.6 are 11.1 %; what a replay expects is never cut to the bound.
-    ([("a", 76.5e6, 71.6e6, "lower x"), ("b", 70e6, None, "y")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 71.60 ms (11.1 %)."),
-    ([("a", 76.5e6, 90e6, "lower x")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 90.00 ms (14.0 %)."),
-    ([("a", 76.5e6, 9e6, "lower x", UNCLEAR)], 645e6, "To change first: lower x: up to 76.50 ms (11.9 %) of each step, likely 9.000 ms (1.4 %), not clear: within the error of the replay."),
-    ([("a", None, None, "read with care"), ("b", 1e6, -1e6, "y")], 100e6, "Little to gain: y: up to 1.000 ms (1.0 %) of each step."),
-    # What rests on what was not recorded may bring more than what is likely.
-    ([("a", 35e6, 27e6, "lower x"), ("b", 30e6, 28e6, "y", '{"is_conditional": true}')], 100e6,
-     ("To change first: lower x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Or perhaps: y: up to 30.00 ms (30.0 %), then likely 28.00 ms (28.0 %); "
-     "nvidia-smi topo -m (--topology) tells.")),
-    ([("a", 35e6, 31e6, "lower x"), ("b", 30e6, None, "y", '{"is_conditional": true}')], 100e6,
-     "Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 31.00 ms (31.0 %)."),
-    # Each lies in the other's range, or not.
-    ([("a", 35e6, 27e6, "x", LEVEL.format(73e6, 70e6, 76e6)), ("b", 30e6, 25e6, "y", LEVEL.format(75e6, 72e6, 78e6))], 100e6,
-     "Largest gain: x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %). Level with it: y: likely 25.00 ms (25.0 %)."),
-    ([("a", 35e6, 27e6, "x", LEVEL.format(73e6, 70e6, 76e6)), ("b", 30e6, 25e6, "y", LEVEL.format(75e6, 74e6, 78e6))], 100e6,
-     "Largest gain: x: up to 35.00 ms (35.0 %) of each step, likely 27.00 ms (27.0 %)."),
-    # A bound that stands in front is not what is expected, nor is a limit.
-    ([("a", 35e6, None, "lower x"), ("b", 60e6, 30e6, "y"), ("c", 50e6, 20e6, "z")], 100e6,
-     "To change first: lower x: up to 35.00 ms (35.0 %) of each step. Largest clear gain of those replayed: y: likely 30.00 ms (30.0 %)."),
-    ([("a", 35e6, None, "lower x", '{"replay_limit_ns_per_step": 9e6}')], 645e6,
-     "To change first: lower x: up to 35.00 ms (5.4 %) of each step, 9.000 ms (1.4 %) if all of it were hidden (replay)."),
-    ([("a", 35e6, None, "x"), ("b", 20e6, 3e6, "y", UNCLEAR)], 645e6,
-     "To change first: x: up to 35.00 ms (5.4 %) of each step. No change that was replayed is a clear gain."),
-    ([("a", 2e7, None, "x", '{"replay_refused": "hosts are slow"}')], 1e8,
-     "To change first: x: up to 20.00 ms (20.0 %) of each step."),
-    # What is larger stands behind, as what exposes communication does behind what lessens it; little is all of it.
-    ([("a", 2e7, 1e7, "x"), ("b", 5e7, None, "y", LIMIT)], 1e8, "To change first: x: up to 20.00 ms (20.0 %) of each step, likely 10.00 ms (10.0 %)."),
-    ([("a", 1e6, None, "x"), ("b", 5e6, None, "y", MAY_WAIT)], 1e8, "To change first: x: up to 1.000 ms (1.0 %) of each step."),
-    ([("a", 5e6, None, "x", MAY_WAIT)], 1e8,
-     "To change first: x: up to 5.000 ms (5.0 %) of each step, waiting included, which is not known."),
-    ([], 100e6, "Nothing to gain was found."),
-    ([("a", None, None, "read with care")], 100e6, None),
-])  # fmt: skip
-def test_the_largest_gain_is_said_with_its_worth_and_none_where_none_is_known(rows, step_ns, says):
-    assert (" ".join(gain_text(told(rows, step_ns))) or None) == says
-
-
-def test_findings_of_one_cause_stand_together_in_the_order_of_the_best():
+def test_findings_of_one_cause_stand_together_in_the_order_of_the_best(worded):
     names = ("slow-link", "grad-copy", "single-bucket", "input-bound", "unheard-of")
-    said = by_cause([SimpleNamespace(id=name) for name in names])
-    assert [(cause, [one.id for one in of_cause]) for cause, of_cause in said] == [
-        ("communication and late ranks", ["slow-link", "single-bucket"]), ("copies", ["grad-copy"]),
-        ("idle devices", ["input-bound"]), ("others", ["unheard-of"]),
-    ]  # fmt: skip
+    groups = [*by_cause([SimpleNamespace(id=name) for name in names])]
+    assert [[one.id for one in of_cause] for _, of_cause in groups] == [
+        ["slow-link", "single-bucket"],
+        ["grad-copy"],
+        ["input-bound"],
+        ["unheard-of"],
+    ]
+    worded([cause for cause, _ in groups])
 
 
-def test_the_list_says_its_order_and_below_it_why_a_gain_is_not_known(steady_run, monkeypatch):
+def test_the_list_says_its_order_and_below_it_why_a_gain_is_not_known(steady_run, monkeypatch, worded):
     refused = '{"replay_refused": "hosts are slow"}'
     rows = [("launch-bound", 5e7, None, "x"), ("grad-copy", 3e7, None, "y", refused), ("sync-bound", 2e7, None, "z"), ("slow-link", None, None, "w")]  # fmt: skip
     monkeypatch.setattr(page_of_run, "findings_of", lambda _: told(rows, 1e8))
-    said = " ".join(re.sub(r"<[^>]+>", "", run_page(steady_run).replace(read_asset(LIBRARY), "")).split())
-    assert "overlap. Grouped by cause, groups by their first." in said
     # The two of idle devices stand first; of 3 the reason is told below, and the last has no bound.
-    assert "No likely gain is told of 3: hosts are slow." in said
-    assert (said.count("likely: not known"), said.count("not bounded in ms")) == (2, 1)
+    worded(section_of(run_page(steady_run)))
 
 
 def test_of_kernels_of_one_graph_launch_no_range_tells_backward(real):
     run = load(sorted(real.glob("2gpu-graph-node_[0-9].sqlite")), jobs=1)
     problems = {row["code"]: row["fix"] for row in run.problem_rows}
     assert "no-backward" not in problems
-    assert problems["backward-in-graphs"] == "capture some steps without CUDA graphs"
+    assert problems["backward-in-graphs"] is not None
 
 
-@pytest.mark.parametrize(("slowdown", "n"), [(0.146, 1), (None, 0)])
-def test_below_kernels_stands_what_slower_means_where_any_is(slowdown, n, steady_run, monkeypatch):
+@pytest.mark.parametrize("slowdown", [0.146, None])
+def test_below_kernels_stands_what_slower_means_where_any_is(slowdown, steady_run, monkeypatch, worded):
     costs = steady_run.costs().to_pylist()
     rows = schema.COSTS.from_rows([row | {"slowdown_ratio": slowdown, "n_slowed": 3} for row in costs])
     monkeypatch.setattr(type(steady_run), "costs", lambda _: rows)
-    assert run_page(steady_run).count("Slower beside comm: over the whole capture") == n
+    worded(section_of(run_page(steady_run), "kernels"))
 
 
-def test_of_one_step_and_one_rank_nothing_is_said_of_others(tmp_path):
+def test_of_one_step_and_one_rank_nothing_is_said_of_others(tmp_path, shown, worded):
     builder = TraceBuilder().env(RANK=0).gpu()
     for at in (0, 1000):
         builder.range(at, at + 900, f"step {at // 1000}").kernel(at + 100, at + 950, launch=at + 10)
-    said = re.sub(r"<[^>]+>", "", run_page(run_of(tmp_path, builder)).replace(read_asset(LIBRARY), ""))
-    assert "the only one in the figures." in said
-    for words in ("slowest rank", "median over steps", "closest to the median", "mean of the steps"):
-        assert words not in said.partition("Definitions")[0]
+    page = run_page(run_of(tmp_path, builder, label="one", run_id="r1"))
+    worded(without_version(shown(page)).split("\n"))
 
 
 def test_a_straggler_board_counts_per_step():
@@ -284,22 +254,15 @@ def test_a_straggler_board_counts_per_step():
         assert straggler_table(schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(rows), 2) is None
 
 
-def test_of_graphs_that_were_captured_as_a_whole_the_page_says_that_hardly_anything_was_judged_and_the_flag(real):
+def test_of_graphs_that_were_captured_as_a_whole_the_page_names_the_flag(real, shown, worded):
     text = run_page(load(sorted(real.glob("2gpu-graph_[0-9].sqlite")), jobs=1))
-    said = re.sub(r"<[^>]+>", "", text)
-    what = "Hardly anything could be judged, as communication is not known; fix: capture with nsys profile"
-    assert f"{what} --cuda-graph-trace=node." in said
-    assert (
-        said.count("CUDA graphs were captured as a whole; capture with --cuda-graph-trace=node") == 6
-    )  # tiles, and who waits
-    # What no flag brings is not promised, nor is a range inside of a graph; and what is known is a least.
-    assert "steps run as CUDA graphs, inside which phases cannot be told; capture" not in said
-    assert "capture some steps without CUDA graphs" in said
-    assert "wrap loss.backward()" not in said
-    assert "≥ 1.8" in said
-    # Each rank synchronises once, at its end: that ties the clocks, so why devices idle is known.
-    assert "Why devices idle is not known" not in said
-    assert "exposed and waiting" not in said
+    assert "--cuda-graph-trace=node" in text
+    # What is known is a least.
+    assert "≥ 1.8" in text
+    # What no flag brings is not promised, nor is a range inside of a graph. Each rank synchronises once, at its end: that
+    # ties the clocks, so why devices idle is known.
+    lines = without_version(shown(text)).split("\n")
+    worded([line for line in lines if not line.startswith("data-")])
     steps = json.loads(re.search(r'id="data-step-columns">(.*?)</script>', text)[1])["parts"]
     assert {name for name, parts in steps.items() if any(parts)} == {"idle"}
 
@@ -311,7 +274,10 @@ def test_causes_of_idle_time_are_sorted_and_zeros_left_out():
 
     found = found_of(idle_launch_ns=10**6, idle_input_ns=3 * 10**6)
     # Of a step of 20 ms 3 ms are 15 %, 1 ms is 5 %.
-    assert [(row[0], row[2]) for row in found.rows] == [("input", "15.0 %"), ("launch", "5.0 %")]
+    assert [(row[0], row[2]) for row in found.rows] == [
+        (idle_cause("idle_input_ns"), "15.0%"),
+        (idle_cause("idle_launch_ns"), "5.0%"),
+    ]
     assert found_of() is found_of(idle_launch_ns=None) is None
     capture = found_of("capture", idle_launch_ns=10**6)  # which has no mean per step
     assert [one.heading for one in capture.columns][1:3] == ["idle per capture", "of the capture"]

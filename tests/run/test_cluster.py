@@ -19,7 +19,7 @@ from nsyspipe.errors import InputError, OptionError
 from nsyspipe.run.cluster import Cluster
 from tests.build.fake_nsys import COPY, calls, fake_nsys, fake_report
 from tests.build.programs import is_running, within
-from tests.cli.tools import SAID_AT_END, assert_refused, environment, nsyspipe_run, program
+from tests.cli.tools import LINES_AT_END, assert_refused, environment, nsyspipe_run, program
 from tests.conftest import SAMPLES
 
 distributed = pytest.importorskip("distributed")
@@ -86,7 +86,17 @@ def outputs(folder, *words, **variables):
     return [done.stdout, done.stderr, *((folder / name).read_bytes() for name in files)]
 
 
-def test_all_outputs_are_those_of_one_process(steady, machines):
+def without_address(said):
+    """Return what is said without the addresses, which another run does not have."""
+    return re.sub(r"(?<=127\.0\.0\.1:)\d+", "PORT", said)
+
+
+def without_reason(said):
+    """Return what is said without the words of Dask, in brackets at the end of the line."""
+    return re.sub(r" \(.*\)$", " (WHY)", without_address(said), flags=re.MULTILINE)
+
+
+def test_all_outputs_are_those_of_one_process(steady, machines, worded):
     cluster = machines()
     for _ in range(2):
         cluster.worker()
@@ -98,7 +108,7 @@ def test_all_outputs_are_those_of_one_process(steady, machines):
     cluster.scheduler.kill()
     assert outputs(steady, "-j", 1, NSYSPIPE_SCHEDULER=cluster.address) == here
     said = assert_refused(nsyspipe_run("analyze", steady, NSYSPIPE_SCHEDULER=cluster.address, **PATIENCE))
-    assert "no scheduler of Dask answers there" in said
+    worded(without_reason(said))
 
 
 def test_every_command_that_reads_reports_takes_a_cluster(steady, machines):
@@ -130,17 +140,18 @@ def test_a_cluster_of_python_and_its_executor(steady):
             cluster.submit(int)
 
 
-def test_a_call_that_ends_its_workers_is_told(machines):
+def test_a_call_that_ends_its_workers_is_told(machines, worded):
     """Workers without a nanny: one that starts another worker may be too late when its own cluster closes."""
     cluster = machines(DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0")
     cluster.worker()
     running = Cluster(cluster.address)
-    with pytest.raises(InputError, match="its workers died, one after the other"):
+    with pytest.raises(InputError) as caught:
         running.submit(os._exit, 1).result(DEADLINE_S)
+    worded(without_address("\n".join(caught.value.lines())))
     running.shutdown()
 
 
-def test_tls_is_that_of_dask(steady, machines, tmp_path):
+def test_tls_is_that_of_dask(steady, machines, tmp_path, worded):
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2",
          "-subj", "/CN=127.0.0.1"], cwd=tmp_path, capture_output=True, check=False,
@@ -155,50 +166,46 @@ def test_tls_is_that_of_dask(steady, machines, tmp_path):
     done = nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **variables)
     assert (done.returncode, done.stderr) == (0, "")
     said = assert_refused(nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **PATIENCE))
-    assert "certificates of Dask's own configuration" in said
+    # Behind "fix: " are words of our own; why no connection is made, Dask says.
+    worded(said.partition("  fix: ")[2])
 
 
-@pytest.mark.parametrize(
-    ("first", "words"), [(WITHOUT, "has none"), (OLDER, "has 0.0.1")], ids=["without", "another version"]
-)
-def test_workers_without_this_nsyspipe_are_named(steady, machines, first, words):
+@pytest.mark.parametrize("first", [WITHOUT, OLDER], ids=["without", "another version"])
+def test_workers_without_this_nsyspipe_are_named(steady, machines, first, worded):
     cluster = machines()
     cluster.worker()
     cluster.worker(first=first)
     said = assert_refused(nsyspipe_run("analyze", steady, "--scheduler", cluster.address))
-    assert f"nsyspipe {nsyspipe.__version__}, the one here, is not on 1 of its 2 workers" in said
-    assert re.search(rf"found: tcp://127\.0\.0\.1:\d+ {words}\n  fix: install nsyspipe", said)
+    assert ("0.0.1" in said.replace("127.0.0.1", "")) == (first == OLDER)
+    worded(without_address(said).replace(nsyspipe.__version__, "VERSION"))
 
 
-@pytest.mark.parametrize(("first", "words"), [(WITHOUT, "has no module nsyspipe"), (OLDER, "has nsyspipe 0.0.1, and")])
-def test_a_worker_that_comes_later_is_refused_too(machines, first, words):
+@pytest.mark.parametrize("first", [WITHOUT, OLDER], ids=["without", "another version"])
+def test_a_worker_that_comes_later_is_refused_too(machines, first, worded):
     cluster = machines()
     running = Cluster(cluster.address)
     future = running.submit(int)
     cluster.worker(first=first)
-    with pytest.raises(InputError, match=words) as caught:
+    with pytest.raises(InputError) as caught:
         future.result(DEADLINE_S)
     assert nsyspipe.__version__ in caught.value.fix
+    worded(without_address("\n".join(caught.value.lines())).replace(nsyspipe.__version__, "VERSION"))
     running.shutdown()
 
 
-def test_what_only_this_process_sees_is_told_with_the_worker(steady, machines):
+def test_what_only_this_process_sees_is_told_with_the_worker(steady, machines, worded):
     cluster = machines()
     cluster.worker()
     done = nsyspipe_run("analyze", "/proc/self/cwd/steady_0.sqlite", "--scheduler", cluster.address, cwd=steady)
-    said = r"/steady_0\.sqlite: is not there for worker tcp://127\.0\.0\.1:\d+\n  fix: a directory"
-    assert re.search(said, assert_refused(done))
+    worded(without_address(assert_refused(done)))
 
 
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [("tcp://127.0.0.1:9", "no scheduler of Dask answers there"), ("nothing://h:1", "unknown address scheme")],
-)
-def test_a_scheduler_that_does_not_answer_is_told(place, words):
-    assert words in assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", place, **PATIENCE))
+@pytest.mark.parametrize("place", ["tcp://127.0.0.1:9", "nothing://h:1"])
+def test_a_scheduler_that_does_not_answer_is_told(place, worded):
+    worded(without_reason(assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", place, **PATIENCE))))
 
 
-def test_what_is_no_scheduler_as_its_dashboard_is_not_taken_for_a_want_of_memory():
+def test_what_is_no_scheduler_as_its_dashboard_is_not_taken_for_a_want_of_memory(worded):
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
         listening.settimeout(DEADLINE_S)
 
@@ -209,18 +216,19 @@ def test_what_is_no_scheduler_as_its_dashboard_is_not_taken_for_a_want_of_memory
         pool.submit(answer)
         address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
         said = assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", address))
-        assert "something else does; its dashboard has another port" in said
+        worded(without_address(said))
 
 
-def test_a_scheduler_without_workers_is_told(steady, machines):
+def test_a_scheduler_without_workers_is_told(steady, machines, worded):
     cluster = machines()
     said = assert_refused(nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **PATIENCE))
-    assert f"has no worker, or none that may do this\n  fix: dask worker {cluster.address};" in said
+    assert cluster.address in said
+    worded(without_address(said).replace(str(cluster.file), "FILE"))
 
 
 def test_dask_is_asked_for_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(OptionError, match="pip install distributed"):
+    with pytest.raises(OptionError, match="distributed"):
         Cluster("tcp://127.0.0.1:8786")
 
 
@@ -257,14 +265,14 @@ def test_the_report_of_a_worker_that_is_lost_is_read_again(steady, machines, tmp
 
 
 @pytest.mark.parametrize("who", ["worker", "scheduler"])
-def test_when_nobody_is_left_that_is_told(steady, machines, who):
+def test_when_nobody_is_left_that_is_told(steady, machines, who, worded):
     cluster = machines()
     worker = cluster.worker(first=SLOW)
     process = begun(steady, "--scheduler", cluster.address, **PATIENCE)
     (worker if who == "worker" else cluster.scheduler).kill()
     out, errors = process.communicate(timeout=DEADLINE_S)
     assert_refused(subprocess.CompletedProcess([], process.returncode, out, errors))
-    assert ("has no worker" if who == "worker" else "the scheduler has ended") in errors
+    worded(without_address(errors))
 
 
 def tasks(address):
@@ -279,7 +287,8 @@ def test_ctrl_c_leaves_nothing(steady, machines, tmp_path):
     cluster.worker(first=SLOW)
     process = begun(steady, "--scheduler", cluster.address, "--json", tmp_path / "run.json")
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=DEADLINE_S) == ("", SAID_AT_END[signal.SIGINT])
+    output, errors = process.communicate(timeout=DEADLINE_S)
+    assert (output, len(errors.splitlines())) == ("", LINES_AT_END[signal.SIGINT])
     assert process.returncode == 130
     assert not (tmp_path / "run.json").exists()
     eventually(lambda: tasks(cluster.address) == 0, "nothing is left to do")
@@ -293,19 +302,17 @@ def captures(tmp_path):
     return tmp_path / "captures"
 
 
-def test_workers_export_and_those_without_nsys_are_named(machines, captures, tmp_path):
+def test_workers_export_and_those_without_nsys_are_named(machines, captures, tmp_path, worded):
     nsys = fake_nsys(tmp_path / "tool")
     cluster = machines()
     cluster.worker(PATH="/nonexistent")
     done = nsyspipe_run("convert", captures, "--scheduler", cluster.address)
     if "exported" not in done.stderr:  # this machine has none in the usual places
-        assert_refused(done)
-        assert "nsys: is on none of the workers" in done.stderr
+        worded(without_address(assert_refused(done)), "no worker")
     cluster.worker(PATH=f"{tmp_path / 'tool'}{os.pathsep}{os.environ['PATH']}")
     done = nsyspipe_run("convert", captures.name, "--scheduler", cluster.file, cwd=tmp_path)
     assert done.returncode == 0, done
-    said = r"no nsys on 1 of 2 workers, which export nothing: tcp://127\.0\.0\.1:\d+\n3 exported\n"
-    assert re.match(said, done.stderr)
+    worded(without_address(done.stderr), "one of two workers")
     assert done.stdout.splitlines() == [f"captures/run_{rank}.sqlite" for rank in range(3)]
     assert len(calls(nsys)) == 3
     again = nsyspipe_run("convert", captures, "--scheduler", cluster.file, "-q", "--nsys", nsys)
@@ -322,7 +329,8 @@ def test_ctrl_c_ends_exports_on_workers(machines, captures, tmp_path):
     process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     number = int(eventually(lambda: pid.exists() and pid.read_text(), "an export"))
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=DEADLINE_S) == ("", SAID_AT_END[signal.SIGINT])
+    output, errors = process.communicate(timeout=DEADLINE_S)
+    assert (output, len(errors.splitlines())) == ("", LINES_AT_END[signal.SIGINT])
     assert process.returncode == 130
     eventually(lambda: not is_running(number), "nsys is gone")
     eventually(lambda: {one.suffix for one in captures.iterdir()} == {".nsys-rep"}, "nothing is half-written")

@@ -20,6 +20,10 @@ OTHER_TOPOLOGY = TOPOLOGY.replace("NV18", "SYS")
 PIDS = (1000, 1001)  # of `plain_rank`
 
 
+# What NCCL says of a variable.
+SETTING_LOG = "NCCL_P2P_DISABLE set by environment to 1"
+
+
 def log_text(*ranks, pids=PIDS, host="node0", comm_id="0xabc", n_ranks=2):
     """Return what the processes of some ranks log of one communicator over host memory."""
     lines = []
@@ -29,7 +33,7 @@ def log_text(*ranks, pids=PIDS, host="node0", comm_id="0xabc", n_ranks=2):
         peer = (rank + 1) % n_ranks
         lines += [
             f"{start}ncclCommInitRankConfig {comm} commId {comm_id} - Init START",
-            f"{start}NCCL_P2P_DISABLE set by environment to 1",
+            f"{start}{SETTING_LOG}",
             f"{start}Channel 00/01 : 0 1",
             f"{start}Channel 00 : {rank}[{rank}] -> {peer}[{peer}] via SHM/direct/direct",
             f"{start}ncclCommInitRankConfig {comm} commId {comm_id} - Init COMPLETE",

@@ -5,6 +5,7 @@ import pytest
 from nsyspipe.report.export import document, dumps
 from tests.build.tools import STEADY, codes, figures, nullable, problem_of, run_of
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
+from tests.golden.words import figures as figures_of
 
 COPIES = dict.fromkeys(["dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"])
 MEMORY = dict.fromkeys(["exposed_memory_ns", "idle_ns"])
@@ -61,7 +62,8 @@ def test_without_api_calls_windows_are_the_ranges_and_backward_is_null(tmp_path)
     assert figures(run) == STEADY | {"overlap_backward_ns": None}
     assert run.steps()["start_ns"].to_pylist() == [0, 1000, 2000, 3000]
     row = problem_of(run, "no-launches")
-    assert (row["severity"], row["rank"], "16 operations" in row["message"]) == ("warning", 0, True)
+    assert (row["severity"], row["rank"]) == ("warning", 0)
+    assert "16" in figures_of(row["message"])
     assert {*run.summary()["backward_overlap_ratio"].to_pylist(), *run.phases()["n_kernels"].to_pylist()} == {None}
     # Without ranges too, the device alone still answers.
     run = load(tmp_path, without=(NVTX, RUNTIME))
@@ -198,7 +200,7 @@ def test_without_strings_nothing_has_a_name_and_that_is_said(tmp_path):
     assert ("no-comm-kernels" in codes(run), "no-steps" in codes(run)) == (False, True)
 
 
-def test_a_rank_without_names_makes_the_runs_communication_unknown(tmp_path):
+def test_a_rank_without_names_makes_the_runs_communication_unknown(tmp_path, worded):
     nameless = steady_rank(1)
     for row in nameless.rows[KERNEL]:
         row |= {"shortName": 999, "demangledName": 999}
@@ -208,7 +210,7 @@ def test_a_rank_without_names_makes_the_runs_communication_unknown(tmp_path):
     assert problem_of(run, "no-kernel-names")["rank"] == 1
     # That its collectives match none of the other's is no sign of another run.
     assert "different-runs" not in codes(run)
-    assert "steps' time goes to is not known: kernels of rank 1 or their names were not recorded." in run.verdict
+    worded(run.verdict)
 
 
 @pytest.mark.parametrize("version", [one for one in schemas() if one.startswith("3.2")])

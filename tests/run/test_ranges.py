@@ -84,7 +84,7 @@ def test_bytes_that_are_no_utf8_are_replaced_wherever_they_stand(tmp_path):
 @pytest.mark.parametrize(
     "text", ["ncclGroupEnd", "ncclAllReduce 1", "nccl:all_reduce 1", "MPI_Allreduce", "MPI_Bcast 4"]
 )
-def test_ranges_of_communication_libraries_are_never_steps(tmp_path, text):
+def test_ranges_of_communication_libraries_are_never_steps(tmp_path, text, worded):
     for inline in (True, False):
         builder = steady_rank(0)
         for at in range(0, 4000, 1000):
@@ -92,9 +92,10 @@ def test_ranges_of_communication_libraries_are_never_steps(tmp_path, text):
             builder.range(at, at + 950, text, inline=inline)
         run = run_of(tmp_path, builder)
         assert (run.step_family, figures(run)) == ("step #", STEADY)
-    with pytest.raises(nsyspipe.NsyspipeError, match="matches no NVTX range") as caught:
+    with pytest.raises(nsyspipe.NsyspipeError) as caught:
         nsyspipe.load(tmp_path, step=text).steps()
     assert text not in caught.value.found
+    worded(caught.value.lines())
 
 
 @pytest.mark.parametrize("name", ["NCCL", "MPI"])

@@ -11,6 +11,7 @@ from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.run.ranks import stem_rank
 from tests.build.tools import STEADY, bare as nameless, codes, figures, numbered, problem_of
 from tests.build.trace import TraceBuilder, steady_rank
+from tests.golden.words import figures as figures_of
 
 bare = functools.partial(nameless, version="3.25.0 2026.2.1 mfu")
 VARIABLES = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]
@@ -21,17 +22,18 @@ def write(tmp_path, **builders):
         builder.write(tmp_path / f"{name}.sqlite")
 
 
-def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or_path(tmp_path):
+def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or_path(tmp_path, worded):
     write(tmp_path, x_0=bare(0, RANK=0), x_1=bare(1, RANK=1))
     pairs = ["x_0.sqlite=7", "x_1.sqlite=3"]
     (tmp_path / "map.txt").write_text("# rank by report\n{}\n# a comment\n{},\n".format(*pairs))
     by_stem_and_path = f"x_0=7,{tmp_path / 'x_1.sqlite'}=3"
     forms = [",".join(pairs), " , ".join(pairs), ",\n".join(pairs), "\n# a comment\n".join(pairs)]
+    said = set()
     for form in (*forms, by_stem_and_path, str(tmp_path / "map.txt"), {"x_0.sqlite": 7, "x_1.sqlite": 3}):
         run = nsyspipe.load(tmp_path, rank_map=form)
         assert numbered(run, "report") == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map")
-        said = "--rank-map gives rank 7 to x_0.sqlite, which was captured as rank 0 (and 1 more): "
-        assert problem_of(run, "rank-map-differs")["message"].startswith(said)
+        said.add(problem_of(run, "rank-map-differs")["message"])
+    worded(sorted(said))
     # As many numbers as names; a bracket with one number is a part of a name.
     assert parse_rank_map("n_[9-10].sqlite=7-8,x[0-1]=3") == {"n_9.sqlite": 7, "n_10.sqlite": 8, "x[0-1]": 3}
     assert "rank-map-differs" not in codes(nsyspipe.load(tmp_path, rank_map={"x_0": 0, "x_1": 1}))
@@ -150,19 +152,33 @@ def test_a_launchers_number_comes_with_its_own_size(tmp_path, environments, rank
     assert ("ranks-missing" in codes(run)) == bool(size)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [("x_0.sqlite=0", "x_1.sqlite"), ("x=0", "names x, which is not among the reports"), ("x_0=0,x_1=0", "rank 0 twice"), ("x_0=0,x_1=1,x_2=2", "x_2"), ("x_0=0,x_1=b", "x_1=b"),
-     ("x_0=0,=1", "=1"), ("x_0=0,x_1=-1", "x_1=-1"), ("x_[0-1]=0-2", "x_[0-1]=0-2': 2 reports, 3 ranks"), ("x_0=0-1", "1 report, 2 ranks"),
-     ("x_[0-1]=1-0", "the range 1-0 ends before it begins"), ("x_[1-0]=0-1", "the range 1-0 ends before it begins"),
-     ("x_9=0", "names x_9, which is not among the reports"), ("x_9=0,x_0=0", "one of these, or leave it out"), ("=0-1", "=0-1"), ("no/such/file", "no/such/file"), ("x_0=0,x_1=99999999999999999999", "99999999999999999999")],
-)  # fmt: skip
-def test_a_rank_map_that_cannot_be_used_is_refused(tmp_path, text, says):
+BAD_MAPS = [
+    "x_0.sqlite=0",
+    "x=0",
+    "x_0=0,x_1=0",
+    "x_0=0,x_1=1,x_2=2",
+    "x_0=0,x_1=b",
+    "x_0=0,=1",
+    "x_0=0,x_1=-1",
+    "x_[0-1]=0-2",
+    "x_0=0-1",
+    "x_[0-1]=1-0",
+    "x_[1-0]=0-1",
+    "x_9=0",
+    "x_9=0,x_0=0",
+    "=0-1",
+    "no/such/file",
+    "x_0=0,x_1=99999999999999999999",
+]
+
+
+@pytest.mark.parametrize("text", BAD_MAPS)
+def test_a_rank_map_that_cannot_be_used_is_refused(tmp_path, text, worded):
     write(tmp_path, x_0=bare(0), x_1=bare(1))
     with pytest.raises(OptionError) as caught:
         nsyspipe.load(tmp_path, rank_map=text).steps()
     assert caught.value.lines()[0].startswith("--rank-map")
-    assert says in f"{caught.value} {caught.value.fix}"
+    worded(caught.value.lines())
 
 
 @pytest.mark.parametrize(("asked", "names", "options", "chosen"), [
@@ -193,32 +209,40 @@ def test_the_ranks_that_are_not_read_count_where_nothing_says_how_many_there_are
     write(tmp_path, **{f"x_{rank}": bare(rank) for rank in range(3)})
     run = nsyspipe.load(tmp_path, ranks="0-1")
     row = problem_of(run, "ranks-not-read")
-    assert (run.header.world_size, row["message"][:37]) == (3, "1 of 3 ranks were not read (rank 2): ")
-    assert (row["fix"], "ranks-missing" in codes(run)) == ("leave out --ranks", False)
+    assert run.header.world_size == 3
+    # How many, of how many, and which.
+    assert {"1", "3", "2"} <= figures_of(row["message"])
+    assert "--ranks" in row["fix"]
+    assert "ranks-missing" not in codes(run)
 
 
-@pytest.mark.parametrize(("asked", "stems", "options", "says"), [
-    ("2-4", "x_0 x_2 x_3", {}, ("--ranks 2-4: rank 4 is not there", "found: 0, 2-3", "fix: --ranks 2-3")),
+# What is asked for, names of reports, and options.
+NOT_CHOSEN = {
+    "a range with one too many": ("2-4", "x_0 x_2 x_3", {}),
     # One report of several ranks, whose part is read with the rest.
-    ("1", "x", {"rank_map": "x:7=0,x:8=1,x:9=4"}, ("--ranks 1: leaves out 0, 4, which are in", "fix: --ranks 0-1, 4, or")),
-    ("2", "x", {}, ("neither all names", "leave it out: one report is read as a whole")),
-    ("0-999999999999999999", "x_0 x_1", {}, ("no job has a rank 999999999999999999",)),
-    *((text, "x_0 x_1", {}, ("neither a rank nor a range",)) for text in ("", "a", "-1", "0,", "0-1-2")),
-    ([], "x_0 x_1", {}, ("ranks=[]: names no rank",)),
-    *(([one], "x_0 x_1", {}, (f"ranks=[{one}]: is a list, where a rank",)) for one in (True, 0.5)),
-    (range(10**12), "x_0 x_1", {}, ("ranks=range(0, 1000000000000): no job has a rank 1048576",)),
-    ("1-0", "x_0 x_1", {}, ("ends before it begins",)),
-    (1.5, "x_0 x_1", {}, ("is a float",)),
-    ("0", "a b", {}, ("neither all names", '--rank-map "a.sqlite=0,b.sqlite=1", or leave it out')),
-    ("0", "x_0 b", {}, ("neither all names",)),
-    ("1", "x_0 x_1", {"rank_map": "x_0=0"}, ("rank 1 is not there", "found: 0")),
-    ("1", "x_0 x_1", {"rank_map": "y=0"}, ("rank 1 is not there", "--rank-map")),
+    "one rank of a report": ("1", "x", {"rank_map": "x:7=0,x:8=1,x:9=4"}),
+    "one report": ("2", "x", {}),
+    "a long range": ("0-999999999999999999", "x_0 x_1", {}),
+    **{f"no range, {text}": (text, "x_0 x_1", {}) for text in ("", "a", "-1", "0,", "0-1-2")},
+    "no rank": ([], "x_0 x_1", {}),
+    **{f"a list with {one}": ([one], "x_0 x_1", {}) for one in (True, 0.5)},
+    "a long range of Python": (range(10**12), "x_0 x_1", {}),
+    "a range backwards": ("1-0", "x_0 x_1", {}),
+    "a float": (1.5, "x_0 x_1", {}),
+    "names without numbers": ("0", "a b", {}),
+    "a name without number": ("0", "x_0 b", {}),
+    "a map of one": ("1", "x_0 x_1", {"rank_map": "x_0=0"}),
+    "a map of another": ("1", "x_0 x_1", {"rank_map": "y=0"}),
     # Numbers of names that are none of ranks: node 0 has rank 9.
-    ("0", "node_0 node_1", {"RANK": 9}, ("other ranks (env:RANK)", "found: 9", "--rank-map")),
-])  # fmt: skip
-def test_ranks_that_cannot_be_chosen_are_refused(tmp_path, asked, stems, options, says):
-    captured = {name: options.pop(name) for name in ("RANK",) if name in options}
+    "numbers of nodes": ("0", "node_0 node_1", {"RANK": 9}),
+}
+
+
+@pytest.mark.parametrize(("asked", "stems", "options"), NOT_CHOSEN.values(), ids=NOT_CHOSEN)
+def test_ranks_that_cannot_be_chosen_are_refused(tmp_path, asked, stems, options, worded):
+    given = dict(options)
+    captured = {name: given.pop(name) for name in ("RANK",) if name in given}
     write(tmp_path, **{stem: bare(at, **captured) for at, stem in enumerate(stems.split())})
     with pytest.raises(OptionError) as caught:
-        nsyspipe.load(tmp_path, ranks=asked, **options).steps()
-    assert all(part in "\n".join(caught.value.lines()) for part in says)
+        nsyspipe.load(tmp_path, ranks=asked, **given).steps()
+    worded(caught.value.lines())

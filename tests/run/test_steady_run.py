@@ -8,6 +8,7 @@ import nsyspipe
 from nsyspipe.report.export import document, dumps
 from tests.build.tools import STEADY, codes, figures, problem_of, run_of
 from tests.build.trace import NVTX, TraceBuilder, schemas, steady_rank
+from tests.golden.words import figures as figures_of
 
 
 @pytest.fixture(scope="module")
@@ -111,18 +112,19 @@ def test_shares_are_pooled_over_the_capture_and_what_is_of_a_step_is_null(tmp_pa
         assert (found["findings"], "no-steps" in [row["code"] for row in found["problems"]]) == ([], True)
 
 
-def test_it_cannot_be_replayed(captured):  # outputs: tests/golden/frozen/report/run/without-steps.txt
-    assert {one.refused for one in nsyspipe.whatif(captured).scenarios} == {
-        "the run has no steps, it is a capture as a whole: name the steps with step=REGEX"
-    }
+def test_it_cannot_be_replayed(captured, worded):  # outputs: tests/golden/frozen/report/run/without-steps.txt
+    worded(sorted({str(one.refused) for one in nsyspipe.whatif(captured).scenarios}))
 
 
-def test_two_captures_compare_their_shares_without_an_interval_and_a_capture_and_steps_cannot(tmp_path, captured):
+def test_two_captures_compare_their_shares_without_an_interval_and_a_capture_and_steps_cannot(
+    tmp_path, captured, worded
+):
     rows = {row["metric"]: row for row in nsyspipe.diff(captured, captured).metrics.to_pylist()}
     share, time = rows["idle_share"], rows["step_time"]
     assert (share["baseline"], share["delta"]) == (captured.summary()["idle_share"][0].as_py(), 0)
     assert (share["ci_low"], share["n_baseline"], share["verdict"]) == (None, 0, "inconclusive")
-    assert (time["baseline"], time["verdict"], time["why"]) == (None, "inconclusive", "both: a capture without steps")
+    assert (time["baseline"], time["verdict"]) == (None, "inconclusive")
+    worded(time["why"])
     found = nsyspipe.diff(captured, steady_run(tmp_path))
     assert (found.is_comparable, "steps-from" in found.comparability["check"].to_pylist()) == (False, True)
     row = nsyspipe.compare([captured]).table.to_pylist()[0]
@@ -135,7 +137,7 @@ def test_copies_of_unified_memory_lack_no_launch(tmp_path):
         builder.copy(10 * kind, 10 * kind + 5, kind)
     assert "launch-missing" not in codes(run_of(tmp_path, builder))
     row = problem_of(run_of(tmp_path, builder.copy(200, 205, 1)), "launch-missing")
-    assert row["message"].startswith("1 of 2 operations")
+    assert {"1", "2"} <= figures_of(row["message"])
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -149,10 +151,11 @@ def test_memsets_without_an_operation_are_none_if_the_export_says_that_it_is_who
     assert ("memset-calls-only" in codes(run), "no-memset" in codes(run)) == (is_told, not is_told)
 
 
-@pytest.mark.parametrize(("launched", "says_why"), [(False, "no kernel was launched"), (True, "starts later")])
-def test_a_step_range_without_a_window_says_whether_a_kernel_was_launched_in_it(tmp_path, launched, says_why):
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_step_range_without_a_window_says_whether_a_kernel_was_launched_in_it(tmp_path, launched, worded):
     builder = steady_rank(0, world_size=1).range(3900, 3950, "step 4")
     if launched:  # before step 3 begins on the device
         builder.kernel(3050, 3060, launch=3910)
     found = problem_of(run_of(tmp_path, builder), "step-without-window")
-    assert (": 1;" in found["message"], says_why in found["message"]) == (True, True)
+    assert "1" in figures_of(found["message"])
+    worded(found["message"])

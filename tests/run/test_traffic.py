@@ -13,6 +13,7 @@ from tests.build import nccl_layouts as nccl
 from tests.build.nccl_layouts import BYTES, COMM, RANK, RANKS
 from tests.build.tools import codes, problem_of, run_of
 from tests.build.trace import RUNTIME, TraceBuilder
+from tests.golden.words import figures as figures_of
 
 MIB = 2**20
 NEW = "3.25.0 2026.2.1 mfu"
@@ -92,14 +93,19 @@ def test_tensor_and_data_groups_of_a_grid_are_kept_apart(tmp_path):
     ("^backward$", 0, 8, "35 %"),  # 4 of each step but the first: 16 of 46
     ("^step [024]$", 0, 10, "40 %"),  # all 10 of steps 1 and 3, of 50
 ])  # fmt: skip
-def test_what_parts_of_steps_leave_out_is_said_and_what_that_hides_is_null(tmp_path, step, n_more, n_comm, percent):
+def test_what_parts_of_steps_leave_out_is_said_and_what_that_hides_is_null(
+    tmp_path, step, n_more, n_comm, percent, worded
+):
     builders = [grid_rank(rank) for rank in range(4)]
     for builder, at, number in itertools.product(builders, range(0, 5000, 1000), range(n_more)):
         builder.kernel(at + 700 + number, at + 701 + number, launch=at + 950 + number)
     run = run_of(tmp_path, *builders, step=step)
     said = {row["code"]: row["message"] for row in run.problem_rows if "-between-" in row["code"]}
     assert [*said] == ([] if percent is None else ["comm-between-steps" if n_comm else "launches-between-steps"])
-    assert all(percent in text and text.startswith(f"{n_comm} comm") == (n_comm > 0) for text in said.values())
+    for text in said.values():
+        assert percent in text
+        assert n_comm == 0 or str(n_comm) in figures_of(text)
+        worded(text, "problem")
     (figures,), (tensor, *_) = run.summary().to_pylist(), rows_of(run, None)
     assert figures["collectives_per_step"] == (10 if "024" in step else 5)
     known = [figures[name] for name in ("message_bytes_per_step", "wait_share", "backward_overlap_ratio")]
@@ -108,8 +114,7 @@ def test_what_parts_of_steps_leave_out_is_said_and_what_that_hides_is_null(tmp_p
     assert known == ([None] * 6 if n_comm else [8 * MIB, 0.01, pytest.approx(40 / 130), 4, 4 * MIB, 10])
     assert (None in run.stragglers()["lateness_ns"].to_pylist()) == (n_comm > 0)
     # A difference gives that reason too, and what mends it.
-    said = verdict_text(nsyspipe.diff(run, run, metrics="wait", force=True))
-    assert ("step ranges leave out communication; --step of a range" in said) == (n_comm > 0)
+    worded(verdict_text(nsyspipe.diff(run, run, metrics="wait", force=True)), "difference")
 
 
 def test_without_payloads_a_communicator_is_a_stream_and_all_ranks(tmp_path):
@@ -140,7 +145,8 @@ def test_of_some_ranks_only_communicators_read_whole_say_who_waits(tmp_path, ask
     unknown = run.steps()["wait_ns"], run.steps()["transfer_ns"], *run.stragglers().drop_columns("rank").columns
     assert all(column.null_count == len(column) for column in unknown)
     row = problem_of(run, "ranks-not-read")
-    assert (row["severity"], row["fix"]) == ("info", "leave out --ranks")
+    assert row["severity"] == "info"
+    assert "--ranks" in row["fix"]
     assert "unmatched-collectives" not in codes(run)
 
 
@@ -226,9 +232,10 @@ def test_the_last_ranks_are_those_of_the_late_node(run):
         assert row["wait_caused_ns"] == STEPS * (LATE_NS * in_data + 4 * in_tensor)
 
 
-def test_the_late_node_is_named_with_all_its_ranks(run):
+def test_the_late_node_is_named_with_all_its_ranks(run, worded):
     (row,) = [row for row in run.findings().to_pylist() if row["id"] == "straggler"]
-    assert row["title"].startswith("the others wait for node node2 (ranks 16-23), all of it late alike")
+    assert {"16", "23"} <= figures_of(row["title"])
+    worded(row["title"])
     assert row["saving_ns_per_step"] == LATE_NS
 
 
