@@ -110,7 +110,9 @@ def load(
         a saved run, or ``STORE:NAME`` is the id of one run and the label of another.
     """
     if isinstance(reports, Run):
-        raise OptionError(f"reports={short_repr(reports)}", "is loaded already", fix="run.summary(), as it is")
+        raise OptionError(
+            f"reports={short_repr(reports)}", "is already a loaded run", fix="use the run directly: run.summary()"
+        )
     if not (arguments := paths_of("reports", reports, "load('captures/')")):
         raise OptionError("reports=[]", "names no report", fix="load('captures/')")
     check_whole("steps", steps, "steps=20")
@@ -167,10 +169,10 @@ def load(
 def _saved(arguments: Sequence[str], run_id: str | None, label: str | None, options: Mapping[str, object]) -> Run:
     if len(arguments) > 1:
         is_all = all(is_saved(Path(argument)) for argument in arguments)
-        problem = f"{'several saved runs' if is_all else 'a saved run and something else'}, which are no one run"
+        problem = f"{'several saved runs' if is_all else 'a saved run and something else'}, which are not one run"
         raise OptionError(", ".join(arguments), problem, fix=f"load({arguments[0]!r}) alone")
     if named := [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]:
-        problem = f"{arguments[0]} is a saved run, whose figures are made"
+        problem = f"{arguments[0]} is a saved run, which is analyzed already"
         raise OptionError(", ".join(named), problem, fix="leave them out, or analyze the reports again")
     from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
 
@@ -256,7 +258,7 @@ def diff(
         baseline, *others = ([load(place, label=name) for place in places] for name, (places, _) in found.items())
         candidate = others[0] if others else candidate
     if candidate is None:
-        fix = "diff(BASELINE, CANDIDATE); a list is several captures of one of them"
+        fix = "diff(BASELINE, CANDIDATE), each a run or a list of captures"
         raise OptionError("diff", "compares two runs, and one is named", fix=fix)
     before, after = told_apart([_as_side(baseline, "baseline"), _as_side(candidate, "candidate")])
     return RunDifference(before, after, rules, judged, fail_on)
@@ -325,13 +327,16 @@ def compare(
             named = [] if is_saved(Path(place)) else shlex.split(" ".join(words_of_runs(find_named([place]))))
             if len(named) <= 1:
                 raise OptionError(repr(place), "is one run, not a list of them", fix="compare(RUN, RUN)")
-            what, fix = f"has reports of {len(named)} runs by their names", f"compare({', '.join(map(repr, named))})"
+            what, fix = (
+                f"has reports of {len(named)} runs, according to their names",
+                f"compare({', '.join(map(repr, named))})",
+            )
             raise OptionError(repr(place), what, fix=fix)
         sides = [_as_side(place_of(place, run_id)) for run_id in ids]
     else:
         fix = "compare(RUN, RUN), or compare('runs/')"
         if isinstance(given, set | frozenset):
-            raise OptionError.of_kind("runs", given, "a list of them, the first of which is the reference,", fix)
+            raise OptionError.of_kind("runs", given, "a list of runs, the baseline first,", fix)
         sides = [_as_side(run) for run in several("runs", given, "a list of them", fix)]
     if not sides:
         raise OptionError("compare", "has no run", fix="one run at least, the reference first")
@@ -447,6 +452,6 @@ def _as_side(side: AnySide, name: str = "runs") -> Side:
     fix = "load([REPORT, REPORT]) for reports of one run, or [load(RUN), load(RUN)]"
     runs = tuple(several(name, side, "a run, a path, or a list of runs", fix))
     if not (runs and all(isinstance(run, Run) for run in runs)):
-        problem = "is a list that is not of runs" if runs else "names no run"
+        problem = "is a list with other things than runs" if runs else "names no run"
         raise OptionError(f"{name}={short_repr(side)}", problem, fix=fix)
     return Side(runs[0].header.label, runs)

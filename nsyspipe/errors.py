@@ -206,7 +206,9 @@ class OptionError(NsyspipeError):
         names, (start, was_whole, more) = list(known), given.partition(repr(name))
         fix = nearest_name(str(name).strip().lower().replace("-", "_"), names, cutoff=0.8)
         is_pasted = fix and was_whole and not more and start.startswith(("--", "nsyspipe "))
-        return cls(given, problem, found=", ".join(names), fix=f"{start}{fix}" if is_pasted else fix or "one of these")
+        return cls(
+            given, problem, found=", ".join(names), fix=f"{start}{fix}" if is_pasted else fix or "use one of these"
+        )
 
     @classmethod
     def of_kind(cls, name: str, given: object, needed: str, fix: str) -> Self:
@@ -215,7 +217,7 @@ class OptionError(NsyspipeError):
         if hasattr(builtins, noun) and type(given).__module__ != "builtins":  # numpy has a bool of its own
             noun = f"{type(given).__module__}.{noun}"
         kind = "a run" if noun.endswith("Run") else f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
-        return cls(f"{name}={short_repr(given)}", f"is {kind}, where {needed} was needed", fix=fix)
+        return cls(f"{name}={short_repr(given)}", f"is {kind}, but nsyspipe needs {needed}", fix=fix)
 
 
 def nearest_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
@@ -253,9 +255,9 @@ def shortage(error: BaseException) -> InputError | None:
     number = error.errno if isinstance(error, OSError) else None
     is_memory = isinstance(error, MemoryError) or number == errno.ENOMEM
     if is_memory or any(words in str(error) for words in _NO_MEMORY):
-        fix = "fewer at once (-j 1), or more memory"
-        return InputError("analysis", "no memory was left, or a limit (ulimit -v) allows no more", fix=fix)
+        fix = "use fewer processes (-j 1), or more memory"
+        return InputError("analysis", "ran out of memory, or reached a limit (ulimit -v)", fix=fix)
     if number in {errno.EMFILE, errno.ENFILE}:
-        fix = "ulimit -n 1024, or fewer at once: -j 1"
-        return InputError("analysis", f"no more files can be opened at once ({os.strerror(errno.EMFILE)})", fix=fix)
+        fix = "ulimit -n 1024, or use fewer processes: -j 1"
+        return InputError("analysis", f"cannot open more files at once ({os.strerror(errno.EMFILE)})", fix=fix)
     return None

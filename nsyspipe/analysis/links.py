@@ -216,11 +216,11 @@ def slowest(links: pa.Table) -> SlowestLink | None:
 
 
 def _text(kind: str, row: Mapping[str, Any]) -> str:
-    """Say what a link crosses, ``SHM through host memory, although the GPUs are connected by NV18``."""
+    """Say what a link crosses, ``shared memory (SHM) via host memory, although NVLink (NV18) connects the GPUs``."""
     path, words = row["path"] or "", (row["transport"] or "").split(", ")
     transport = few(words, 2)  # a network has one per card
     by_path = f"the GPUs are connected by {path}" if path else ""
-    although = f", although {by_path}" if path.startswith("NV") else ""
+    although = f", although NVLink ({path}) connects the GPUs" if path.startswith("NV") else ""
     match kind:
         case "nvlink":
             return f"NVLink ({transport}{f' over {path}' if although else ''})"
@@ -229,11 +229,11 @@ def _text(kind: str, row: Mapping[str, Any]) -> str:
         case "p2p_pcie":
             return f"direct access over PCIe ({transport}, {path}: across {_PATH_WORDS[path]})"
         case "shm":
-            return f"SHM through host memory{although}"
+            return f"shared memory (SHM) via host memory{although}"
         case "net":
             # Data waits in host memory on its way in every network without GPUDirect RDMA.
             is_direct = all("GDRDMA" in word for word in words if word.startswith("NET"))
-            return f"network ({transport}){'' if is_direct else ' through host memory'}{although}"
+            return f"network ({transport}){'' if is_direct else ' via host memory'}{although}"
         case _:
             known = f"{transport}, a transport that nsyspipe does not know" if transport else ""
             return "; ".join(filter(None, (known or "no NCCL log says what NCCL uses", by_path)))

@@ -179,7 +179,7 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
     rows = rows[np.lexsort((operations.launch[rows], operations.start[rows]))]
     times = (operations.start, rank.comm_starts), (operations.end, rank.comm_ends)
     if not all(np.array_equal(column[rows], first_read) for column, first_read in times):
-        fix = "leave it alone, and start again; in Python, load it again"
+        fix = "do not change the report, and start again (in Python, load it again)"
         raise DamagedReportError(path, "has changed since it was first read", fix=fix)
     seqs = np.full(len(operations), NO_SEQ)
     seqs[rows] = rank.seqs

@@ -30,8 +30,8 @@ _MIN_LAYERS = 2  # calls of a step in forward, and in backward, from which on th
 class Doubt(Enum):
     """Why the ranks of a run cannot be taken for one group."""
 
-    TIMES = "collectives do not end together on all ranks"
-    COUNTS = "ranks make different numbers of the same collective in every step"
+    TIMES = "collectives do not end at the same time on all ranks"
+    COUNTS = "ranks call the same collective a different number of times in every step"
     PURPOSES = "collectives serve several kinds of parallelism"
     STAGES = "ranks look like stages of a pipeline, which send and receive in pairs"
 

@@ -325,7 +325,7 @@ def select_steps(
     if n_skipped >= n_most:
         fix = f"--skip-first {n_most - 1}, or capture more steps"
         where = "are complete on every rank" if complete.size == n_most else "of a capture are complete on every rank"
-        raise OptionError(f"--skip-first {n_skipped}", f"leaves no step: {n_most} {where}", fix=fix)
+        raise OptionError(f"--skip-first {n_skipped}", f"leaves no step ({n_most} {where})", fix=fix)
     return Selection(complete[place >= n_skipped], complete[place < n_skipped], is_fallback=False)
 
 
@@ -351,6 +351,6 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     if numbers.size:
         found = f"steps {lowest} to {highest}"
         there = (max(first, lowest), min(last, highest)) if has_any else (lowest, highest)
-        fix = "one of these" if first == last else f"--perfetto-steps {there[0]}:{there[1]}"
+        fix = "use one of these" if first == last else f"--perfetto-steps {there[0]}:{there[1]}"
     problem = "no rank has some of these" if has_any else "no rank has such a step"
     raise OptionError(given, problem, found=found, fix=fix)

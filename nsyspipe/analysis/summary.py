@@ -50,6 +50,17 @@ def step_times(steps: pa.Table) -> Int64:
     return times
 
 
+def means_of_slowest(steps: pa.Table, columns: Sequence[str]) -> dict[str, float | None]:
+    """Return means over steps of columns of each step's slowest rank: the one with the longest window, of equal ones the lowest.
+
+    None where the column is null in one of those rows, or without steps.
+    """
+    rank, step, wall = (steps[name].to_numpy() for name in ("rank", "step", "wall_ns"))
+    order = np.lexsort((rank, -wall, step))
+    slowest = steps.take(pa.array(order[run_starts(step[order])]))
+    return {name: pc.mean(slowest[name], skip_nulls=False).as_py() for name in columns}
+
+
 def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return the run's figures over its summary steps: `schema.SUMMARY`, one row.
 

@@ -1,5 +1,9 @@
 """``nsyspipe analyze``: the main job."""
 
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -8,21 +12,33 @@ from nsyspipe.cli.inputs import ONE_RUN, opened_run
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
 from nsyspipe.cli.outputs import AnalysisOutputs, print_error, write_stdout
 from nsyspipe.errors import OptionError
-from nsyspipe.model.options import parse_findings
+from nsyspipe.model.options import DEFAULT_FINDINGS, parse_findings
 
-_STRICT = "Exit with 2 if there is any problem of severity error or warning."
+_GLOB, _LONGEST_NAMES = re.compile(r"^[\w./*?\[\]-]*[*?\[][\w./*?\[\]-]*$"), 100
+_STRICT = "Exit with 2 if there is an error or a warning about the reports."
+
+
+def _repeated(reports: Sequence[str], reading: NamedRunOptions) -> str | None:
+    """Return the reports as one types them again; None with options that change the figures, or too many names."""
+    shown = replace(reading, findings=str(DEFAULT_FINDINGS), top=None, verbose=False)
+    if shown != NamedRunOptions():
+        return None
+    names = " ".join(f'"{name}"' if _GLOB.search(name) else shlex.quote(name) for name in reports)
+    return names if len(names) <= _LONGEST_NAMES else None
 
 
 @with_options
 def analyze(
-    reports: Annotated[list[str], typer.Argument(metavar="REPORTS...", help=f"{ONE_RUN} Several paths are one run.")],
+    reports: Annotated[
+        list[str], typer.Argument(metavar="REPORTS...", help=f"{ONE_RUN} Several paths together are one run.")
+    ],
     *,
     reading: NamedRunOptions,
     outputs: AnalysisOutputs,
     running: RunningOptions,
     strict: Annotated[bool, typer.Option("--strict", help=_STRICT)] = False,
 ) -> None:
-    """Say where each step's time goes: compute, communication (hidden or exposed), copies, idle.
+    """Show where the time of each step goes, and what to change first.
 
     \b
     Examples:
@@ -48,9 +64,17 @@ def analyze(
 
         from nsyspipe.report.run import summary_text
 
-        write_stdout(summary_text(run, Console(), n_findings=n_findings, n_top=reading.top))
+        text = summary_text(
+            run,
+            Console(),
+            n_findings=n_findings,
+            n_top=reading.top,
+            is_verbose=reading.verbose,
+            reports=_repeated(reports, reading),
+        )
+        write_stdout(text)
     grave = [row["code"] for row in run.problem_rows if row["severity"] != "info"]
     if strict and grave:
         problem = f"{len(grave)} problem{'s'[: len(grave) != 1]}: {', '.join(dict.fromkeys(grave))}"
-        print_error(OptionError("--strict", problem, fix="what each problem says, or leave --strict out"))
+        print_error(OptionError("--strict", problem, fix="fix each problem as shown, or leave out --strict"))
         raise typer.Exit(2)

@@ -32,19 +32,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS: dict[Callable[..., None], str] = {  # in the order of work
-    doctor: "What this machine, or some reports, can answer, and what would add the rest.",
+    doctor: "Check what this machine or some reports can answer.",
     convert: "Export .nsys-rep reports to SQLite, several at once.",
-    analyze: "Where each step's time goes, and what to change first.",
-    diff: "Did a change help, or is it noise? A gate for CI.",
-    compare: "Which of several runs is best.",
-    whatif: "What other communication would bring, before it is made.",
-    dashboard: "One page over all saved runs: which got better or worse.",
-    redact: "Copies of reports without hosts, users and paths.",
-    schema: "What every table and column means.",
-    explain: "What a finding, a note, a metric or a word means.",
+    analyze: "Show where the time of each step goes, and what to change first.",
+    diff: "Compare two runs: did a change help, or is it noise? Has a CI gate.",
+    compare: "Compare several runs: which run is fastest?",
+    whatif: "Predict the step time after a change of the communication.",
+    dashboard: "Write a dashboard of all saved runs.",
+    redact: "Copy reports without host names, user names and paths.",
+    schema: "Explain every table and column.",
+    explain: "Explain a finding, a note, a metric or a term.",
 }
 for command, in_a_line in _COMMANDS.items():
-    more = " 3 the gate failed; 4 it cannot be decided." if command is diff else ""
+    more = " 3 the gate failed, 4 the gate is undecided." if command is diff else ""
     app.command(cls=Sectioned, short_help=in_a_line, epilog=EXIT_CODES + more)(command)
 
 
@@ -58,25 +58,24 @@ def _print_version(value: bool) -> None:
 def options(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help=_VERSION)] = False,
 ) -> None:
-    """Where does the step time of a multi-GPU PyTorch run go? Answers from Nsight Systems reports.
+    """Find out why a multi-GPU PyTorch training run is slow, and what to change first.
 
     \b
     Examples:
-      nsyspipe doctor reports/                    what is missing, and the flag that adds it
-      nsyspipe analyze ddp-8gpu_*.sqlite          the answer, in a second
-      nsyspipe analyze reports/ --html run.html   the same as a page; --json for programs
-      nsyspipe diff before/ after/                did it help, and is it noise
-      nsyspipe compare ddp/ bucket25/ fsdp/       which of them is best, and why
-      nsyspipe whatif reports/                    what a change would bring
-      nsyspipe dashboard runs/ -o runs.html       all saved runs, over time
-      nsyspipe redact reports/ redacted/          copies that can be shown to others
-      nsyspipe schema steps                       what every number means
+      nsyspipe doctor reports/                    check what the reports contain
+      nsyspipe analyze ddp-8gpu_*.sqlite          where the time goes
+      nsyspipe analyze reports/ --html run.html   the same as an HTML report
+      nsyspipe diff before/ after/                did a change help?
+      nsyspipe compare ddp/ bucket25/ fsdp/       which run is fastest?
+      nsyspipe whatif reports/                    predict changes
+      nsyspipe dashboard runs/ -o runs.html       all saved runs over time
+      nsyspipe redact reports/ redacted/          copies that you can share
+      nsyspipe schema steps                       what every column means
       nsyspipe explain single-bucket              what a finding means, and its fix
       nsyspipe --install-completion               complete commands with Tab
 
-    analyze, diff, compare and whatif name a run alike: by its reports, a directory or a quoted glob of them, or, once
-    it is saved (analyze --out STORE), as STORE, STORE:ID or STORE:LABEL. convert and redact take reports only,
-    doctor these or a whole STORE, dashboard a whole STORE.
+    Name a run by its reports, a directory or a quoted glob. Name a saved run (analyze --out STORE) as STORE, STORE:ID
+    or STORE:LABEL. convert and redact accept only reports. doctor accepts reports or a STORE. dashboard needs a STORE.
     """
 
 

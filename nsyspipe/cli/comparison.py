@@ -10,17 +10,17 @@ import typer
 from nsyspipe.cli.inputs import ONE_RUN, NamedRuns, labelled_runs, names_in, opened_runs, parse_runs
 from nsyspipe.cli.options import INPUT, OUTPUT, RunningOptions, SeveralRunsOptions, option, with_options
 from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs
-from nsyspipe.comparison import gate
+from nsyspipe.comparison import gate as gate_rules
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import few, printable
 from nsyspipe.store.layout import is_saved
 
 _AGAINST = (
-    "The baseline: all runs of this label in the store that stands in its place, as captures of one configuration. The "
-    "candidate: RUN, another label of the store, or the only other one if none is named."
+    "Use all runs of this label in the run store as captures of the baseline. The candidate is RUN, another label of the "
+    "store, or its only other label."
 )
-_EACH_RUN = "One argument for each run, the reference first (a store stands for all its runs)"
-_SORT = "The best by this metric first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"
+_EACH_RUN = "One argument per run, the baseline first (a run store stands for all its runs)"
+_SORT = "Sort by this metric, the best run first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class RuleOptions:
 
     fail_on: str | None = None
     min_effect: str | None = option(
-        "Less change than this does not count, in per cent: 2% and 2 are the same. [default: 2%]", "PCT|PCT%"
+        "Smallest change that matters, in percent (2% and 2 are the same). [default: 2%]", "PCT|PCT%"
     )
-    confidence: str | None = option("Of the intervals, above 0.5 and below 1. [default: 0.95]", "0.5..1")
+    confidence: str | None = option("Confidence of the intervals, between 0.5 and 1. [default: 0.95]", "0.5..1")
     metric: list[str] | None = None
 
-    def settled(self, **more: Any) -> gate.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
+    def settled(self, **more: Any) -> gate_rules.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
         """Return them checked, with `more`, and where they are silent what the nearest file says, seen from here."""
-        effect = None if self.min_effect is None else gate.parse_min_effect(self.min_effect)
-        confidence = None if self.confidence is None else gate.check_confidence(self.confidence)
-        options = gate.GateSettings(min_effect=effect, confidence=confidence, **more)
-        return gate.settled(options, gate.read_settings(Path.cwd()), ("min_effect", "confidence", *more))
+        effect = None if self.min_effect is None else gate_rules.parse_min_effect(self.min_effect)
+        confidence = None if self.confidence is None else gate_rules.check_confidence(self.confidence)
+        options = gate_rules.GateSettings(min_effect=effect, confidence=confidence, **more)
+        return gate_rules.settled(options, gate_rules.read_settings(Path.cwd()), ("min_effect", "confidence", *more))
 
 
 @dataclass(frozen=True)
@@ -47,45 +47,45 @@ class GateOptions(RuleOptions):
     """What counts as a difference, and which one fails."""
 
     fail_on: str | None = option(
-        "Exit with 3 if a judged metric is worse (or changed at all), with 4 if that cannot be decided.",
+        "Exit with 3 if a judged metric got worse (or changed at all), and with 4 if the data cannot show it.",
         "regression|any-change",
     )
     metric: list[str] | None = option(
-        "What the verdict and the gate rest on, comma separated or several times: a regression of any, else what cannot "
-        "be told of any, else an improvement. [default: step_time]",
+        "Metrics that the verdict and the gate use, separated by commas or repeated. The verdict is a regression if any "
+        "metric regressed. [default: step_time]",
         "NAME,...",
     )
 
-    def settings(self) -> gate.GateSettings:
+    def settings(self) -> gate_rules.GateSettings:
         """Return what options say, else what the nearest file says; a gate that could never fail is refused."""
-        metrics = gate.check_metrics(",".join(self.metric)) if self.metric else None
-        fail_on = None if self.fail_on is None else gate.check_gate(self.fail_on)
+        metrics = gate_rules.check_metrics(",".join(self.metric)) if self.metric else None
+        fail_on = None if self.fail_on is None else gate_rules.check_gate(self.fail_on)
         found = self.settled(fail_on=fail_on, metrics=metrics)
         if found.fail_on and found.metrics:
             from nsyspipe.model.figures import METRICS
 
             judged = {name: METRICS[name].better for name in found.metrics}
-            names = () if fail_on else (f"{found.path}: fail-on", f'fail-on = "{gate.ANY_CHANGE}"')
-            gate.check_can_fail(found.fail_on, judged, *names)
+            names = () if fail_on else (f"{found.path}: fail-on", f'fail-on = "{gate_rules.ANY_CHANGE}"')
+            gate_rules.check_can_fail(found.fail_on, judged, *names)
         return found
 
 
-def _thresholds(settings: gate.GateSettings, *, is_quiet: bool) -> dict[str, Any]:
+def _thresholds(settings: gate_rules.GateSettings, *, is_quiet: bool) -> dict[str, Any]:
     """Return from where on a change counts, and how sure intervals are; say on stderr from which file, where no text says it."""
     if settings.file and is_quiet:
         typer.echo(printable(f"Thresholds from {settings.file}."), err=True)
-    effect = gate.DEFAULT_MIN_EFFECT_PCT if settings.min_effect is None else round(100 * settings.min_effect, 12)
-    return {"min_effect_pct": f"{effect}%", "confidence": settings.confidence or gate.DEFAULT_CONFIDENCE}
+    effect = gate_rules.DEFAULT_MIN_EFFECT_PCT if settings.min_effect is None else round(100 * settings.min_effect, 12)
+    return {"min_effect_pct": f"{effect}%", "confidence": settings.confidence or gate_rules.DEFAULT_CONFIDENCE}
 
 
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
-    more = f"Several captures of one {several}: repeat LABEL=REPORTS."
-    return typer.Argument(metavar=metavar, help=f"{which}, globs quoted. {ONE_RUN} {more}")
+    more = f"For several captures of one {several}, repeat LABEL=REPORTS."
+    return typer.Argument(metavar=metavar, help=f"{which}. Quote globs. {ONE_RUN} {more}")
 
 
 @with_options
 def diff(
-    runs: Annotated[list[str], _runs("BASELINE CANDIDATE", "One argument for each side", "side")],
+    runs: Annotated[list[str], _runs("BASELINE CANDIDATE", "One argument per side", "side")],
     *,
     against: Annotated[str | None, typer.Option(metavar="LABEL", help=_AGAINST, rich_help_panel=INPUT)] = None,
     rule: GateOptions,
@@ -93,11 +93,11 @@ def diff(
     reading: SeveralRunsOptions,
     running: RunningOptions,
 ) -> None:
-    """Did it help, and is it noise? Two runs, metric by metric, and where the difference comes from.
+    """Compare two runs, and decide whether the difference is real or noise.
 
-    Thresholds may stand in the nearest nsyspipe.toml ([diff]) or pyproject.toml ([tool.nsyspipe.diff]) of this
-    directory or one above: fail-on, min-effect, confidence, metric. Options win over the file. One of another owner,
-    or that anybody may write or replace, is refused unless options say all that it does.
+    You can set fail-on, min-effect, confidence and metric in the nearest nsyspipe.toml ([diff]) or pyproject.toml
+    ([tool.nsyspipe.diff]) of this directory or a parent. Options override the file. For security, nsyspipe refuses a
+    file that another user owns or that everybody can write to.
 
     \b
     Examples:
@@ -114,17 +114,20 @@ def diff(
     thresholds = _thresholds(settings, is_quiet=running.quiet or bool(outputs.printed))
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import diff as compared
-        from nsyspipe.report.difference import difference_blocks, difference_formats, gate_text, identity_of
+        from nsyspipe.report.difference import difference_blocks, difference_formats, gate_line, identity_of
+        from nsyspipe.report.difference_screen import screen_blocks
 
         asked = thresholds | {"metrics": settings.metrics, "fail_on": settings.fail_on, "force": outputs.force}
         difference = replace(compared(opened[0], opened[1], **asked), settings=settings)
-        formats, blocks = difference_formats(difference), difference_blocks(difference)
+        formats = difference_formats(difference)
+        blocks = difference_blocks(difference, has_gate=False) if outputs.verbose else screen_blocks(difference)
         inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(difference), quiet=running.quiet)
-    if (judged := difference.gate) is not None and not judged:
-        cannot = " cannot be decided" * (judged.outcome == "undecided")
-        typer.echo(printable(f"error: --fail-on {judged.fail_on}{cannot}: {gate_text(judged)}"), err=True)
-        raise typer.Exit(judged.exit_code)
+    if (gate := difference.gate) is not None:
+        if not (gate and running.quiet):  # a gate that passes is no news for who wants none
+            typer.echo(printable(gate_line(gate)), err=True)
+        if not gate:
+            raise typer.Exit(gate.exit_code)
 
 
 def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
@@ -133,13 +136,13 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
     place = named[0].places[0]
     there, labels = names_in(place) if len(named) == len(named[0].places) == 1 else ([], [])
     found = [one.label or one.places[0] for one in named]
-    fix = 'quote globs ("before_*.sqlite" "after_*.sqlite"); several captures of one side share a LABEL='
-    problem = f"compares two runs, and {len(named)} are named"
+    fix = 'quote globs ("before_*.sqlite" "after_*.sqlite"), and use the same LABEL= for several captures of one side'
+    problem = f"takes exactly two runs, but got {len(named)}"
     if len(named) == 1:
-        problem = "compares two runs, and 1 is named: the candidate is missing"
-        fix = f"nsyspipe diff BASELINE CANDIDATE; {'one label is one side' if len(named[0].places) > 1 else fix}"
+        problem = "takes exactly two runs, but the candidate is missing"
+        fix = f"nsyspipe diff BASELINE CANDIDATE, {'each with its own label' if len(named[0].places) > 1 else fix}"
     if len(there) > 1:
-        problem = f"compares two runs, the baseline first, and {place} has {len(there)}"
+        problem = f"takes exactly two runs, but {place} has {len(there)}"
         found, fix = there, f"nsyspipe diff {there[0]} {there[1]}"
         if len(labels) == 2 and all(labels):  # noqa: PLR2004 - the sides; none that cannot be read
             found, fix = labels, f"nsyspipe diff --against {shlex.quote(labels[0])} {shlex.quote(place)}"
@@ -156,11 +159,10 @@ def compare(
     reading: SeveralRunsOptions,
     running: RunningOptions,
 ) -> None:
-    """Which of these runs is best? Speed-up over the first with its interval, and what the steps' time goes to.
+    """Compare several runs, and rank the runs that are comparable.
 
-    Runs that differ from the first in world size, GPU model, ranks, ranks per batch or the work of a step are parted
-    from it, and measured against the first of their own kind: a step of more ranks does more work, unless they share a
-    batch. Thresholds (min-effect, confidence) may stand in the file that diff reads them from.
+    nsyspipe ranks runs only within a group of runs with the same world size, GPU model and work per step. The first run
+    of a group is the baseline of the group. The settings file of diff also sets min-effect and confidence here.
 
     \b
     Examples:
@@ -181,7 +183,7 @@ def compare(
         there, _ = names_in(place)
         if len(there) > 1:
             problem, fix = (
-                f"each run is an argument, and {place} has {len(there)}",
+                f"takes each run as an argument, but {place} has {len(there)} runs",
                 f"nsyspipe compare {' '.join(there)}",
             )
             raise OptionError("compare", problem, found=few(there, 4), fix=fix)
@@ -190,6 +192,6 @@ def compare(
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
         board = replace(compared(opened, sort=sort, **thresholds, force=outputs.force), settings=rules)
-        formats, blocks = scoreboard_formats(board), scoreboard_blocks(board)
+        formats, blocks = scoreboard_formats(board), scoreboard_blocks(board, is_verbose=outputs.verbose)
         inputs = [path for runs in opened for run in runs for path in run.inputs]
         outputs.answer(formats, blocks, inputs, identity_of(board), quiet=running.quiet)

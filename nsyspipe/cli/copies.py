@@ -16,30 +16,32 @@ from nsyspipe.cli.outputs import print_error, progress, write_stdout
 from nsyspipe.errors import NsysNotFoundError, NsyspipeError, OptionError
 from nsyspipe.model.names import listed, printable
 
-_IN = "Reports (.sqlite), best all of a run at once: files, directories, globs; and last OUT."
-_OUT = "OUT: the copy of one report; for several a directory, in which they keep their names."
+_IN = "Reports (.sqlite), preferably all reports of a run: files, directories or globs. The last argument is OUT."
+_OUT = "OUT is the copy of one report, or a directory for several copies, which keep their names."
 _DROP = "Leave out tables that this version does not know, instead of refusing the report."
-_REPLACE = "Replace copies that are there already."
-_NSYS = "The nsys to use, or its directory. [default: on PATH, else where it is usually installed]"
-_REPORTS = "Reports of nsys: files, directories, globs."
+_REPLACE = "Replace existing copies."
+_NSYS = "Path of nsys or its directory. [default: from PATH, or the usual directories]"
+_REPORTS = "nsys reports: files, directories or globs."
 
 
 @dataclass(frozen=True)
 class ExportOptions:
     """Where reports are exported to, and by what."""
 
-    out: Path | None = option("Write there, made if missing. [default: beside each report]", "DIR", "-o")
-    force: bool = flag("Export also what is up to date, and replace files that are no reports.")
+    out: Path | None = option(
+        "Output directory, created if missing. [default: the directory of each report]", "DIR", "-o"
+    )
+    force: bool = flag("Export up-to-date reports again, and replace files that are not exports.")
     nsys: str | None = option(_NSYS, "PATH")
-    timeout: float = option("How long one export may take.", "SECONDS", default=1800.0, least=1)
+    timeout: float = option("Time limit of one export.", "SECONDS", default=1800.0, least=1)
 
 
 @dataclass(frozen=True)
 class ExportingOptions(RunningOptions):
     """How many exports are made at once, and what is said meanwhile."""
 
-    jobs: int | None = option("Exports at once. [default: the cores, up to 8]", "N", "-j", least=1)
-    quiet: bool = flag("Print neither paths nor progress, only errors.", "-q")
+    jobs: int | None = option("Number of exports at once. [default: cores, at most 8]", "N", "-j", least=1)
+    quiet: bool = flag("Print no paths and no progress, only errors.", "-q")
 
 
 @with_options
@@ -51,13 +53,12 @@ def convert(
 ) -> None:
     """Export .nsys-rep reports to the SQLite files that the other commands read.
 
-    Runs nsys export with every option that this nsys has for a whole export. What is up to date is skipped: an
-    export that is whole, of a report with that name, and not older than it. A file of that name which is something
-    else is not replaced without --force. stdout names each export that is there at the end, one a line; a report
-    that fails does not keep the others from it. Exit code 2 if any fails; nothing is ever half-written.
+    convert skips exports that are complete and not older than their report. convert replaces other files only with
+    --force. stdout lists the exports, one per line. If a report fails, convert continues with the others and exits
+    with 2. An export is always complete or missing.
 
-    analyze and doctor take .nsys-rep files too: they export them into a cache ($NSYSPIPE_CACHE_DIR, else
-    ~/.cache/nsyspipe; up to $NSYSPIPE_CACHE_BYTES, 20 GB), and write nothing beside them.
+    analyze and doctor accept .nsys-rep files too. They export into a cache ($NSYSPIPE_CACHE_DIR or
+    ~/.cache/nsyspipe, at most $NSYSPIPE_CACHE_BYTES or 20 GB).
 
     \b
     Examples:
@@ -107,11 +108,16 @@ def _exporters(running: ExportingOptions, program: str | None) -> Iterator[tuple
         found = cluster.on_each_worker(find, program)
         without = [worker for worker, one in found.items() if isinstance(one, Exception)]
         if without and len(without) == len(found):
-            problem, fix = "is on none of the workers", "--nsys PATH as workers see it; else leave --scheduler out"
+            problem, fix = (
+                "was not found on any worker",
+                "--nsys PATH as the workers see the path, or leave out --scheduler",
+            )
             raise NsysNotFoundError(program or "nsys", problem, found=listed(without, MOST_NAMES), fix=fix)
         if without:
             cluster.take_only(found.keys() - without)
-            said = f"no nsys on {len(without)} of {len(found)} workers, which export nothing: {listed(without, MOST_NAMES)}"
+            said = (
+                f"{len(without)} of {len(found)} workers have no nsys and export nothing: {listed(without, MOST_NAMES)}"
+            )
             typer.echo("" if running.quiet else f"{said}\n", err=True, nl=False)
         yield cluster, is_unwanted
 
@@ -124,9 +130,10 @@ def redact(
     force: Annotated[bool, typer.Option("--force", help=_REPLACE, rich_help_panel=OUTPUT)] = False,
     running: QuietOptions,
 ) -> None:
-    """Copy reports without environment, host, user, paths, process list; analyze answers the same for the copy.
+    """Copy reports without environment, host names, user names, paths and process lists.
 
-    Only what analysis needs is copied. Names of kernels and NVTX ranges stay: they may hold private words.
+    nsyspipe gives the same answers for a copy. The names of kernels and NVTX ranges stay, so check them for private
+    words before you share a copy.
 
     \b
     Examples:

@@ -14,21 +14,21 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.names import printable
 from nsyspipe.store.layout import name_of_store
 
-_STORE = "A directory that analyze --out wrote; all its runs are shown."
+_STORE = "A run store, which analyze --out writes. The dashboard shows all its runs."
 
 
 @dataclass(frozen=True)
 class DashboardOptions:
     """Where the page is written, and the pages that it links to."""
 
-    out: str | None = option("The page; - prints it. [required]", "FILE|-", "-o")
+    out: str | None = option("Output file. - prints the HTML. [required]", "FILE|-", "-o")
     pages: Path | None = option(
-        "Write the page of each run there too, and link to it. [default: link to pages that are in pages/ beside FILE, "
-        "beside FILE, or in STORE/pages/]",
+        "Also write the HTML report of each run into this directory, and link to it. [default: link to existing HTML "
+        "reports in pages/, in the directory of FILE, or in STORE/pages/]",
         "DIR",
     )
-    open: bool = flag("Open the page in a browser.")
-    force: bool = flag("Replace a FILE that is no dashboard; write all pages anew.")
+    open: bool = flag("Open the dashboard in a browser.")
+    force: bool = flag("Replace a FILE that is not a dashboard, and write all HTML reports again.")
 
 
 @with_options
@@ -38,9 +38,9 @@ def dashboard(
     page: DashboardOptions,
     running: QuietOptions,
 ) -> None:
-    """Write one page over all runs of a store: which got better or worse, and since which run.
+    """Write a dashboard of all runs of a run store: which runs got faster or slower, and since when.
 
-    It needs nothing but itself. A page that --pages wrote before is kept while it is newer than its run.
+    The dashboard is one self-contained HTML file. --pages keeps an HTML report that is newer than its run.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def dashboard(
         raise OptionError("dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{name}.html')}")
     target = None if page.out == STDOUT else Path(page.out)
     if page.open and target is None:
-        raise OptionError("--open", "opens the page that is written", fix=f"-o {shlex.quote(f'{name}.html')} --open")
+        raise OptionError("--open", "needs an output file", fix=f"-o {shlex.quote(f'{name}.html')} --open")
     from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
 
     if target is not None:

@@ -13,8 +13,8 @@ from nsyspipe.nsys.find_reports import find_logs, source_of, split_logs
 from nsyspipe.store.layout import is_one_run, is_saved
 
 _REPORTS = (
-    "Reports (.sqlite, or .nsys-rep where there is nsys): files, directories, globs; a STORE, whose runs are listed; "
-    "without them this machine."
+    "Reports (.sqlite, or .nsys-rep if nsys is installed): files, directories or globs. Or a run store, to list its runs. "
+    "Without arguments, doctor checks this machine."
 )
 
 
@@ -26,16 +26,16 @@ def doctor(
     outputs: Outputs,
     running: RunningOptions,
 ) -> None:
-    """Say what this machine, or a set of reports, can answer.
+    """Check what this machine or a set of reports can answer.
 
-    Each line that is not yes or ok comes with the flag or the step that would mend it. Options of
-    analyze that say how reports are read work here too; without reports they are ignored.
+    For each line that is not yes or ok, doctor prints how to add the missing data. The options of analyze for
+    reading reports work here too.
 
     \b
     Examples:
       nsyspipe doctor                       nsys, driver, torch, NCCL, disk of this machine
       nsyspipe doctor ddp-8gpu_*.sqlite     what these reports can and cannot answer
-      nsyspipe doctor runs/                 which saved runs are there, and what they are called
+      nsyspipe doctor runs/                 the saved runs and their names
       nsyspipe doctor reports/ --json - | jq '.capabilities[] | select(.status != "yes")'
     """
     from nsyspipe.report.doctor import doctor_formats
@@ -47,7 +47,7 @@ def doctor(
         from nsyspipe.report.doctor import store_blocks, store_document
         from nsyspipe.store.index import stored_runs
 
-        reading.refuse_given(f"{reports[0]} has saved runs, whose figures are made", "pass the reports")
+        reading.refuse_given(f"{reports[0]} has saved runs, which are analyzed already", "pass the reports")
         stored = stored_runs(store_of(reports))
         inputs, document, blocks = [Path(reports[0])], store_document(stored), list(store_blocks(stored, reports[0]))
     elif reports:

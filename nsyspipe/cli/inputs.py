@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 # What an argument may be, for help.
 ONE_RUN = (
-    "One run: its reports (.sqlite, or .nsys-rep where there is nsys), a directory or glob of them; or a saved run: STORE, "
-    "STORE:ID, STORE:LABEL (its latest). LABEL= in front names it."
+    "One run: its nsys reports (.sqlite, or .nsys-rep if nsys is installed), a directory, or a glob. Or a saved run: STORE, "
+    "STORE:ID, or STORE:LABEL (the latest run of that label). LABEL= in front sets the label."
 )
 Opened = list[tuple["Run", ...]]
 
@@ -73,11 +73,13 @@ def opened_run(named: Sequence[str], reading: OneRunOptions, running: RunningOpt
     reading.check_logs()
     labels, places = zip(*map(split_label, named), strict=True)
     if len({*labels}) > 1:
-        raise OptionError(shlex.join(named), "names several runs, where one is meant", fix=shlex.quote(named[0]))
+        raise OptionError(
+            shlex.join(named), "names several runs, but this command needs one", fix=shlex.quote(named[0])
+        )
     options = reading.chosen("label", "run_id", "topology") | {"nccl_log": reading.nccl_log or [], "reports": places}
     if labels[0] is not None and options["label"] not in (None, labels[0]):
-        fix = f"leave one out: --label {shlex.quote(options['label'])}, or {labels[0]}="
-        raise OptionError(f"--label {options['label']}", f"is another name than that of {named[0]}", fix=fix)
+        fix = f"leave out one of them: --label {shlex.quote(options['label'])}, or {labels[0]}="
+        raise OptionError(f"--label {options['label']}", f"differs from the label of {named[0]}", fix=fix)
     options["label"] = options["label"] or labels[0]
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         if labels[0] and len(places) == 1 and is_saved(Path(places[0])):  # the run is called so, whatever its label is
@@ -99,7 +101,7 @@ def store_of(arguments: Sequence[str]) -> Path:
     store = find_saved(first)[0] if is_one_run(first) else first
     if len(arguments) > 1 or store != first:
         shown = shlex.quote(place_as_given(store, first))
-        raise OptionError(shlex.join(arguments), "not one store, of which all runs are shown", fix=shown)
+        raise OptionError(shlex.join(arguments), "is not one run store", fix=shown)
     return store
 
 
@@ -146,12 +148,12 @@ def labelled_runs(label: str, place: str, *others: str) -> list[NamedRuns]:
 def refuse_saved_runs(arguments: Sequence[str], takes: str = "reports") -> None:
     """Refuse what is no report where only reports will do; of one run, which has to be there, say what takes it."""
     for place in (Path(argument) for argument in arguments if is_saved(Path(argument))):
-        what, fix = "a store of saved runs", "pass the reports that they were saved from"
+        what, fix = "a run store", "pass the original reports"
         if is_one_run(place):
             find_saved(place)
             what = "a saved run"
-            fix = f"nsyspipe analyze {shlex.quote(str(place))} prints its problems; or pass its reports"
-        raise OptionError(str(place), f"is {what}, where {takes} are needed", fix=fix)
+            fix = f"nsyspipe analyze {shlex.quote(str(place))} shows its problems, or pass its reports"
+        raise OptionError(str(place), f"is {what}, but this command needs {takes}", fix=fix)
 
 
 def split_label(argument: str) -> tuple[str | None, str]:
@@ -163,7 +165,7 @@ def split_label(argument: str) -> tuple[str | None, str]:
         return None, argument
     check_name("label ", label, "LABEL=PATH, or ./PATH for a path with = in it")
     if not place:
-        raise OptionError(repr(argument), "has a label and no reports", fix=f"{label}=PATH")
+        raise OptionError(repr(argument), "has a label but no reports", fix=f"{label}=PATH")
     return label, place
 
 
@@ -190,7 +192,7 @@ def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running
     saved = {place: find_saved(Path(place)) for one in named for place in one.places if is_saved(Path(place))}
     reports = [(one, place) for one in named for place in one.places if place not in saved]
     if not reports:
-        reading.refuse_given("all runs are saved ones, whose figures are made", "analyze the reports again")
+        reading.refuse_given("all runs are saved and already analyzed", "analyze the reports again")
     logs_of, maps_of = _by_label(logs, named), _by_label(maps, named)
     files = {label: find_logs(found) for label, found in logs_of.items()}
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
@@ -225,6 +227,6 @@ def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | No
         label, place = split_label(file)
         if label is not None and label not in known:
             found, fix = ", ".join(known) or "no labels", "LABEL=RUN and LABEL=FILE"
-            raise OptionError(repr(file), "names no run by its label", found=found, fix=fix)
+            raise OptionError(repr(file), "does not start with the label of a run", found=found, fix=fix)
         grouped.setdefault(label, []).append(place)
     return grouped

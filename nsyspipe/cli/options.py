@@ -21,16 +21,16 @@ from nsyspipe.model.names import PHASE_PATTERNS
 from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS, logs_refused
 
 # The sections of a command's help, in the order of work.
-_SECTION_NAMES = ("Input", "Steps and phases", "What to change", "What counts", "Output", "Running")
+_SECTION_NAMES = ("Input", "Steps and phases", "Changes", "Thresholds", "Output", "Running")
 INPUT, STEPS, CHANGES, JUDGING, OUTPUT, RUNNING = _SECTION_NAMES
 # Of the parameters of commands that are dataclasses of options; and of options that do not stand with the others there.
 _SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": RUNNING}
 _ELSEWHERE = dict.fromkeys(("rank_map", "ranks", "label", "run_id", "nccl_log", "topology", "no_logs"), INPUT)
-_ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
+_ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "verbose": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
 _LONGEST_NAME = 100  # of a run
 _LEAST_ADDRESS_SPACE = 512 << 20  # below, native code may abort where it should say that no memory is left
 SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
-EXIT_CODES = "Exit codes: 0 answered; 2 unusable input or option; 130 interrupted; 1 a bug of nsyspipe."
+EXIT_CODES = "Exit codes: 0 success, 2 unusable input or option, 130 interrupted, 1 a bug in nsyspipe."
 Command = TypeVar("Command", bound="Callable[..., None]")
 
 
@@ -38,9 +38,9 @@ def check_address_space() -> None:
     """Refuse a limit of memory below which libraries end the process before anything can be said."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
-        problem = f"allows {limit >> 20} MB, and nsyspipe needs {_LEAST_ADDRESS_SPACE >> 20} MB to start its work"
+        problem = f"allows {limit >> 20} MB, but nsyspipe needs at least {_LEAST_ADDRESS_SPACE >> 20} MB"
         raise InputError(
-            "the limit of memory (ulimit -v)", problem, fix=f"ulimit -v {_LEAST_ADDRESS_SPACE >> 10}, or more"
+            "the memory limit (ulimit -v)", problem, fix=f"ulimit -v {_LEAST_ADDRESS_SPACE >> 10}, or more"
         )
 
 
@@ -58,7 +58,9 @@ class Sectioned(TyperCommand):
         taking_one: list[Any] = [one for one in given if not (one.multiple or getattr(one, "is_flag", True))]
         for one in taking_one:
             if taking_one.count(one) > 1:
-                raise OptionError(max(one.opts, key=len), "takes one value, and is given several", fix="leave one")
+                raise OptionError(
+                    max(one.opts, key=len), "takes one value, but got several", fix="pass the option once"
+                )
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - of Typer or Click
@@ -66,8 +68,8 @@ class Sectioned(TyperCommand):
         try:
             os.getcwd()  # noqa: PTH109 - Path.cwd would do the same
         except OSError as error:
-            problem = f"is not there, or cannot be read ({error.strerror})"
-            raise InputError("the working directory", problem, fix="cd to a directory that is there") from error
+            problem = f"does not exist, or cannot be read ({error.strerror})"
+            raise InputError("the working directory", problem, fix="cd to an existing directory") from error
         check_address_space()
         return super().invoke(ctx)
 
@@ -106,7 +108,7 @@ def _number(kind: type[int | float], least: int | None, option: str, metavar: st
             value = kind(str(text))
             if least is None or value >= least:
                 return value
-        what = f"is no {'whole ' if kind is int else ''}number{'' if least is None else f' from {least}'}"
+        what = f"is not {'an integer' if kind is int else 'a number'}{'' if least is None else f' of at least {least}'}"
         has_unit = re.fullmatch(r"[\d.]+ ?[A-Za-z/]+", str(text)) is not None
         raise OptionError(f"{option} {text}", what, fix=f"{option} {metavar}{', without a unit' if has_unit else ''}")
 
@@ -153,22 +155,26 @@ class ReadingOptions:
     """How reports are read, by the names that `nsyspipe.load` has for them."""
 
     step: str | None = option(
-        "NVTX ranges that are the steps; repetition: what launches repeat; none: the capture as a whole. "
-        "[default: the family that holds the launches, else repetition]",
+        "NVTX ranges that mark the steps. 'repetition' uses a periodic launch pattern. 'none' treats the capture as a "
+        "whole. [default: the ranges that contain the launches, or else repetition]",
         "REGEX|repetition|none",
     )
-    steps: int | None = option("About how many whole steps were captured, to find them by repetition.", "N", least=1)
+    steps: int | None = option(
+        "Approximate number of captured steps, to find them by a periodic launch pattern.", "N", least=1
+    )
     backward: str | None = _phase("backward")
     forward: str | None = _phase("forward")
     optimizer: str | None = _phase("optimizer")
     data: str | None = _phase("data")
-    comm_kernel: str | None = option("Communication kernels besides NCCL's.", "REGEX")
+    comm_kernel: str | None = option("Communication kernels in addition to NCCL kernels.", "REGEX")
     skip_first: str = option(
-        "Complete steps to leave out at the start; auto: the first, if another remains.", "N|auto", default=AUTO
+        "Complete warm-up steps to skip. 'auto' skips the first, if another step remains.", "N|auto", default=AUTO
     )
-    rank_map: str | None = option("Rank of each report; of several: node1_[0-7].sqlite=8-15.", 'FILE|"a.sqlite=0,..."')
-    ranks: str | None = option("Read the reports of these ranks only; the others count as missing.", "0-7,63")
-    no_logs: bool = flag("Leave out logs and topologies that lie beside the reports.")
+    rank_map: str | None = option(
+        "Rank of each report. For several reports: node1_[0-7].sqlite=8-15.", 'FILE|"a.sqlite=0,..."'
+    )
+    ranks: str | None = option("Read only the reports of these ranks. The other ranks count as missing.", "0-7,63")
+    no_logs: bool = flag("Ignore NCCL logs and topology files in the directory of the reports.")
 
     def chosen(self, *more: str) -> dict[str, Any]:
         """Return those of every command by name, and further ones that this one has."""
@@ -186,7 +192,7 @@ class ReadingOptions:
         given = [one.name for one in fields(self) if (getattr(self, one.name) or one.default) != one.default]
         if given:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise OptionError(names, f"says how reports are read, and {why}", fix=f"leave it out, or {fix}")
+            raise OptionError(names, f"changes how reports are read, but {why}", fix=f"leave out this option, or {fix}")
 
 
 @dataclass(frozen=True)
@@ -196,15 +202,17 @@ class OneRunOptions(ReadingOptions):
     label: str | None = None
     run_id: str | None = None
     nccl_log: list[str] | None = option(
-        "Log of the run with NCCL_DEBUG=INFO: what its ranks are connected by. Several times, or a glob.", "FILE"
+        "NCCL log of the run (NCCL_DEBUG=INFO), which shows the interconnect. Repeat the option, or use a glob.", "FILE"
     )
-    topology: str | None = option("Output of nvidia-smi topo -m: NVLink, or PCIe.", "FILE")
+    topology: str | None = option(
+        "Output of nvidia-smi topo -m, which shows whether NVLink or PCIe connects the GPUs.", "FILE"
+    )
 
 
 def check_name(option: str, name: str | None, fix: str) -> None:
     """Refuse a label or an identifier of a run that is empty, too long, or has what cannot be printed."""
     if name is not None and not (name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
-        problem = f"is empty, longer than {_LONGEST_NAME}, or has what cannot be printed"
+        problem = f"is empty, longer than {_LONGEST_NAME} characters, or not printable"
         raise OptionError(f"{option}{name[:_LONGEST_NAME]!r}", problem, fix=fix)
 
 
@@ -212,13 +220,16 @@ def check_name(option: str, name: str | None, fix: str) -> None:
 class NamedRunOptions(OneRunOptions):
     """How the reports of a run are read that is named, and how much of it is shown."""
 
-    label: str | None = option("Name of the run. [default: from the file names]", "TEXT")
-    run_id: str | None = option("Identifier of the run. [default: from the capture]", "TEXT")
+    label: str | None = option("Label of the run. [default: from the file names]", "TEXT")
+    run_id: str | None = option("ID of the run. [default: from the capture]", "TEXT")
     findings: str = option(
-        "How many findings to print; all adds the phases and the whole advice.", "N|all", default=str(DEFAULT_FINDINGS)
+        "How many recommendations to print. 'all' adds the phases and the details of each finding.",
+        "N|all",
+        default=str(DEFAULT_FINDINGS),
     )
+    verbose: bool = flag("Print everything: all metrics, ranks, findings, checks, warnings and notes.", "-v")
     top: int | None = option(
-        "Print the N costliest kernels, collectives by kind and size, and communicators, in the Markdown too.",
+        "Print the N most expensive kernels, collectives and communicators, also in Markdown.",
         "N",
         least=1,
     )
@@ -233,9 +244,12 @@ class SeveralRunsOptions(ReadingOptions):
     """How the reports of several runs are read."""
 
     nccl_log: list[str] | None = option(
-        "Log with NCCL_DEBUG=INFO, of all reports or of one label's. Several times, or a glob.", "[LABEL=]FILE"
+        "NCCL log (NCCL_DEBUG=INFO) of all runs, or of the run with that label. Repeat the option, or use a glob.",
+        "[LABEL=]FILE",
     )
-    topology: list[str] | None = option("Output of nvidia-smi topo -m, likewise.", "[LABEL=]FILE")
+    topology: list[str] | None = option(
+        "Output of nvidia-smi topo -m, of all runs or of the run with that label.", "[LABEL=]FILE"
+    )
 
 
 @dataclass(frozen=True)
@@ -243,8 +257,8 @@ class QuietOptions:
     """What is said meanwhile; a command has those that are declared as options."""
 
     jobs: int | None = None
-    quiet: bool = flag("No summary and no progress: errors and asked-for outputs only.", "-q")
-    no_progress: bool = flag("No progress bar.")
+    quiet: bool = flag("Print no summary and no progress, only errors and requested outputs.", "-q")
+    no_progress: bool = flag("Print no progress bar.")
 
     @property
     def is_shown(self) -> bool:
@@ -256,10 +270,10 @@ class QuietOptions:
 class RunningOptions(QuietOptions):
     """By how many processes, or whose, and what is said meanwhile."""
 
-    jobs: int | None = option("Processes. [default: cores, capped by memory and use]", "N", "-j", least=1)
+    jobs: int | None = option("Number of processes. [default: cores, limited by memory and use]", "N", "-j", least=1)
     scheduler: str | None = option(
-        "A Dask cluster does the work, whose workers see the same files: its scheduler's address, or the file that one "
-        "writes. [default: $NSYSPIPE_SCHEDULER, unless -j is given]",
+        "Run on a Dask cluster: the address of its scheduler, or its scheduler file. The workers must see the same files. "
+        "[default: $NSYSPIPE_SCHEDULER, unless you pass -j]",
         "ADDRESS|FILE",
     )
 
@@ -267,11 +281,13 @@ class RunningOptions(QuietOptions):
     def cluster(self) -> str | None:
         """The scheduler whose workers do the work; None: it is done here."""
         if self.scheduler is not None and self.jobs is not None:
-            problem = "counts processes of this machine, and the cluster has its own"
-            raise OptionError(f"-j {self.jobs} with --scheduler", problem, fix="leave one of them out")
+            problem = "counts processes of this machine, but a cluster has its own processes"
+            raise OptionError(f"-j {self.jobs} with --scheduler", problem, fix="leave out one of them")
         if self.scheduler is not None and not self.scheduler.strip():
-            problem = "names no scheduler: perhaps a variable that is not set"
-            raise OptionError(f"--scheduler {self.scheduler!r}", problem, fix="--scheduler ADDRESS, or leave it out")
+            problem = "is empty (perhaps a variable that is not set)"
+            raise OptionError(
+                f"--scheduler {self.scheduler!r}", problem, fix="--scheduler ADDRESS, or leave out --scheduler"
+            )
         return self.scheduler or (os.environ.get(SCHEDULER) if self.jobs is None else None) or None
 
     def executor(self, paths: Sequence[Path]) -> AbstractContextManager[Executor]:

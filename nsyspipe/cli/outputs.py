@@ -91,7 +91,7 @@ def open_page(path: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(path.absolute().as_uri()):
-        typer.echo(printable(f"no browser was found; open {path} in one"), err=True)
+        typer.echo(printable(f"no browser was found, so open {path} yourself"), err=True)
 
 
 @contextlib.contextmanager
@@ -131,8 +131,8 @@ class Outputs:
     html: str | None = _format("html")
     perfetto: str | None = None
     perfetto_steps: str | None = None
-    open: bool = flag("Open the page of --html in a browser.")
-    force: bool = flag("Replace outputs of anything else.")
+    open: bool = flag("Open the HTML report of --html in a browser.")
+    force: bool = flag("Replace output files of other runs.")
 
     @property
     def _named(self) -> dict[str, str]:
@@ -148,7 +148,7 @@ class Outputs:
         from nsyspipe.report.files import check_directory
 
         if self.open and self.html is None:
-            raise OptionError("--open", "opens the page that is written", fix="--html FILE --open")
+            raise OptionError("--open", "needs an output file", fix="--html FILE --open")
         seen: dict[str, str] = {}
         for name, value in (self._named if self.out is None else {"out": self.out} | self._named).items():
             shown = f"--{name}"
@@ -159,9 +159,9 @@ class Outputs:
             own = next((of for of, one in FORMATS.items() if Path(value).suffix.lower() in one.suffixes), name)
             if own != name and name in FORMATS:
                 fix = f"{shown} {Path(value).with_suffix(FORMATS[name].suffixes[0])}, or --{own} {value}"
-                raise OptionError(f"{shown} {value}", f"is named as what --{own} writes", fix=fix)
+                raise OptionError(f"{shown} {value}", f"has the file name extension of --{own}", fix=fix)
             if (other := seen.setdefault(value if value == STDOUT else os.path.realpath(value), shown)) != shown:
-                raise OptionError(f"{other} and {shown}", f"both write {value}", fix="a name for each")
+                raise OptionError(f"{other} and {shown}", f"both write to {value}", fix="use a different file for each")
             is_made = self.out is not None and Path(value).parent == Path(self.out)
             if value != STDOUT and name != "out" and not is_made:
                 check_directory(value, f"run{FORMATS[name].suffixes[0]}")
@@ -197,17 +197,24 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class ComparisonOutputs(Outputs):
+class VerboseOutputs(Outputs):
+    """The files of an answer, of which the terminal shows the most important part."""
+
+    verbose: bool = flag("Print everything: all metrics, kernels, assumptions and notes.", "-v")
+
+
+@dataclass(frozen=True)
+class ComparisonOutputs(VerboseOutputs):
     """The files of a difference."""
 
-    force: bool = flag("Judge runs that are not comparable; replace outputs of other runs.")
+    force: bool = flag("Compare runs that are not comparable, and replace output files of other runs.")
 
 
 @dataclass(frozen=True)
 class ScoreboardOutputs(ComparisonOutputs):
     """The files of a scoreboard."""
 
-    csv: str | None = option("Write the table for spreadsheets; - prints it and nothing else.", "FILE|-")
+    csv: str | None = option("Write the table as CSV. - prints only the CSV.", "FILE|-")
 
 
 def _replacing(run: Run, store: Path) -> str:
@@ -244,14 +251,12 @@ class AnalysisOutputs(Outputs):
     """The outputs of one analysis."""
 
     out: str | None = option(
-        "Save the run in a dataset of Parquet files, beside others; analyze takes it in place of reports.", "DIR", "-o"
+        "Save the run in a run store (Parquet files), which other commands accept instead of reports.", "DIR", "-o"
     )
-    events: bool = flag("With --out: save every device operation too.")
-    perfetto_steps: str | None = option(
-        "Steps in the trace, both included. [default: all that was captured]", "FROM:TO"
-    )
+    events: bool = flag("With --out: also save every GPU operation, which whatif needs.")
+    perfetto_steps: str | None = option("First and last step of the trace. [default: all captured steps]", "FROM:TO")
     perfetto_ranks: str | None = option(
-        "Ranks in the trace. [default: all of up to 8, of more those that differ most]", "0-7,63"
+        "Ranks in the trace. [default: all of up to 8 ranks, otherwise the ranks that differ most]", "0-7,63"
     )
 
     def check_run(self, run_id: str | None) -> None:
@@ -261,11 +266,11 @@ class AnalysisOutputs(Outputs):
         if run_id is not None and self.out is not None:
             check_run_id(run_id)
         if self.events and self.out is None:
-            raise OptionError("--events", "belongs to a dataset", fix="--out DIR --events")
+            raise OptionError("--events", "needs --out", fix="--out DIR --events")
         for name, given in (("steps", self.perfetto_steps), ("ranks", self.perfetto_ranks)):
             if given is not None and self.perfetto is None:
                 fix = f"--perfetto run.pftrace --perfetto-{name} {shlex.quote(given)}"
-                raise OptionError(f"--perfetto-{name}", "belongs to a trace", fix=fix)
+                raise OptionError(f"--perfetto-{name}", "needs --perfetto", fix=fix)
         self._ranks()
         self._steps()
         self.check()
@@ -316,10 +321,12 @@ class AnalysisOutputs(Outputs):
             return None
         ends, option = _STEPS.fullmatch(self.perfetto_steps), "--perfetto-steps"
         if ends is None or not (ends[1] or ends[3]):
-            raise OptionError(f"{option} {self.perfetto_steps!r}", "is no FROM:TO of step numbers", fix=f"{option} 3:5")
+            raise OptionError(
+                f"{option} {self.perfetto_steps!r}", "is not a range FROM:TO of step numbers", fix=f"{option} 3:5"
+            )
         if ends[3] and not ends[2]:  # 14-15
             fix = f"{option} {ends[1]}:{ends[3].removeprefix('-')}"
-            raise OptionError(f"{option} {self.perfetto_steps}", "is no FROM:TO of step numbers", fix=fix)
+            raise OptionError(f"{option} {self.perfetto_steps}", "is not a range FROM:TO of step numbers", fix=fix)
         first = int(ends[1] or lowest)
         last = int(ends[3] or (highest if ends[2] else first))
         if ends[1] and ends[3] and last < first:

@@ -8,8 +8,8 @@ from nsyspipe.cli.options import OUTPUT
 from nsyspipe.cli.outputs import text_of, write_stdout
 from nsyspipe.errors import OptionError
 
-_TABLE = "One table; without it all of them."
-_MARKDOWN = "Print it as Markdown: the reference to link to."
+_TABLE = "Name of a table. [default: all tables]"
+_MARKDOWN = "Print Markdown."
 
 
 def _complete_table(incomplete: str) -> list[str]:
@@ -22,7 +22,7 @@ def schema(
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help=_TABLE, autocompletion=_complete_table)] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", rich_help_panel=OUTPUT, help=_MARKDOWN)] = False,
 ) -> None:
-    """Print every table and column: type, unit, formula, source.
+    """Print the type, unit, formula and source of every table and column.
 
     \b
     Examples:
@@ -33,7 +33,7 @@ def schema(
     from nsyspipe.model.schema import DESCRIBED
 
     if table is not None and table not in DESCRIBED:
-        raise OptionError.no_such_name(f"nsyspipe schema {table!r}", "there is no such table", table, DESCRIBED)
+        raise OptionError.no_such_name(f"nsyspipe schema {table!r}", "is not a table", table, DESCRIBED)
     chosen = [DESCRIBED[table]] if table else list(DESCRIBED.values())
     from nsyspipe.report.schema import schema_blocks, schema_markdown
 

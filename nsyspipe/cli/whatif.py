@@ -1,4 +1,4 @@
-"""``nsyspipe whatif``: what a change of the communication would bring."""
+"""``nsyspipe whatif``: predict the step time after a change of the communication."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from nsyspipe.cli.inputs import ONE_RUN, opened_run
 from nsyspipe.cli.options import OneRunOptions, RunningOptions, flag, option, with_options
-from nsyspipe.cli.outputs import Outputs
+from nsyspipe.cli.outputs import VerboseOutputs
 
 NOTHING_ANSWERED = 4  # exit code where none of what was asked has an answer
 
@@ -17,37 +17,40 @@ class Changes:
     """What is to be changed."""
 
     bandwidth: str | None = option(
-        "Bus bandwidth that collectives reach (busbw of nccl-tests), in bytes, as 300GB/s, or 2x the captured one; of "
-        "one kind of traffic: tensor=2x (data, sharded, tensor, pipeline, expert, other).",
+        "Bus bandwidth of collectives (busbw of nccl-tests): 300GB/s, or 2x the captured bandwidth. For one kind of "
+        "parallelism: tensor=2x (data, sharded, tensor, pipeline, expert, other).",
         "300GB/s|2x|KIND=2x",
     )
     link: str | None = option(
-        "nvlink2 to 5 (v100, a100, h100, h200, b200), pcie3x16 to pcie6x16, infiniband-edr to -xdr, roce-100 to -400, "
-        "or shm: its bandwidth.",
+        "Bandwidth of an interconnect: nvlink2 to nvlink5 (or v100, a100, h100, h200, b200), pcie3x16 to pcie6x16, "
+        "infiniband-edr to -xdr, roce-100 to -400, or shm.",
         "LINK",
     )
-    gradient_dtype: str | None = option("bf16 or fp16: send gradients as that.", "bf16|fp16")
-    bucket_mb: float | None = option("DDP's bucket_cap_mb.", "MIB")
-    no_wait: bool = flag("No rank is later than the others.")
-    no_grad_copy: bool = flag("gradient_as_bucket_view=True.")
-    no_sync: bool = flag("Gradients are sent in the last micro-batch alone.")
-    prefetch: bool = flag("FSDP: parameters are gathered one layer earlier.")
-    perfect_overlap: bool = flag("All communication beside compute.")
-    gradient_bytes: float | None = option("Bytes of gradients per step, where the capture does not say them.", "N")
+    gradient_dtype: str | None = option("Send gradients as bf16 or fp16.", "bf16|fp16")
+    bucket_mb: float | None = option("Set bucket_cap_mb of DDP.", "MIB")
+    no_wait: bool = flag("Predict as if no rank were late.")
+    no_grad_copy: bool = flag("Set gradient_as_bucket_view=True.")
+    no_sync: bool = flag("Use no_sync(): send gradients only in the last micro-batch.")
+    prefetch: bool = flag("FSDP: gather parameters one layer earlier.")
+    perfect_overlap: bool = flag("Overlap all communication with compute (a limit, not a setting).")
+    gradient_bytes: float | None = option(
+        "Size of the gradients per step in bytes, if the capture does not record it.", "N"
+    )
 
 
 @with_options
 def whatif(
-    run: Annotated[list[str], typer.Argument(metavar="RUN...", help=f"{ONE_RUN} Of a saved one --events is needed.")],
+    run: Annotated[list[str], typer.Argument(metavar="RUN...", help=f"{ONE_RUN} A saved run needs --events.")],
     *,
     changes: Changes,
     reading: OneRunOptions,
-    outputs: Outputs,
+    outputs: VerboseOutputs,
     running: RunningOptions,
 ) -> None:
-    """Replay the captured steps with other communication: what a change would bring, before anybody makes it.
+    """Predict the step time after a change of the communication, by a simulation of the captured steps.
 
-    Without a change named: a menu of all of them, the largest gain first. Exits with 4 where nothing has an answer.
+    Without a change, whatif tries every change that it can model, and shows settings first. The exit code is 4 if no
+    change has an estimate.
 
     \b
     Examples:
@@ -68,7 +71,8 @@ def whatif(
         found = ask(opened, **asdict(changes))
     from nsyspipe.report.whatif import whatif_blocks, whatif_formats
 
-    formats, blocks = whatif_formats(found, opened), whatif_blocks(found, opened)
+    formats = whatif_formats(found, opened)
+    blocks = whatif_blocks(found, opened, is_verbose=outputs.verbose, has_bars=True)
     outputs.answer(formats, blocks, opened.inputs, opened.header.run_id, quiet=running.quiet)
     if all(scenario.refused for scenario in found.scenarios):
         raise typer.Exit(NOTHING_ANSWERED)

@@ -32,25 +32,25 @@ STEP_TIME_PARTS = table("""
 IDLE_CAUSE_PARTS = table("""
     difference_idle_causes by cause: One row per cause of idle time on the same ranks: they sum to the part idle exactly.
 
-    cause         text       input, launch, blocked, dependency, or other: no cause that both sides recorded
-    baseline_ns   float:ns?  mean over summary steps; null where a side did not record it, of the baseline
-    candidate_ns  float:ns?  mean over summary steps; null where a side did not record it, of the candidate
+    cause         text       input, launch, blocked, dependency, or other (causes that only one side recorded)
+    baseline_ns   float:ns?  mean over the steps used of the baseline, null if a side did not record the cause
+    candidate_ns  float:ns?  mean over the steps used of the candidate, null if a side did not record the cause
     delta_ns      float:ns?  candidate - baseline
 """)
 
 KERNEL_CHANGES = table("""
     difference_kernels by delta_ns_per_step, phase, name: One row per (phase, normalised name) that either side runs in a summary step, the largest |delta| first.
 
-    phase                  text?         phase that launched them; null outside of all
+    phase                  text?         phase that launched the kernel, null outside of all phases
     name                   text          as in kernels
-    status                 text          appeared, vanished, changed, or same: at most the minimum effect and 0.1 % of the step
-    baseline_ns_per_step   float:ns?     per rank and summary step: durations of those that start in its window, of the baseline
-    candidate_ns_per_step  float:ns?     per rank and summary step: durations of those that start in its window, of the candidate
+    status                 text          appeared, vanished, changed, or same: at most the minimum effect and 0.1% of the step
+    baseline_ns_per_step   float:ns?     time per rank and step, of kernels that start in the window of the step, of the baseline
+    candidate_ns_per_step  float:ns?     time per rank and step, of kernels that start in the window of the step, of the candidate
     delta_ns_per_step      float:ns?     candidate - baseline
-    baseline_n_per_step    float:count?  how many, likewise; 0 where none runs in a summary step
-    candidate_n_per_step   float:count?  the same of the candidate
-    baseline_mean_ns       float:ns?     mean duration of one; null where none runs there
-    candidate_mean_ns      float:ns?     the same of the candidate
+    baseline_n_per_step    float:count?  launches per rank and step of the baseline, 0 if none
+    candidate_n_per_step   float:count?  launches per rank and step of the candidate, 0 if none
+    baseline_mean_ns       float:ns?     mean duration in the baseline, null if it does not run there
+    candidate_mean_ns      float:ns?     mean duration in the candidate, null if it does not run there
 """)
 
 SIDES = ("baseline", "candidate")
@@ -181,8 +181,8 @@ class StepTable(Struct, frozen=True, dict=True):
         step, n_ranks = self.rows["step"].to_numpy(), len(self.ranks)
         steps: Int64 = step[: step.size // max(n_ranks, 1)]
         if not np.array_equal(step, np.tile(steps, n_ranks)):
-            what = "has figures of steps that not every rank has"
-            raise DatasetError(self.run.header.run_id, what, fix="analyze its reports again")
+            what = "has metrics of steps that some ranks do not have"
+            raise DatasetError(self.run.header.run_id, what, fix="analyze the reports again")
         return steps
 
     def matrix(self, column: str) -> Int64 | None:

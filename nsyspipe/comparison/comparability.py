@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     Ask = Callable[[list[Run]], bool]
 
 COMPARABILITY = table("""
-    difference_comparability by check: One row per reason to doubt the comparison; those that block make all verdicts inconclusive.
+    difference_comparability by check: One row per reason to doubt the comparison; a reason that blocks makes all verdicts inconclusive.
 
     check      text  stable name
     blocks     flag  no verdict without --force
     baseline   text  what was found
     candidate  text  what was found
-    message    text  both in one sentence
+    message    text  both values in one sentence
 """)
 
 CHECKS_OF_RUNS = table("""
-    scoreboard_checks by label, check: One row per reason to doubt a comparison: those that block are against the first, the others against the peer.
+    scoreboard_checks by label, check: One row per reason to doubt a comparison: reasons that block are against the first run, others against the peer.
 
     label            text  the run
     against          text  what it was compared with
     check            text  stable name
     blocks           flag  no verdict without --force
-    reference_value  text  what was found there
-    value            text  what was found of the run
-    message          text  both in one sentence
+    reference_value  text  value of the run that it was compared with
+    value            text  value of the run
+    message          text  both values in one sentence
 """)
 
 _PROBLEM = """
@@ -52,11 +52,11 @@ _PROBLEM = """
     report    text?  where
     rank      id?    where
     message   text   what
-    fix       text?  what mends it
+    fix       text?  how to fix the problem
 """
 
 SIDE_PROBLEMS = table(f"""
-    difference_problems by side: The problems of the runs, as each says them.
+    difference_problems by side: The problems of each run.
 
     side      text   baseline or candidate
     run_id    text   capture
@@ -65,11 +65,11 @@ SIDE_PROBLEMS = table(f"""
 """)
 
 RUN_PROBLEMS = table(f"""
-    scoreboard_problems by label: The problems of the runs, as each says them.
+    scoreboard_problems by label: The problems of each run.
 
     label     text   the run
     run_id    text   its capture
-    code      text   as in problems; no-figures: no step has a window on every rank
+    code      text   as in problems, or no-figures if no step was recorded on every rank
 {_PROBLEM}
 """)
 
@@ -139,7 +139,7 @@ def _same_capture(sides: Sides) -> Iterator[Check]:
     pairs = ((before, now) for now, before in product(sides[1].runs, sides[0].runs) if _is_same(before, now))
     for before, now in islice(pairs, 1):
         label = before.header.label
-        message = f"the same capture is on both sides: {label}"
+        message = f"both sides are the same capture: {label}"
         yield Check("same-capture", blocks=True, baseline=label, candidate=now.header.label, message=message)
 
 
@@ -148,7 +148,7 @@ def _repeated_capture(sides: Sides) -> Iterator[Check]:
     pairs = (combinations(side.runs, 2) for side in sides)
     words = [", ".join(now.header.run_id for before, now in own if _is_same(before, now)) for own in pairs]
     if any(words):
-        yield _check("repeated-capture", "one capture under two run ids", [word or _NONE for word in words])
+        yield _check("repeated-capture", "one capture has two run IDs", [word or _NONE for word in words])
 
 
 def _is_same(before: Run, now: Run) -> bool:
@@ -165,7 +165,7 @@ def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
     before, now = ([run.header.captured_at_utc for run in side.runs] for side in (baseline, candidate))
     if all(before) and all(now) and (last := max(map(str, now))) < (first := min(map(str, before))):
         times = [f"{time[:19].replace('T', ' ')} UTC" for time in (first, last)]
-        after = "; if the two are the wrong way round, swap them"
+        after = ". Swap the arguments if their order is wrong"
         yield _check("capture-order", "the candidate was captured before the baseline", times, after=after)
 
 
@@ -173,8 +173,8 @@ def check_definitions(baseline: Side, candidate: Side) -> Iterator[Check]:
     """Tell of captures that were saved with other definitions than others: only figures that mean the same are compared."""
     words = _definitions_by_side((baseline, candidate))
     if words[0] != words[1] or any("|" in word for word in words):
-        after = f"; communication, copies and compute are not compared; {ANALYZE_AGAIN}"
-        yield _check(DEFINITIONS, "versions of the definitions", words, after=after)
+        after = f". Communication, copies and compute are not compared ({ANALYZE_AGAIN})"
+        yield _check(DEFINITIONS, "different versions of the definitions", words, after=after)
 
 
 def _other_ranks(sides: Sides) -> Iterator[Check]:
@@ -183,9 +183,13 @@ def _other_ranks(sides: Sides) -> Iterator[Check]:
     latest = latest_of(run.definitions_version for run in runs)
     outdated = [run for run in runs if run.definitions_version != latest]
     if outdated and (latest > DEFINITIONS_VERSION or any(map(_has_rank_of_several_devices, outdated))):
-        after = f"; what a rank is may differ; {ANALYZE_AGAIN}"
+        after = f". The definition of a rank may differ ({ANALYZE_AGAIN})"
         yield _check(
-            "definitions-of-ranks", "versions of the definitions", _definitions_by_side(sides), blocks=True, after=after
+            "definitions-of-ranks",
+            "different versions of the definitions",
+            _definitions_by_side(sides),
+            blocks=True,
+            after=after,
         )
 
 
@@ -212,22 +216,24 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
     before, after = (mean_of(run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs) for side in sides)
     if before is not None and after is not None and abs(after - before) > _SAME_BYTES * max(before, after):
         texts = [f"{mean / 1e6:.4g} MB" for mean in (before, after)]
-        yield _check("message-bytes", "messages of a step differ (another model, precision or parallelism?)", texts)
+        yield _check(
+            "message-bytes", "different message sizes per step (another model, precision or parallelism?)", texts
+        )
 
 
 def _other_work(sides: Sides) -> Iterator[Check]:
     works = [side.work for side in sides]
     if any(work.busy_ns is None for work in works):
         if all(map(n_steps, _runs(sides))):
-            texts = ["compute is not known" if work.busy_ns is None else "compute is known" for work in works]
-            after = "; what is not seen may be of another model, batch or precision"
-            what = "whether steps do the same work is not known"
+            texts = ["unknown compute" if work.busy_ns is None else "known compute" for work in works]
+            after = ". Unrecorded work may be of another model, batch size or precision"
+            what = "nsyspipe cannot check that steps do the same work"
             yield _check(UNKNOWN_WORK, what, texts, after=after, blocks=texts[0] != texts[1])
     elif all(work.kernels for work in works) and works[0].is_other(works[1]):
-        share = f"{100 * works[1].shared(works[0]):.0f} %"  # where all is in the same kernels, time and number differ
-        alike = "" if share == "100 %" else f" ({share} of it in the {SIDES[0]}'s kernels)"
+        share = f"{100 * works[1].shared(works[0]):.0f}%"  # if all is in the same kernels, time and number differ
+        alike = "" if share == "100%" else f" ({share} of the time in kernels of the {SIDES[0]})"
         texts = [works[0].text, works[1].text + alike]
-        yield _check(OTHER_WORK, "the work of a step", texts, blocks=True)
+        yield _check(OTHER_WORK, "different work per step", texts, blocks=True)
 
 
 def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
@@ -235,8 +241,8 @@ def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
     is_sure = sides[0].work.other_batches(sides[1].work)
     if is_sure is not None:
         words = [" | ".join(side.work.per_batch) for side in sides]
-        after = "; ranks of tensor and pipeline parallelism share a batch"
-        yield _check(SHARED_BATCH, "ranks per batch", words, blocks=is_sure, after=after)
+        after = ". Ranks of tensor and pipeline parallelism share a batch"
+        yield _check(SHARED_BATCH, "different model-parallel sizes", words, blocks=is_sure, after=after)
 
 
 def collectives_per_step(run: Run, by: Sequence[str] = ("collective", "datatype")) -> dict[str, float]:
@@ -251,8 +257,8 @@ def _unlike_captures(sides: Sides) -> Iterator[Check]:
     """Tell of captures of one side that are hardly of one configuration: spread between them is not noise."""
     for at, side in enumerate(sides):
         if len(side.runs) > 1 and (facts := _apart(side.runs)):
-            by, why = facts[0], "; ".join(facts[1:])
-            message = f"captures of {side.name} differ {by} ({why}): one configuration? else name only one"
+            by, why = facts[0], ", ".join(facts[1:])
+            message = f"captures of {side.name} differ {by} ({why}). Pass only captures of one configuration"
             words = [by if number == at else _NONE for number in range(2)]
             yield Check(UNLIKE, blocks=True, baseline=words[0], candidate=words[1], message=message)
 
@@ -276,13 +282,13 @@ def _apart(runs: Sequence[Run]) -> list[str]:
     most = max(map(sum, zip(*sorts.values(), strict=True)), default=0.0)
     of_some = [sort for sort, numbers in sorts.items() if not all(numbers)]
     if of_some and most > _OTHER_NUMBER * sum(map(min, sorts.values())):
-        facts.append(f"not all have {listed(of_some)}")
+        facts.append(f"only some have {listed(of_some)}")
     works = [work for run in runs if (work := Work.of([run])).kernels]
-    facts += ["other kernels"] * any(one.is_other(two) for one, two in combinations(works, 2))
+    facts += ["different kernels"] * any(one.is_other(two) for one, two in combinations(works, 2))
     if not facts and times[-1] <= _UNLIKE * times[0]:
         return []
-    by = f"by {100 * (times[-1] / times[0] - 1):.0f} %"
-    return [by, f"{times[0] / 1e6:.4g} and {times[-1] / 1e6:.4g} ms a step", *facts]
+    by = f"by {100 * (times[-1] / times[0] - 1):.0f}%"
+    return [by, f"{times[0] / 1e6:.4g} and {times[-1] / 1e6:.4g} ms per step", *facts]
 
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:
@@ -290,8 +296,8 @@ def _profiler_overhead(sides: Sides) -> Iterator[Check]:
     sums = [[[pc.sum(one[name]).as_py() or 0 for name in ("overhead_ns", "wall_ns")] for one in side] for side in steps]
     shares = [[overhead / wall if wall else 0.0 for overhead, wall in side] for side in sums]
     if max(map(max, shares)) >= _MUCH_OVERHEAD:
-        texts = [" | ".join(f"{100 * one:.1f} %" for one in side) for side in shares]
-        yield _check("profiler-overhead", "share of the steps that the profiler's own work takes", texts)
+        texts = [" | ".join(f"{100 * one:.1f}%" for one in side) for side in shares]
+        yield _check("profiler-overhead", "large profiler overhead in the steps", texts)
 
 
 def _backward_from(run: Run) -> str:
@@ -305,19 +311,23 @@ def _warnings(sides: Sides) -> Iterator[Check]:
     rows = [[row for run in side.runs for row in run.problem_rows if row["severity"] != "info"] for side in sides]
     of_each = [{row["code"] for row in run.problem_rows} for run in _runs(sides)]
     of_some = {
-        row["code"]: row["message"].partition(": ")[0]
+        row["code"]: _first_sentence(row["message"])
         for side in rows
         for row in side
         if not all(row["code"] in one for one in of_each)
     }
     if of_some:
         words = [
-            "; ".join(text for code, text in of_some.items() if code in {row["code"] for row in side}) or _NONE
+            " / ".join(text for code, text in of_some.items() if code in {row["code"] for row in side}) or _NONE
             for side in rows
         ]
         is_log = any(code.startswith("log-of-") for code in of_some)
-        after = "; a log that is given without LABEL= is taken for both sides" * is_log
-        yield _check("recorded", "warnings that not all captures have", words, after=after)
+        after = ". nsyspipe uses a log without LABEL= for both sides" * is_log
+        yield _check("recorded", "warnings that only some captures have", words, after=after)
+
+
+def _first_sentence(message: str) -> str:
+    return message.partition(". ")[0].partition(": ")[0]
 
 
 def _few_steps(sides: Sides) -> Iterator[Check]:
@@ -325,8 +335,9 @@ def _few_steps(sides: Sides) -> Iterator[Check]:
         return  # more steps are not what is lacking
     numbers = [[n_steps(run) for run in side.runs] for side in sides]
     if min(map(min, numbers)) < MIN_STEPS:
-        texts, after = [" | ".join(map(str, side)) for side in numbers], f"; {MIN_STEPS} are the least; {MORE_STEPS}"
-        yield _check("few-steps", "too few steps in the figures", texts, after=after)
+        texts = [" | ".join(map(str, side)) for side in numbers]
+        after = f" (at least {MIN_STEPS} are needed, {MORE_STEPS})"
+        yield _check("few-steps", "too few steps used", texts, after=after)
 
 
 # In this order they are told. Figures of a step are none of a capture; what a capture lacks it measures as less.
@@ -348,7 +359,7 @@ _TESTS: tuple[Test, ...] = (
         blocks=lambda runs: all(run.header.gpu_names for run in runs),
     ),
     _alike(
-        "missing-ranks", "ranks without a report", lambda run: few(missing_ranks(run), _SHOWN) or _NONE,
+        "missing-ranks", "missing ranks", lambda run: few(missing_ranks(run), _SHOWN) or _NONE,
         blocks=lambda runs: len(set(map(missing_ranks, runs))) > 1, fine=_NONE,
     ),
     _alike(
@@ -359,8 +370,8 @@ _TESTS: tuple[Test, ...] = (
     _ranks_per_batch,
     _other_work,
     _alike(
-        "experts", "all-to-all of experts", lambda run: "some" if EXPERT in parallelism(run.traffic()) else _NONE,
-        applies=lambda runs: not any(map(has_whole_graphs, runs)), after="; a model that has experts on one side only is another one",
+        "experts", "all-to-all of expert parallelism", lambda run: "some" if EXPERT in parallelism(run.traffic()) else _NONE,
+        applies=lambda runs: not any(map(has_whole_graphs, runs)), after=". A model with experts on only one side is another model",
     ),
     _alike(
         "steps-from", "source of the steps", source_of_steps,
@@ -371,20 +382,20 @@ _TESTS: tuple[Test, ...] = (
         lambda run: repr(run.step_family) if run.step_family else "the whole capture" if run.is_capture else str(run.header.steps_from),
     ),
     _alike("backward-from", "backward is taken from", _backward_from, unless=_NONE),
-    _alike("skipped-steps", "steps skipped at the start", lambda run: str(len(run.skipped_steps))),
+    _alike("skipped-steps", "skipped warm-up steps", lambda run: str(len(run.skipped_steps))),
     _message_bytes,
     _profiler_overhead,
     _alike("traces", "traced", lambda run: ", ".join(sorted((run.header.capture and run.header.capture.trace) or [_UNKNOWN])), unless=_UNKNOWN),
     _warnings,
     _alike(
-        "cut-off-steps", "cut-off steps among the figures'",
+        "cut-off-steps", "incomplete steps among the steps used",
         lambda run: _NONE if run.is_capture or pc.all(run.breakdown()["is_complete"], min_count=0).as_py() else "some",
         fine=_NONE,
     ),
     _alike(
         "kernel-times", "times of kernels per step are",
         lambda run: _UNKNOWN if run.kernels()["in_summary_ns"].null_count else _COUNTED,
-        fine=_COUNTED, after="; save the runs anew from their reports if an older nsyspipe saved them",
+        fine=_COUNTED, after=". If an older nsyspipe saved the runs, save them again from their reports",
     ),
     _few_steps,
 )  # fmt: skip

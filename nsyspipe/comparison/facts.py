@@ -26,13 +26,13 @@ FACTS = table("""
     topic        text   as in difference_changes
     what         text   the matter: one fact, or several that one recording brings
     recorded_on  text   both, baseline, candidate or neither
-    is_same      flag?  whether both sides are alike in it; null unless both recorded it, and where values are hidden
-    recorded_by  text?  what records it; null where both sides have it, or a side that does not say it recorded enough
-    words        text?  what the only side that recorded it says, or both alike; of a number its name
-    unit         text?  of the number; null for words
-    value        float:the_row's?  the number, where only one side has it and the matter is one
-    baseline_why   text?  why the baseline does not say it, where that is known
-    candidate_why  text?  the same of the candidate
+    is_same      flag?  whether both sides have the same, null unless both recorded it, or if values are hidden
+    recorded_by  text?  what records it, null if both sides have it
+    words        text?  value of the only side that recorded it, or of both if equal, or the name of a number
+    unit         text?  unit of the number, null for words
+    value        float:the_row's?  the number, if only one side has it
+    baseline_why   text?  why the baseline does not have it, if known
+    candidate_why  text?  why the candidate does not have it, if known
 """)
 
 BOTH, NEITHER = "both", "neither"

@@ -39,14 +39,14 @@ def check_gate(fail_on: object, name: str = "--fail-on") -> str:
     """Return the name of a gate; an `OptionError` in which it is called `name` if there is none such."""
     if fail_on in FAIL_ON:
         return str(fail_on)
-    raise OptionError.no_such_name(f"{name} {fail_on!r}", "is no gate", str(fail_on), FAIL_ON)
+    raise OptionError.no_such_name(f"{name} {fail_on!r}", "is not a gate", str(fail_on), FAIL_ON)
 
 
 def check_can_fail(fail_on: str, judged: Mapping[str, Better], given: str = _GIVEN, fix: str = _FIX) -> None:
     """Refuse a gate for regressions of metrics without a better side, named as `given`; `fix` is what could stand there."""
     without = [name for name, better in judged.items() if better == "neither"]
     if check_gate(fail_on) == REGRESSION and without:
-        are = f"{', '.join(without)} {'is' if len(without) == 1 else 'are'} neither better lower nor higher"
+        are = f"{', '.join(without)} {'is' if len(without) == 1 else 'are'} without a better direction"
         raise OptionError(given, f"can never fail: {are}", fix=fix)
 
 
@@ -55,7 +55,7 @@ def check_confidence(confidence: object, name: str = "--confidence", fix: str = 
     value = _number(confidence)
     if not _LEAST_CONFIDENCE < value < 1:
         given = f"{name} {short_repr(confidence)}"
-        raise OptionError(given, f"is no number between {_LEAST_CONFIDENCE} and 1", fix=fix)
+        raise OptionError(given, f"is not a number between {_LEAST_CONFIDENCE} and 1", fix=fix)
     return value
 
 
@@ -78,11 +78,15 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
 def _checked_effect(value: float, given: str, fix: str, *, is_told: bool) -> float:
     if not is_told:
         ratio, percent = f"{10000 * value:.4g}%", f"{100 * value:.4g}%"
-        problem = f"may mean {ratio} (a ratio) or {percent} (per cent)"
+        problem = f"may mean {ratio} (a ratio) or {percent} (percent)"
         raise OptionError(given, problem, fix=f"write '{ratio}' or '{percent}'")
     if not 0 <= value < 1:
         is_percentage = 1 <= value < math.inf
-        problem = "is 100 % of the baseline or more: hardly a change is" if is_percentage else "is no percentage from 0"
+        problem = (
+            "is 100% of the baseline or more, which is larger than any change"
+            if is_percentage
+            else "is not a percentage of at least 0"
+        )
         raise OptionError(given, problem, fix=fix)
     return value
 
@@ -98,10 +102,10 @@ def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, 
         raise OptionError.of_kind("metrics", names, needed, fix)
     checked = tuple(dict.fromkeys(named))
     if not checked:
-        raise OptionError(f"{option} []", "names no metric", fix=f"{option} step_time")
+        raise OptionError(f"{option} []", "is empty", fix=f"{option} step_time")
     for name in checked:
         if name not in METRICS:
-            raise OptionError.no_such_name(f"{option} {name!r}", "there is no such metric", name, METRICS)
+            raise OptionError.no_such_name(f"{option} {name!r}", "is not a metric", name, METRICS)
     return checked
 
 
@@ -148,7 +152,7 @@ def read_settings(directory: Path) -> GateSettings:
         table = _table(path) if os.path.isfile(path) else None  # noqa: PTH113 - not where it may not be looked
         if table is not None:
             for key in sorted(set(table) - set(_SETTINGS)):
-                raise OptionError.no_such_name(str(path), f"sets {key!r}, which nothing reads", key, _SETTINGS)
+                raise OptionError.no_such_name(str(path), f"has the unknown setting {key!r}", key, _SETTINGS)
             asked = ((*_SETTINGS[key], value, f"{path}: {key} =") for key, value in table.items())
             return GateSettings(**{name: check(value, given) for name, check, value, given in asked}, path=path)
     return NOTHING_SET
@@ -174,8 +178,8 @@ def _check_owner(path: Path, taken: Iterable[str]) -> None:
     problem = _not_own(path.absolute(), ours) or _not_own(Path(os.path.realpath(path)), ours)
     if problem is not None:
         options = " ".join(f"--{key}" for key, (name, _) in _SETTINGS.items() if name in taken)
-        problem = f"{problem}, who could loosen the gate with it: nothing is taken from it"
-        raise OptionError(str(path), problem, fix=f"chown or chmod it and its directory, or {options}")
+        problem = f"{problem}, so nsyspipe ignores this file for security"
+        raise OptionError(str(path), problem, fix=f"chown or chmod the file and its directory, or pass {options}")
 
 
 def _not_own(path: Path, ours: set[int]) -> str | None:
@@ -184,13 +188,13 @@ def _not_own(path: Path, ours: set[int]) -> str | None:
     if status.st_uid not in ours:
         return "belongs to another user"
     if status.st_mode & stat.S_IWOTH and not stat.S_ISLNK(status.st_mode):
-        return "may be written by anybody"
+        return "is writable by everybody"
     for folder in path.parents:
         mode = folder.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            return f"lies in a directory that anybody may write ({folder})"
+            return f"is in a directory that everybody can write to ({folder})"
         if not {folder.stat().st_uid, folder.lstat().st_uid} <= ours:
-            return f"lies in a directory of another user ({folder})"
+            return f"is in a directory of another user ({folder})"
     return None
 
 
@@ -202,23 +206,25 @@ def _table(path: Path) -> dict[str, Any] | None:
         if is_project and _NAME not in content and len(content) <= _LARGEST_FILE:
             return None  # another's: nothing to us, even if it is broken
         if len(content) > _LARGEST_FILE:
-            raise OptionError(str(path), "is too large for a file of settings")
+            raise OptionError(str(path), "is too large for a settings file")
         found: Any = tomllib.loads(content.decode())
     except OSError as error:
         raise OptionError(str(path), f"cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise OptionError(str(path), f"is no TOML ({' '.join(str(error).split())})", fix="mend or remove it") from error
+        raise OptionError(
+            str(path), f"is not valid TOML ({' '.join(str(error).split())})", fix="correct or remove the file"
+        ) from error
     if is_project:
         tool = found.get("tool", {})
         found = tool.get(_NAME.decode()) if isinstance(tool, dict) else None
         if found is None:
             return None
     elif isinstance(found.get("tool"), dict):
-        what = f"sets [tool.nsyspipe.{_TABLE}], which is what {_PROJECT} has"
-        raise OptionError(str(path), what, fix=f"in {_OWN} it is [{_TABLE}]")
+        what = f"has the table [tool.nsyspipe.{_TABLE}], which belongs in {_PROJECT}"
+        raise OptionError(str(path), what, fix=f"use [{_TABLE}] in {_OWN}")
     if not isinstance(found, dict) or not isinstance(found.get(_TABLE, {}), dict):
         fix = f"[tool.nsyspipe.{_TABLE}]" if is_project else f"[{_TABLE}]"
-        raise OptionError(str(path), "has no table of settings where one was needed", fix=fix)
+        raise OptionError(str(path), "has something other than a table of settings", fix=fix)
     inside = found.pop(_TABLE, {})
     return _hyphened(found, path) | _hyphened(inside, path)
 
@@ -241,7 +247,7 @@ def _metrics(value: object, name: str) -> tuple[str, ...]:
     if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
         value = ",".join(value)
     if not isinstance(value, str):
-        raise OptionError(f"{name} {value!r}", "is no list of metrics", fix='metric = ["step_time"]')
+        raise OptionError(f"{name} {value!r}", "is not a list of metrics", fix='metric = ["step_time"]')
     return check_metrics(value, name)
 
 

@@ -18,35 +18,35 @@ from nsyspipe.model.figures import METRICS, NEITHER, Figure
 from nsyspipe.model.table import Float64, table
 
 METRIC_ROWS = table("""
-    difference_metrics by metric: One row per figure: medians or means over summary steps of both sides, and what their difference may be.
+    difference_metrics by metric: One row per metric: medians or means over the steps used of both sides, and their difference.
 
     metric            text                 name, as --metric takes it
     unit              text                 ns, 1/s, ratio, count, bytes or bytes/s
     better            text                 lower, higher, or neither
-    statistic         text?                median, or mean: of times where the steps of either run are uneven
-    baseline          float:the_metric's?  that over summary steps; of several captures the mean of theirs, of the baseline
-    candidate         float:the_metric's?  that over summary steps; of several captures the mean of theirs, of the candidate
+    statistic         text?                median, or mean for times if the steps of a run are uneven
+    baseline          float:the_metric's?  value of the baseline over the steps used (for several captures: mean of their values)
+    candidate         float:the_metric's?  value of the candidate over the steps used (for several captures: mean of their values)
     delta             float:the_metric's?  candidate - baseline
-    delta_pct         float:%?             100 x delta / baseline; null where that is 0
-    ci_low            float:the_metric's?  lower end of the interval of delta; null when undecided
-    ci_high           float:the_metric's?  upper end of it
-    confidence        ratio                of the interval
-    n_baseline        count                summary steps that have the figure, never times ranks
-    n_candidate       count                the same of the candidate
+    delta_pct         float:%?             100 x delta / baseline, null if the baseline is 0
+    ci_low            float:the_metric's?  lower end of the confidence interval of delta, null without an interval
+    ci_high           float:the_metric's?  upper end of the confidence interval of delta
+    confidence        ratio                confidence of the interval
+    n_baseline        count                steps used of the baseline that have this metric
+    n_candidate       count                steps used of the candidate that have this metric
     method            text?                how the interval was made
-    verdict           text                 improvement, regression, no change, or inconclusive; change of what is neither better lower nor higher
-    why               text?                what is lacking where there is no figure, or why it is inconclusive
-    baseline_median   float:the_metric's?  median over summary steps of the baseline, whatever is judged
-    baseline_mean     float:the_metric's?  mean over summary steps of the baseline, whatever is judged
-    candidate_median  float:the_metric's?  median over summary steps of the candidate, whatever is judged
-    candidate_mean    float:the_metric's?  mean over summary steps of the candidate, whatever is judged
-    min_effect        float:the_metric's?  smallest difference that counts
-    min_effect_pct    float:%              the same, of the baseline
-    no_regression     flag                 the interval's worse end lies below it: --fail-on regression passes
-    settle_steps      count?               about so many steps per capture would settle it, of judged figures; null: decided, or no number would
-    settle_captures   count?               or so many captures on each side, each of as many steps
-    gate_steps        count?               the same for --fail-on regression
-    gate_captures     count?               the same for --fail-on regression
+    verdict           text                 improvement, regression, no change, or inconclusive. For metrics without a better direction: change
+    why               text?                what is missing, or why the verdict is inconclusive
+    baseline_median   float:the_metric's?  median over summary steps of the baseline
+    baseline_mean     float:the_metric's?  mean over summary steps of the baseline
+    candidate_median  float:the_metric's?  median over summary steps of the candidate
+    candidate_mean    float:the_metric's?  mean over summary steps of the candidate
+    min_effect        float:the_metric's?  minimum effect: smallest difference that matters
+    min_effect_pct    float:%              minimum effect in percent of the baseline
+    no_regression     flag                 whether the worse end of the interval is below the minimum effect, so that --fail-on regression passes
+    settle_steps      count?               approximate number of steps per capture that would settle the verdict of a judged metric, null if decided or if no number would
+    settle_captures   count?               approximate number of captures per side that would settle the verdict
+    gate_steps        count?               as settle_steps, for --fail-on regression
+    gate_captures     count?               as settle_captures, for --fail-on regression
 """)
 
 DEFAULT_METRIC = "step_time"
@@ -57,17 +57,17 @@ _TIME, _RATE, _RATIO = "ns", "1/s", "ratio"
 _WHY = {
     column: why
     for why, columns in (
-        ("waiting is known only where all collectives of a step match across ranks on one clock, and not of one rank", "wait_ns transfer_ns"),
+        ("wait time needs several ranks whose collectives all match on one clock", "wait_ns transfer_ns"),
         ("message sizes were not recorded (nsys export --include-blobs=true)", "message_bytes bus_bytes"),
-        ("a rank without a backward range, or without launches", "overlap_backward_ns"),
-        ("API calls were not recorded with names and ends", "idle_launch_ns idle_blocked_ns"),
+        ("a rank has no backward range or no launches", "overlap_backward_ns"),
+        ("CUDA API calls were not recorded with names and ends", "idle_launch_ns idle_blocked_ns"),
         ("kernels, copies or memsets were not recorded", "idle_ns exposed_memory_ns idle_input_ns idle_dependency_ns idle_unknown_ns"),
     )
     for column in columns.split()
 }  # fmt: skip
 # What is null where ranks communicate between their step ranges, and why in words.
 _OF_WHOLE_STEPS = {"wait_ns", "transfer_ns", "message_bytes", "bus_bytes", "overlap_backward_ns"}
-OTHER_DEFINITIONS = f"saved with older definitions of this figure ({ANALYZE_AGAIN})"
+OTHER_DEFINITIONS = f"saved with older definitions of this metric ({ANALYZE_AGAIN})"
 LEFT_OUT = "step ranges leave out communication"
 INCONCLUSIVE, NO_CHANGE = "inconclusive", "no change"
 # The first of these that a metric has is the verdict of several: what nobody can tell is not yet an improvement.
@@ -89,9 +89,9 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
         return "a capture without steps"
     if not (is_capture or table.n_steps):
         has_gpu = table.run.header.n_ranks
-        return "there is no step with a window on every rank" if has_gpu else "no GPU activity was recorded"
+        return "no step was recorded on every rank" if has_gpu else "no GPU activity was recorded"
     if table.hides_idle and name.startswith("idle"):
-        return "idle time inside CUDA graphs that were captured as a whole is not seen, and the other run's is"
+        return "idle time inside CUDA graphs captured as a whole is visible in only one of the runs"
     if is_capture:
         pooled = table.run.summary()[figure.column][0].as_py()
         return lacking if pooled is None else np.array([pooled], np.float64)
@@ -246,7 +246,7 @@ def metric_rows(*tables: Sequence[StepTable], rules: Rules, blocked: str | None,
         }  # fmt: skip
         if any(lacking):
             words = [f"{side}: {why}" for side, why in zip(SIDES, lacking, strict=True) if why]
-            why = f"both: {lacking[0]}" if lacking[0] == lacking[1] else "; ".join(words)
+            why = f"both sides: {lacking[0]}" if lacking[0] == lacking[1] else ", ".join(words)
             rows.append(row | {"verdict": INCONCLUSIVE, "no_regression": False, "why": why})
             continue
         # Of steps/s the reverse: step time is judged, so that they never differ.
@@ -256,7 +256,7 @@ def metric_rows(*tables: Sequence[StepTable], rules: Rules, blocked: str | None,
         figures = _figures(judgement, values, is_asked=name in settled)
         rows.append(row | (_as_rate(figures) if of is not metric else figures) | unsaid)
         if blocked and judgement.difference.low is None and judgement.why and not captures:
-            rows[-1]["why"] = f"{judgement.why}; {blocked}"
+            rows[-1]["why"] = f"{judgement.why}, {blocked}"
     return METRIC_ROWS.from_rows(rows)
 
 

@@ -38,42 +38,42 @@ from nsyspipe.run.work import parted
 _FIGURES = "\n".join(f"    {one.column} float:{one.unit}? {one.meaning}" for one in shown("scoreboard table"))
 
 SCOREBOARD = table(f"""
-    scoreboard by label: One row per run, in the order given or sorted. The first that was given is the reference.
+    scoreboard by label: One row per run, in the order given or sorted. The first run is the baseline.
 
     label                   text       name of the run, unique
-    run_ids                 text       its captures, with a space between
-    n_captures              count      captures of it
-    world_size              count?     ranks of the job; null when not recorded
+    run_ids                 text       run IDs of its captures, separated by spaces
+    n_captures              count      number of its captures
+    world_size              count?     ranks of the job, null if not recorded
     n_ranks                 count      ranks with a report
-    n_processes             count?     processes that they are of: fewer where some have several devices; null when not recorded
-    gpu_names               text       GPU models, with commas between; empty when not recorded
-    n_summary_steps         count      steps the figures rest on, of all captures
+    n_processes             count?     processes of the ranks, fewer if some processes have several GPUs, null if not recorded
+    gpu_names               text       GPU models, separated by commas, empty if not recorded
+    n_summary_steps         count      steps used, of all captures
 {_FIGURES}
-    throughput_steps_per_s  1/s?       1 / mean step time; of several captures of the mean of their means
-    rank_steps_per_s        1/s?       throughput x ranks: samples/s over the batch of a rank, where none share one
-    speedup                 ratio?     mean step time of the first / mean step time of this run
-    speedup_low             ratio?     lower end of its interval; null with too few steps
-    speedup_high            ratio?     upper end of it
-    verdict                 text       of step time against the first: reference, improvement, regression, no change or inconclusive
-    why                     text?      why it is inconclusive
-    peer                    text       the first run of its kind, which can be compared with each other: the same world size, GPU model, ranks and ranks per batch, and steps of the same work, if that is known
+    throughput_steps_per_s  1/s?       1 / mean step time (for several captures: of the mean of their means)
+    rank_steps_per_s        1/s?       throughput x ranks, which is samples/s divided by the batch size of a rank if ranks share no batch
+    speedup                 ratio?     mean step time of the first run / mean step time of this run
+    speedup_low             ratio?     lower end of its confidence interval, null with too few steps
+    speedup_high            ratio?     upper end of its confidence interval
+    verdict                 text       verdict on step time against the first run: reference, improvement, regression, no change or inconclusive
+    why                     text?      why the verdict is inconclusive
+    peer                    text       the first run of its group. Runs of a group have the same world size, GPU model, ranks, model-parallel size and, if known, work per step
     peer_speedup            ratio?     mean step time of the peer / mean step time of this run
-    peer_speedup_low        ratio?     lower end of its interval; null with too few steps
-    peer_speedup_high       ratio?     upper end of it
-    peer_verdict            text       of step time against the peer; reference where that is the run itself
-    peer_why                text?      why that is inconclusive
-    peer_statistic          text?      median, or mean where steps are uneven: what that verdict is of
-    peer_delta_ratio        ratio?     that of this run less that of the peer, over the peer's: what the verdict is told from
-    peer_delta_low_ratio    ratio?     lower end of its interval; null with too few steps
-    peer_delta_high_ratio   ratio?     upper end of it
-    peer_settle_steps       count?     about so many steps per capture would settle it; null: decided, or no number would
-    peer_settle_captures    count?     or so many captures of each run, each of as many steps
-    is_uneven               flag       mean and median of its steps are far apart, or few steps are near the median
-    mean_step_time_ns       float:ns?  mean over summary steps of the slowest rank: what the parts sum to
-    compute_ns              float:ns?  part of the mean step time on its slowest rank
-    exposed_comm_ns         float:ns?  part of it
-    exposed_memory_ns       float:ns?  part of it
-    idle_ns                 float:ns?  part of it
+    peer_speedup_low        ratio?     lower end of its confidence interval, null with too few steps
+    peer_speedup_high       ratio?     upper end of its confidence interval
+    peer_verdict            text       verdict on step time against the peer, reference if the run is the peer
+    peer_why                text?      why this verdict is inconclusive
+    peer_statistic          text?      statistic of this verdict: median, or mean if steps are uneven
+    peer_delta_ratio        ratio?     (this run - the peer) / the peer, for this statistic of the step time
+    peer_delta_low_ratio    ratio?     lower end of its confidence interval, null with too few steps
+    peer_delta_high_ratio   ratio?     upper end of its confidence interval
+    peer_settle_steps       count?     approximate number of steps per capture that would settle the verdict, null if decided or if no number would
+    peer_settle_captures    count?     approximate number of captures of each run that would settle the verdict
+    is_uneven               flag       whether mean and median differ much, or few steps are near the median
+    mean_step_time_ns       float:ns?  mean over the steps used, of the slowest rank. The parts sum to it
+    compute_ns              float:ns?  compute part of the mean step time, on the slowest rank
+    exposed_comm_ns         float:ns?  exposed communication part of the mean step time
+    exposed_memory_ns       float:ns?  exposed copies part of the mean step time
+    idle_ns                 float:ns?  idle part of the mean step time
 """)
 
 ENVIRONMENTS = table("""
@@ -81,7 +81,7 @@ ENVIRONMENTS = table("""
 
     what   text   the variable
     label  text   name of the run
-    value  text   its value, several side by side where captures or processes differ; not set where the run has none
+    value  text   its value, several values if captures or processes differ, 'not set' if the run does not set it
 """)
 
 REFERENCE = "reference"
@@ -105,7 +105,7 @@ def check_sort(name: str, option: str = "sort") -> str:
     for sort, (column, _) in SORTS.items():
         if name in {sort, column}:
             return sort
-    raise OptionError.no_such_name(f"{option} {name!r}", "there is no such metric", name, SORTS)
+    raise OptionError.no_such_name(f"{option} {name!r}", "is not a metric", name, SORTS)
 
 
 def sorted_rows(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:

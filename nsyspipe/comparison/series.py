@@ -14,6 +14,7 @@ from nsyspipe.analysis.summary import levels_of, period_of
 from nsyspipe.model.table import Flags, Float64
 
 MIN_STEPS = 3  # a variance of two values is no estimate; definitions.md, section 7
+TOO_FEW = f"and at least {MIN_STEPS} are needed"  # of a side that has fewer steps
 # Steps further out than so many standard deviations count as that far: a stall says nothing about where the median is.
 _REACH = 3.0
 _PER_DEVIATION = 1.482602218505602  # standard deviation of a normal distribution over its median absolute deviation
@@ -233,7 +234,7 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
     def too_few(self) -> str | None:
         """Say why nothing can be decided from this side; None with three steps in one capture, or three captures."""
         if self.n < MIN_STEPS:
-            return f"{self.n} step{'s' * (self.n != 1)}, needs {MIN_STEPS}"
+            return f"only {self.n} step{'s' * (self.n != 1)}, {TOO_FEW}"
         return f"no capture of {MIN_STEPS} steps" if not self.long and len(self.series) < MIN_STEPS else None
 
     @property
@@ -267,8 +268,8 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
 def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str | None:
     """Say which sides have too few steps to decide anything, and how few; None if both have enough."""
     if one.too_few == other.too_few:
-        return one.too_few and f"{names[0]} and {names[1]}: {one.too_few}"
-    return "; ".join(f"{name}: {why}" for name, why in zip(names, (one.too_few, other.too_few), strict=True) if why)
+        return one.too_few and f"{names[0]} and {names[1]} have {one.too_few}"
+    return ", ".join(f"{name} has {why}" for name, why in zip(names, (one.too_few, other.too_few), strict=True) if why)
 
 
 def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:

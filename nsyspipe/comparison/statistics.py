@@ -30,12 +30,10 @@ _METHOD = (
     "Student t over AR(1) steps, the likelihood integrated over correlations of 0 to 0.97 (Zellner and Tiao 1964, "
     "Berger et al. 1999)"
 )
-_POOLED = f"{_METHOD}; at least as wide as by the pooled t"
+_POOLED = f"{_METHOD}, at least as wide as by the pooled t"
 _BETWEEN = f"{_POOLED} and Welch's t of the captures' centres"
-_BORROWED = f"{_POOLED} of the captures' centres, the side of one capture taken to spread between captures as the other"
-_SEPARATED = (
-    "no step of one side lies among the other's: Mann and Whitney's interval of all differences; without that: "
-)
+_BORROWED = f"{_POOLED} of the captures' centers, with the same spread between captures on both sides"
+_SEPARATED = "the steps of both sides do not mix, so Mann and Whitney's interval of all differences. Otherwise: "
 _MOST = 0.97  # what a correlation is taken for before any step is seen: anything from 0 to here
 # Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
 _FINENESS = ((160, 12), (800, 36), (math.inf, 108))
@@ -329,7 +327,11 @@ class Judgement(Struct, frozen=True, dict=True):
         """Why it is inconclusive, in words; None if it is not."""
         if self.difference.undecided or self.verdict != "inconclusive":
             return self.difference.undecided
-        return "mean and median differ in sign" if self._is_opposed else "part of the interval counts, part does not"
+        return (
+            "mean and median differ in sign"
+            if self._is_opposed
+            else "part of the confidence interval exceeds the minimum effect, and part does not"
+        )
 
     @property
     def is_worse_excluded(self) -> bool:

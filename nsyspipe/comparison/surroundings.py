@@ -63,11 +63,11 @@ CHANGES = table("""
 
     topic            text              steps, collectives, copies, stragglers, link, versions, capture
     what             text              the fact
-    unit             text?             of the numbers; null for words
-    baseline         text?             in words; null where it was not set
-    candidate        text?             the same of the candidate
-    baseline_value   float:the_row's?  as a number; mean of several captures
-    candidate_value  float:the_row's?  the same of the candidate
+    unit             text?             unit of the numbers, null for words
+    baseline         text?             value of the baseline in words, null if not set
+    candidate        text?             value of the candidate in words, null if not set
+    baseline_value   float:the_row's?  value of the baseline as a number, mean of several captures
+    candidate_value  float:the_row's?  value of the candidate as a number, mean of several captures
     delta            float:the_row's?  candidate - baseline
 """)
 
@@ -385,7 +385,7 @@ def cause_of(difference: RunDifference) -> Cause | None:
         sides = [sum(row[f"{side}_ns_per_step"] for row in others) for side in SIDES]
         times = [("kernels that only one side runs", sides[0], sides[1])]
         if difference.hidden_comm_ns is not None:  # they share the GPU
-            times.append(("communication beside compute", *difference.hidden_comm_ns))
+            times.append(("overlapped communication", *difference.hidden_comm_ns))
     facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
     facts = facts or _changed_commands(difference)
     is_link_compared = any(row["what"] == LINK and row["recorded_on"] == BOTH for row in difference.facts.to_pylist())

@@ -14,22 +14,28 @@ from nsyspipe.model.table import Float64, Int64
 _LEAST_EXPOSED = 0.05
 _NO_PHASE = "no phase"
 _OF_GRADIENTS = (
-    "send less, or hide communication under backward",
-    "send less ({halves}no_sync()), use a faster link, or hide it under backward: see nsyspipe whatif",
-)
-_BESIDE_GRADIENTS = (
-    "send less of what is not gradients",
+    "Send less, or overlap communication with backward",
     (
-        "most of it is not gradients, so that neither settings of gradients nor backward can hide it: send less of it "
-        "(SyncBatchNorm gathers statistics in each layer), or use a faster link"
+        "Send less ({halves}no_sync()), use a faster interconnect, or overlap communication with the backward pass. "
+        "nsyspipe whatif predicts the effect of each change"
     ),
 )
-_OF_ANY = ("send less, or hide communication under compute", "send less, use a faster link, or hide it under compute")
-_ON_COMPUTE_STREAM = (
-    "give communication a stream of its own, or send less",
+_BESIDE_GRADIENTS = (
+    "Send less communication that is not gradients",
     (
-        "most of it runs on the stream that computes, where nothing can run beside it: call collectives with "
-        "async_op=True and wait() only where the result is needed, or send less"
+        "Most of the exposed communication is not gradients, so settings of gradients cannot help. Send less of the "
+        "rest (SyncBatchNorm gathers statistics in each layer), or use a faster interconnect"
+    ),
+)
+_OF_ANY = (
+    "Send less, or overlap communication with compute",
+    "Send less, use a faster interconnect, or overlap communication with compute",
+)
+_ON_COMPUTE_STREAM = (
+    "Run communication on its own stream, or send less",
+    (
+        "Most communication runs on the compute stream, where no compute can overlap with it. Call collectives with "
+        "async_op=True and wait() only where you need the result, or send less"
     ),
 )
 _LEAST_OF_GRADIENTS = 0.5  # of exposed communication, from which on what shortens gradients is advised
@@ -60,13 +66,12 @@ def comm_bound(evidence: Evidence) -> Answer:
     phase = max(by_phase, key=by_phase.__getitem__)
     # Of which phase the waiting is, is not known: it may all be of this one.
     is_mostly = by_phase[phase] - (exposed - transfer) >= _MOSTLY * transfer
-    where = f", launched during {phase} on the host" if is_mostly and phase != _NO_PHASE else ""
-    apart = " (waiting apart)" if evidence.is_wait_known else ""
+    where = f", most of it launched in the {phase} phase" if is_mostly and phase != _NO_PHASE else ""
     is_ddp = set(evidence.roles) <= {DATA, OTHER}
     has_others = _is_beside_gradients(evidence, exposed)
     action, advice = _advice(evidence, is_ddp=is_ddp, has_others=has_others)
     on_stream = evidence.means("comm_on_compute_stream_ns") if evidence.mean("comm_on_compute_stream_ns") else {}
-    mostly = evidence.mostly("", "exposed_ns_per_step", transfer)
+    mostly = evidence.mostly("communication ", "exposed_ns_per_step", transfer)
     saving, figures = evidence.saving_without()
     figures = {
         "exposed_comm_ns_per_step": exposed,
@@ -79,7 +84,7 @@ def comm_bound(evidence: Evidence) -> Answer:
         **({} if is_ddp and not has_others else {"exposed_comm_ns_per_step_by_role": evidence.exposed_by_role}),
     }
     advice = advice.format(halves="bf16_compress_hook, " if evidence.wide_gradients.num_rows else "")
-    return Finding(f"communication is exposed{apart}{where}{mostly}", action, advice, saving, figures)
+    return Finding(f"Communication does not fully overlap with compute{where}{mostly}", action, advice, saving, figures)
 
 
 def _is_beside_gradients(evidence: Evidence, exposed_ns: float) -> bool:
@@ -141,9 +146,9 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         "saving_ns_per_step_by_part": dict(bound.parts),
         "slowdown_ratio_by_kernel": {name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]},
     }
-    title = "kernels run slower while communication is under way"
-    action = "give NCCL fewer SMs (NCCL_MAX_CTAS)"
-    advice = "give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or send less"
+    title = "Kernels run slower while communication runs"
+    action = "Give NCCL fewer SMs (NCCL_MAX_CTAS)"
+    advice = "Give communication fewer SMs (NCCL_MAX_CTAS or NCCL_MAX_NCHANNELS), or send less"
     return Finding(title, action, advice, bound.saving_ns, figures)
 
 

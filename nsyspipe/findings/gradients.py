@@ -25,18 +25,21 @@ _NO_SIZES = "every backward pass sends gradients, and message sizes are needed t
 # By whether they are sharded.
 _NO_SYNC = {
     False: (
-        "no_sync() in all micro-batches but the last",
-        "run all passes but the last in model.no_sync() (Accelerate: accelerator.accumulate(model))",
+        "Skip gradient sync in all micro-batches but the last",
+        "run all passes except the last inside model.no_sync() (Accelerate: accelerator.accumulate(model))",
     ),
     True: (
-        "sync gradients in the last micro-batch, if memory allows",
-        "call model.set_requires_gradient_sync(False), or no_sync(), in all passes but the last; gradients then stay whole",
+        "Sync gradients in the last micro-batch, if memory allows",
+        (
+            "call model.set_requires_gradient_sync(False), or no_sync(), in all passes except the last. Each rank then keeps "
+            "whole gradients in memory"
+        ),
     ),
 }
 _HIERARCHY = (
-    'HSDP, fully_shard(mesh=init_device_mesh("cuda", (hosts, ranks per host), mesh_dim_names=...)), reduce-scatters within a '
-    "host and all-reduces a part across; or let NCCL take a tree (NCCL_ALGO=NVLSTree,Tree; its log with "
-    "NCCL_DEBUG_SUBSYS=TUNING says what it takes)"
+    'HSDP, fully_shard(mesh=init_device_mesh("cuda", (nodes, ranks per node), mesh_dim_names=...)), reduce-scatters within a '
+    "node and all-reduces only a part across nodes. Or let NCCL use a tree (NCCL_ALGO=NVLSTree,Tree). NCCL's log with "
+    "NCCL_DEBUG_SUBSYS=TUNING shows which algorithm NCCL uses"
 )
 
 
@@ -67,9 +70,12 @@ def single_bucket(evidence: Evidence) -> Answer:
     hiding = {"compute_of_backward": compute} if compute else {"compute": evidence.mean("compute_ns") or 0.0}
     if compute and None not in {busy, alone, idle} and busy - alone + idle > compute:
         hiding = {"backward_on_device": busy, "idle_before": idle, "less_exposed_comm": -alone}
-    title = f"the gradients go in one all-reduce {'at the end of the backward pass' if is_after else 'that no compute hides'}"
-    action = f"lower bucket_cap_mb to {BUCKET_MB} (now one bucket)"
-    option = f"lower DistributedDataParallel(bucket_cap_mb=...), {BUCKET_MB} is the default"
+    is_only_one = pc.max(per_step["ns_count"]).as_py() == 1
+    gradients = "all gradients" if is_only_one else "almost all gradients"
+    when = "at the end of the backward pass" if is_after else "that hardly overlaps with compute"
+    title = f"One all-reduce sends {gradients} {when}"
+    action = f"Set bucket_cap_mb={BUCKET_MB} ({gradients} are in one bucket now)"
+    option = f"Set DistributedDataParallel(bucket_cap_mb={BUCKET_MB}), which is the default"
     figures = {
         **{name: evidence.summary[name] for name in ("collectives_per_step", "overlap_ratio")},
         **evidence.means("exposed_comm_ns", "transfer_ns"),
@@ -77,7 +83,9 @@ def single_bucket(evidence: Evidence) -> Answer:
         "could_hide_ns_per_step_by_part": hiding,
     }
     saving = min(to_hide, float(sum(hiding.values())))
-    return Finding(title, action, f"{option}, so that buckets go while backward still runs", saving, figures)
+    return Finding(
+        title, action, f"{option}. Smaller buckets are sent while the backward pass still runs", saving, figures
+    )
 
 
 def too_many_buckets(evidence: Evidence) -> Answer:
@@ -91,9 +99,9 @@ def too_many_buckets(evidence: Evidence) -> Answer:
     small = many_small(evidence, rows)
     if small is None or isinstance(small, NotJudged):
         return small
-    title = "many small all-reduces, each bound by latency"
-    action = f"raise bucket_cap_mb to {LARGE_BUCKET_MB}: latency-bound all-reduces"
-    option = f"raise DistributedDataParallel(bucket_cap_mb=...), to {LARGE_BUCKET_MB} say"
+    title = "A step has many all-reduces that are so short that latency dominates"
+    action = f"Set bucket_cap_mb={LARGE_BUCKET_MB} (many small all-reduces now)"
+    option = f"Set DistributedDataParallel(bucket_cap_mb=...) to a larger value, for example {LARGE_BUCKET_MB}"
     figures = {"all_reduces_per_step": rows.num_rows / evidence.steps.num_rows, **small[1]}
     return Finding(title, action, f"{option}, or reduce small tensors together", small[0], figures)
 
@@ -135,10 +143,10 @@ def grad_copy(evidence: Evidence) -> Answer:
         span, copies = (evidence.steps[name].to_numpy() for name in (_COPY_SPAN, "grad_copy_ns"))
         rows = evidence.rows_of_most(span)
         parts = {"copies": float(copies[rows].mean()), "gaps_between_copies": float((span - copies)[rows].mean())}
-    title = "gradients are copied out of their buckets at the end of backward"
-    advice = f"DistributedDataParallel({_VIEW}): gradients live in the buckets, which saves their memory too"
+    title = "Gradients are copied out of their buckets at the end of the backward pass"
+    advice = f"Set DistributedDataParallel({_VIEW}). Gradients then live in the buckets, which also saves their memory"
     figures = _copy_evidence(evidence) | ({"saving_ns_per_step_by_part": parts} if parts else {})
-    return Finding(title, f"{_VIEW}: no copies out of buckets", advice, sum(parts.values()) if parts else None, figures)
+    return Finding(title, f"Set {_VIEW}", advice, sum(parts.values()) if parts else None, figures)
 
 
 def _copy_evidence(evidence: Evidence) -> dict[str, float | None]:
@@ -162,12 +170,12 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     exposed, all_idle = evidence.mean("exposed_grad_copy_ns"), evidence.mean("idle_ns")
     for_input = evidence.mean("idle_input_ns") or 0.0
     idle = None if all_idle is None else all_idle - for_input
-    title = "DDP wraps a single process, and copies its gradients for nothing"
-    advice = "use DistributedDataParallel only when torch.distributed.get_world_size() > 1"
+    title = "DDP wraps a single process and copies gradients that no other process needs"
+    advice = "Use DistributedDataParallel only if torch.distributed.get_world_size() > 1"
     parts = None if exposed is None or idle is None else {"copies_beside_no_compute": exposed, "idle": idle}
     figures: dict[str, Any] = {"world_size": evidence.world_size, "idle_ns_per_step": idle, **_copy_evidence(evidence)}
     figures |= {"saving_ns_per_step_by_part": parts} if parts else {}
-    action = "drop DDP: there is only one process"
+    action = "Do not use DDP (there is only one process)"
     return Finding(title, action, advice, sum(parts.values()) if parts else None, figures)
 
 
@@ -199,12 +207,12 @@ def compress_gradients(evidence: Evidence) -> Answer:
     wide = min(transfer / total, 1.0) if total else 1.0
     saving, figures = evidence.saving_without(kept=1 - wide)
     is_partly_hidden = round(evidence.summary["overlap_ratio"] or 0.0, 2) > 0
-    how = ", and are not all hidden" if is_partly_hidden else " without being hidden"
+    how = " and overlap with compute only in part" if is_partly_hidden else " and do not overlap with compute"
     figures = {**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **figures}
     halves = "model.register_comm_hook(None, bf16_compress_hook) halves the bytes"
-    advice = f"{halves}, PowerSGD leaves next to none (the bound): check that training still converges"
-    action = "bf16_compress_hook or PowerSGD; mind the precision"
-    return Finding(f"f32 gradients cross a slow link{how}", action, advice, saving, figures)
+    advice = f"{halves}. PowerSGD sends almost none, which is the upper bound. Check that training still converges"
+    action = "Send gradients as bf16 (changes numerics)"
+    return Finding(f"f32 gradients cross a slow interconnect{how}", action, advice, saving, figures)
 
 
 def no_sync(evidence: Evidence) -> Answer:
@@ -231,15 +239,15 @@ def no_sync(evidence: Evidence) -> Answer:
     if (is_sized and _varies(passes, "message_bytes_sum")) or evidence.share(saving) < _LEAST_SHARE:
         return None
     action, advice = _NO_SYNC[bool(scatters.num_rows)]
-    alike = "all of them" if is_sized else "in as many messages"
-    title = f"gradients are sent in each of {n_passes} backward passes of a step, {alike} each time"
+    alike = "all gradients" if is_sized else "gradients in the same number of messages"
+    title = f"Each of the {n_passes} backward passes of a step sends {alike}"
     figures = {
         "n_backward_passes": n_passes,
         "messages_per_step": rows.num_rows / evidence.steps.num_rows,
         "bytes_per_step": pc.sum(rows["message_bytes"]).as_py() / evidence.steps.num_rows if is_sized else None,
         **figures,
     }
-    return Finding(title, action, f"where they are accumulated for one optimizer step, {advice}", saving, figures)
+    return Finding(title, action, f"If you accumulate gradients for one optimizer step, {advice}", saving, figures)
 
 
 def _varies(passes: pa.Table, column: str) -> bool:
@@ -261,9 +269,9 @@ def flat_all_reduce(evidence: Evidence) -> Answer:
     if cost is None or not flat:
         return None
     largest = max(flat, key=Counter.total)
-    title = f"gradients of {largest.total()} ranks on {len(largest)} hosts go in one all-reduce each"
+    title = f"One all-reduce spans all {largest.total()} ranks on {len(largest)} nodes"
     figures = {"n_hosts": len(largest), "n_ranks": largest.total(), **cost[1]}
-    return Finding(title, "reduce within each host first, then across hosts", _HIERARCHY, cost[0], figures)
+    return Finding(title, "Reduce within each node first, then across nodes", _HIERARCHY, cost[0], figures)
 
 
 RULES: Rules = {

@@ -29,26 +29,27 @@ LEAST_IDLE_SHARE = 0.02
 _LEAST_TURN = 0.25
 _SHOWN_CALLS = 5
 _SHOWN_RANKS = 4
-_FASTER = 'launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'  # fmt: skip
-_LESS = "launch less (torch.compile, CUDA graphs, fused=True)"
-_FASTER_WITH_FUSED = 'launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, larger batches'
-_LESS_WITH_FUSED = "launch less (torch.compile, CUDA graphs)"
+_FASTER = 'Launch fewer kernels, or launch faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'  # fmt: skip
+_LESS = "Launch fewer kernels (torch.compile, CUDA graphs)"
+_FASTER_WITH_FUSED = (
+    'Launch fewer kernels, or launch faster: torch.compile(mode="reduce-overhead") or CUDA graphs, larger batches'
+)
 _MOSTLY_PAUSES, _SOME_PAUSES = 0.5, 0.25
 _PAUSES = (
-    "find what the host does there (nsys profile --python-sampling=true): loading, logging, locks, "
-    "garbage collection, sleeping; launching faster makes no pause shorter"
+    "Find out what the CPU does in the pauses (nsys profile --python-sampling=true): loading, logging, locks, "
+    "garbage collection, sleeping. Launching faster does not shorten a pause"
 )
-_UNMARKED = "; wrap data loading in an NVTX range named 'data' to tell it apart"
-_FEED = "feed the GPU: num_workers, pin_memory, non_blocking"
-_LOADER = "DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...)"
-_WITHOUT_WAITING = ", and .to(device, non_blocking=True)"
-_TO_BE_SURE = "; wrap it in an NVTX range named 'data' to be sure"
-_NO_SYNCHRONISING = "avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step"
-_ALLOCATE_LESS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against {call}"
+_UNMARKED = ". Wrap data loading in an NVTX range named 'data', so that nsyspipe can recognize it"
+_FEED = "Feed the GPU faster: num_workers, pin_memory, non_blocking"
+_LOADER = "Set DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...)"
+_WITHOUT_WAITING = ", and use .to(device, non_blocking=True)"
+_TO_BE_SURE = ". Wrap data loading in an NVTX range named 'data' to be sure"
+_NO_SYNCHRONISING = "Avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step"
+_ALLOCATE_LESS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True can avoid {call}"
 _ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree")  # how calls begin that PyTorch's allocator makes
-_PIN = "DataLoader(pin_memory=True) or tensor.pin_memory(), and .to(device, non_blocking=True)"
+_PIN = "Use DataLoader(pin_memory=True) or tensor.pin_memory(), and .to(device, non_blocking=True)"
 _LEAST_COPY_SHARE = 0.001
-_TRACE_SHORTER = "start the capture some steps before the ones that count, and keep it short"
+_TRACE_SHORTER = "start the capture some steps before the steps that count, and keep the capture short"
 _NEEDED_EVENTS = frozenset({"Cuda", "NvtxEvents"})  # as nsys calls them
 _CLOCK = "one clock of host and device"
 _DISTORTED, _LEAST_OVERHEAD = 1.5, 0.01
@@ -123,7 +124,7 @@ def idle_of(evidence: Evidence, column: str, *, less: str | None = None, removed
     means = steps.group_by("rank", use_threads=False).aggregate([(column, "mean")])
     by_rank = sorted(means[f"{column}_mean"].to_pylist())
     middle: float = by_rank[(len(by_rank) - 1) // 2]
-    bubble = ", perhaps in the pipeline's bubble" if evidence.is_pipeline else ""
+    bubble = ", perhaps in the pipeline bubble" if evidence.is_pipeline else ""
     cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
     gone = _Gone(cause, np.zeros(cause.size)) if removed is None else _gone(evidence, cause, removed)
     if evidence.n_ranks > 1 and not evidence.are_groups_known:
@@ -163,8 +164,8 @@ def idle_of(evidence: Evidence, column: str, *, less: str | None = None, removed
         is_waited_for = not evidence.is_pipeline and (not others.size or 2 * own.mean() <= others.mean())
         host = evidence.hosts.get(named) if evidence.n_hosts > 1 else None
         of_host = f" of host {printable(host)}" if host else ""
-        awaited = f", which the others wait for{evidence.waited_in}" if is_waited_for else ""
-        one_of = f" on ranks {listed(in_turn)}, on one of them in each step"
+        awaited = f", which the other ranks wait for{evidence.waited_in}" if is_waited_for else ""
+        one_of = f" on ranks {listed(in_turn)}, on one rank in each step"
         where = one_of if len(in_turn) > 1 else f" on rank {named}{of_host}{awaited}"
     limit_rank = int(setting[0]) if setting.size == 1 else None
     return Idle(judged, saving, named, where, bubble, parts, limit_rank)
@@ -303,19 +304,19 @@ def launch_bound(evidence: Evidence) -> Answer:
     if idle.saving_ns is not None and is_bound_known:
         bound = saving_without_launching(evidence)
         idle = replace(idle, saving_ns=bound.saving_ns, parts=bound.parts, limit_rank=bound.limit_rank)
-    title, action, advice = "the GPU idles because kernels are launched late", _LESS, _FASTER
+    title, action, advice = "The GPU idles because the CPU launches kernels late", _LESS, _FASTER
     if _has_fused_optimizer(evidence):
-        action, advice = _LESS_WITH_FUSED, _FASTER_WITH_FUSED
+        advice = _FASTER_WITH_FUSED
     steps = evidence.steps
     steps = steps if idle.rank is None else steps.filter(pc.equal(steps["rank"], idle.rank))
     pauses, launch = (pc.sum(steps[name]).as_py() for name in ("idle_pause_ns", "idle_launch_ns"))
     in_pauses = (pauses or 0) / launch
     if in_pauses >= _MOSTLY_PAUSES:
-        title, advice = "the GPU idles while the host pauses between launches", _PAUSES
-        action = "find what the host does when it launches nothing"
+        title, advice = "The GPU idles while the CPU pauses between launches", _PAUSES
+        action = "Find out what the CPU does while it launches nothing"
     elif in_pauses >= _SOME_PAUSES:
         where = "" if idle.rank is None or evidence.n_ranks == 1 else f" on rank {idle.rank}"
-        advice += f"; {100 * in_pauses:.0f} % of it{where} are pauses of 2 ms and more: {_PAUSES}"
+        advice += f". {100 * in_pauses:.0f}% of this idle time{where} are pauses of 2 ms and more. {_PAUSES}"
     is_unmarked = in_pauses >= _SOME_PAUSES and "data" not in evidence.phases["phase"].unique().to_pylist()
     figures = _figures(evidence, "idle_launch_ns", idle) | evidence.means("idle_pause_ns")
     late = late_launches(evidence)
@@ -350,18 +351,20 @@ def _late_figures(evidence: Evidence, late: LateLaunches) -> dict[str, Any]:
 
 
 def _where_late(late: LateLaunches) -> str:
-    """Say on which ranks, in how many of the steps, and whose hosts are slower than the others."""
-    steps = "step" if late.n_steps == 1 else "steps"
-    of_ranks = [f"{rank} (in {n_late} of {late.n_steps} {steps})" for rank, n_late in late.n_late_steps.items()]
-    where = f" on rank{'s'[: len(of_ranks) > 1]} {listed(of_ranks, _SHOWN_RANKS)}"
+    """Return on which ranks GPUs idle, and whose CPUs launch more slowly than the others."""
+    where = f" on {_ranks_text([*late.n_late_steps])}"
     if late.slower:
-        ranks = f"rank{'s'[: len(late.slower) > 1]} {listed(late.slower, _SHOWN_RANKS)}"
-        return f"{where}; slower to launch a step than the other hosts on average: {ranks}"
+        launch = "launches" if len(late.slower) == 1 else "launch"
+        return f"{where}, and {_ranks_text(late.slower)} {launch} a step more slowly than the other ranks on average"
     if late.is_every_host_slow:
-        return f"{where}; every host takes longer to launch a step than its GPU works"
-    whose = "whose host launches" if len(of_ranks) == 1 else "whose hosts launch"
-    limit = f"{100 * MIN_SLOWER_SHARE:.0f} % of a step"
-    return f"{where}, {whose} less than {limit} longer than the others on average"
+        return f"{where}, and every CPU takes longer to launch a step than its GPU works"
+    whose = "whose CPU needs" if len(late.n_late_steps) == 1 else "whose CPUs need"
+    limit = f"less than {100 * MIN_SLOWER_SHARE:.0f}% of a step"
+    return f"{where}, {whose} {limit} longer for launching than the others on average"
+
+
+def _ranks_text(ranks: Sequence[int]) -> str:
+    return f"rank{'s'[: len(ranks) > 1]} {listed(map(str, ranks), _SHOWN_RANKS)}"
 
 
 def _has_fused_optimizer(evidence: Evidence) -> bool:
@@ -411,10 +414,10 @@ def input_bound(evidence: Evidence) -> Answer:
     n_blocking = evidence.steps["n_blocking_copies"]
     may_wait = bool(n_blocking.null_count or pc.sum(n_blocking).as_py())
     loader = _LOADER + _WITHOUT_WAITING * may_wait
-    title, action, advice = "the GPU idles while the host gets the next batch", _FEED, loader
+    title, action, advice = "The GPU idles while the CPU gets the next batch", _FEED, loader
     if 2 * (between or 0.0) > (evidence.mean("idle_input_ns") or 0.0):
-        title = "the GPU idles between steps while the host probably waits for the data loader"
-        action, advice = "probably the data loader: num_workers, pin_memory", loader + _TO_BE_SURE
+        title = "The GPU idles between steps, probably while the CPU waits for the data loader"
+        action, advice = "Check the data loader first: num_workers, pin_memory", loader + _TO_BE_SURE
     figures = _figures(evidence, "idle_input_ns", idle) | evidence.means("idle_between_steps_ns")
     return Finding(title + idle.on_rank, action, advice, idle.saving_ns, figures)
 
@@ -429,13 +432,13 @@ def sync_bound(evidence: Evidence) -> Answer:
     if idle is None:
         return None
     calls = dict(list(evidence.blocked_ns_by_call.items())[:_SHOWN_CALLS])
-    name = next(iter(calls), "a synchronising call")[:LONGEST_CALL]
-    title = f"the GPU idles because the host was blocked in {name}{idle.on_rank}"
+    name = next(iter(calls), "a synchronizing call")[:LONGEST_CALL]
+    title = f"The GPU idles because the CPU is blocked in {name}{idle.on_rank}"
     figures = _figures(evidence, "idle_blocked_ns", idle) | {"idle_ns_per_step_by_call": calls}
     advice = _NO_SYNCHRONISING
     if (allocating := _allocating_call(evidence)) is not None:
-        advice += f"; {_ALLOCATE_LESS.format(call=allocating)}"
-    return Finding(title, f"keep {name} out of the step", advice, idle.saving_ns, figures)
+        advice += f". {_ALLOCATE_LESS.format(call=allocating)}"
+    return Finding(title, f"Keep {name} out of the step", advice, idle.saving_ns, figures)
 
 
 def _allocating_call(evidence: Evidence) -> str | None:
@@ -470,10 +473,10 @@ def pageable_copy(evidence: Evidence) -> Answer:
     if evidence.share(exposed + idle.judged_ns) < _LEAST_COPY_SHARE:
         return None
     is_pageable = bool(evidence.mean("n_pageable_copies"))
-    title = "the host waits for its copies to the GPU"
+    title = "The CPU waits for copies to the GPU"
     if is_pageable:
-        title = "copies to the GPU from pageable memory hold up the host"
-    action = "copy from pinned memory, without waiting" if is_pageable else "copy without waiting: non_blocking=True"
+        title = "Copies to the GPU from pageable memory block the CPU"
+    action = "Copy from pinned memory, with non_blocking=True" if is_pageable else "Copy with non_blocking=True"
     figures = evidence.means(
         "n_blocking_copies", "n_pageable_copies", "blocking_copy_bytes", "exposed_blocking_copy_ns",
         "idle_made_by_copies_ns",
@@ -503,18 +506,18 @@ def profiler_overhead(evidence: Evidence) -> Answer:
     is_busy = evidence.share(overhead) >= _LEAST_OVERHEAD
     if not (is_busy or (ratio is not None and ratio >= _DISTORTED and is_longest)):
         return None
-    left_out = ", and is left out of the figures" if is_skipped else ""
+    left_out = ", and nsyspipe does not use the first step" if is_skipped else ""
     saving, parts = _saving_without_overhead(evidence) if is_busy else (None, {})
-    title, action = "the profiler was busy during the steps", "read with care: the capture distorts what it measures"
+    title, action = "The profiler was busy during the steps", "Read with care: the profiler distorts the capture"
     if is_busy and not saving:
-        title += ", but no device idled for it"
+        title += ", but no GPU idled because of the profiler"
     if not is_busy and is_explained:
-        title = f"the first step is distorted by the start of the capture{left_out}"
-        action = "nothing: only the first step is distorted, and left out" if is_skipped else action
+        title = f"The start of the capture distorts the first step{left_out}"
+        action = "Change nothing: only the unused first step is distorted" if is_skipped else action
     elif not is_busy:
-        title = f"the first step takes {_times_the_others(by_rank, ratio or 0.0, evidence.n_ranks)}{left_out}"
-        action = "read with care: the first step is unlike the others"
-    advice = "nothing to change: no figure has that step"
+        title = f"The first step takes {_times_the_others(by_rank, ratio or 0.0, evidence.n_ranks)}{left_out}"
+        action = "Read with care: the first step differs from the others"
+    advice = "Change nothing, because no metric uses the first step"
     if is_busy or not is_skipped:
         advice = _trace_less(evidence)
     of_first: dict[str, Any] = {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped}
@@ -555,7 +558,9 @@ def _trace_less(evidence: Evidence) -> str:
         less.append("--sample=none")
     if recording.has_backtraces is not False:
         less.append("no --cudabacktrace")
-    return f"trace less ({', '.join(less)}), {_TRACE_SHORTER}" if less else _TRACE_SHORTER
+    if not less:
+        return f"{_TRACE_SHORTER[:1].upper()}{_TRACE_SHORTER[1:]}"
+    return f"Trace less ({', '.join(less)}), {_TRACE_SHORTER}"
 
 
 def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:

@@ -10,7 +10,6 @@ import pyarrow as pa
 from msgspec.structs import asdict, replace
 
 from nsyspipe import findings
-from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.findings.model import (
     IS_LAUNCH_BOUND,
     WAITING_UNKNOWN,
@@ -61,7 +60,6 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         said = [problem("not-judged", rules="all rules", reason=reason, how="see the problems about steps")]
         return schema.FINDINGS.empty(), said if evidence.n_ranks else []
     rows: list[dict[str, Any]] = []
-    n_steps = evidence.summary["n_summary_steps"]
     is_part = bool(evidence.traffic["calls_per_step"].null_count)
     unanswered: dict[NotJudged, list[str]] = {}  # each reason once, with all the rules that it keeps from being judged
     for rule, columns in RULES.items():
@@ -78,14 +76,12 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
             unanswered.setdefault(answer, []).append(name)
         elif answer is not None:
             severity = severity_of(evidence.share(answer.saving_ns_per_step or 0))
-            figures, title = answer.evidence, answer.title
+            figures = answer.evidence
             is_of_transfer = name in _OF_COMM and name not in _OF_WAITING
             if is_of_transfer and answer.saving_ns_per_step and not evidence.is_wait_known:
-                figures, title = {**figures, _WAIT_INCLUDED: True}, f"{title} (waiting included, which is not known)"
+                figures = {**figures, _WAIT_INCLUDED: True}
             told = json.dumps(figures, allow_nan=False)
-            if n_steps < FEW_STEPS and answer.saving_ns_per_step:
-                title += f" ({n_steps} step{'s'[: n_steps != 1]})"
-            rows.append({**asdict(answer), "id": name, "severity": severity, "evidence": told, "title": title})
+            rows.append({**asdict(answer), "id": name, "severity": severity, "evidence": told})
     whys = ((", ".join(names), why.reason, why.fix) for why, names in unanswered.items())
     problems = [_not_judged(rules, reason, how) for rules, reason, how in whys]
     return schema.FINDINGS.from_rows(in_order(rows)), problems

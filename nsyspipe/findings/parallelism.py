@@ -21,36 +21,36 @@ from nsyspipe.findings.model import (
 _LEAST_BUBBLE = 0.05  # of step time
 _LEAST_AGAIN = 0.25  # of a step's all-gathers: the last unit's parameters may stay, and a few others
 _PREFETCH = (
-    "fully_shard: set_modules_to_forward_prefetch() and set_modules_to_backward_prefetch() of each unit; "
+    "With fully_shard, call set_modules_to_forward_prefetch() and set_modules_to_backward_prefetch() of each unit. Or set "
     "FullyShardedDataParallel(forward_prefetch=True, backward_prefetch=BackwardPrefetch.BACKWARD_PRE)"
 )
 _KEEP = (
-    "fully_shard(reshard_after_forward=False), or ShardingStrategy.SHARD_GRAD_OP, keeps parameters from forward to backward, "
-    "which takes the memory of all of them"
+    "fully_shard(reshard_after_forward=False), or ShardingStrategy.SHARD_GRAD_OP, keeps parameters from forward to backward. "
+    "This needs memory for all parameters"
 )
 _LARGER_UNITS = (
-    "call fully_shard on larger units, several layers as a list, or give FullyShardedDataParallel an auto_wrap_policy of larger "
-    "ones (size_based_auto_wrap_policy, min_num_params)"
+    "Call fully_shard on larger units, several layers as a list, or give FullyShardedDataParallel an auto_wrap_policy for larger "
+    "units (size_based_auto_wrap_policy, min_num_params)"
 )
 _ASYNC = (
-    "torch.compile with torch._inductor.config._micro_pipeline_tp = True runs them beside the matrix products (async tensor "
-    "parallelism; Megatron: --tp-comm-overlap)"
+    "torch.compile with torch._inductor.config._micro_pipeline_tp = True overlaps collectives with matrix products (async "
+    "tensor parallelism, in Megatron --tp-comm-overlap)"
 )
 _SPLIT = (
-    "SequenceParallel of torch.distributed.tensor.parallel makes each all-reduce a reduce-scatter and an all-gather "
-    "(Megatron: --sequence-parallel), and "
+    "SequenceParallel of torch.distributed.tensor.parallel replaces each all-reduce by a reduce-scatter and an all-gather "
+    "(Megatron: --sequence-parallel). "
 )
 _ALL_TO_ALL = (
-    "run all-to-all beside compute (Megatron: --overlap-moe-expert-parallel-comm, --moe-shared-expert-overlap), or, of "
-    "experts, send fewer tokens (a capacity factor; Megatron: --moe-expert-capacity-factor, which may drop some)"
+    "Overlap all-to-all with compute (Megatron: --overlap-moe-expert-parallel-comm, --moe-shared-expert-overlap). With "
+    "experts you can also send fewer tokens: a capacity factor (Megatron: --moe-expert-capacity-factor) may drop tokens"
 )
 _MORE_STAGES = (
-    "more micro-batches per step (n_microbatches of torch.distributed.pipelining), several stages per rank "
-    "(ScheduleInterleaved1F1B; Megatron: --num-layers-per-virtual-pipeline-stage), and stages of equal work"
+    "Use more micro-batches per step (n_microbatches of torch.distributed.pipelining), several stages per rank "
+    "(ScheduleInterleaved1F1B, in Megatron --num-layers-per-virtual-pipeline-stage), and stages of equal work"
 )
-_AFTER_LAUNCHING = "launch less first (more micro-batches mean more launches), then "
+_AFTER_LAUNCHING = "Launch fewer kernels first, because more micro-batches need more launches. "
 _SIZES_UNKNOWN = "message sizes, which tell latency from bandwidth, are not known"
-_STAGES_UNKNOWN = "which stages send to each other is not known, and so neither is how long they wait"
+_STAGES_UNKNOWN = "it is not known which stages send to each other, so their wait time is unknown"
 
 
 def shard_prefetch(evidence: Evidence) -> Answer:
@@ -58,8 +58,8 @@ def shard_prefetch(evidence: Evidence) -> Answer:
     cost = evidence.exposed_cost(SHARDED, "all_gather")
     if cost is None:
         return None
-    title = "layers wait for their sharded parameters to be gathered"
-    return Finding(title, "prefetch: gather parameters before they are needed", _PREFETCH, *cost)
+    title = "Layers wait until their sharded parameters have been gathered"
+    return Finding(title, "Prefetch parameters before layers need them", _PREFETCH, *cost)
 
 
 def shard_regather(evidence: Evidence) -> Answer:
@@ -71,10 +71,10 @@ def shard_regather(evidence: Evidence) -> Answer:
     again = rows.filter(pc.is_valid(rows["micro_batch"]))
     if cost is None or again.num_rows < _LEAST_AGAIN * rows.num_rows:
         return None
-    title = "sharded parameters are gathered a second time in backward"
+    title = "Sharded parameters are gathered a second time in the backward pass"
     saving, of_saving = evidence.saving_without(again)
     figures = cost[1] | of_saving | {"backward_calls_per_step": again.num_rows / evidence.steps.num_rows}
-    return Finding(title, "reshard_after_forward=False, where memory allows", _KEEP, saving, figures)
+    return Finding(title, "Set reshard_after_forward=False, if memory allows", _KEEP, saving, figures)
 
 
 def small_shards(evidence: Evidence) -> Answer:
@@ -87,9 +87,9 @@ def small_shards(evidence: Evidence) -> Answer:
         return small
     if small[1]["median_message_bytes"] is None:
         return evidence.lacks_sizes(_SIZES_UNKNOWN)
-    title = "many small collectives of sharded parameters, each bound by latency"
+    title = "A step has many collectives of sharded parameters that are so short that latency dominates"
     figures = evidence.traffic_figures(SHARDED) | small[1]
-    return Finding(title, "shard larger units: small collectives, latency-bound", _LARGER_UNITS, small[0], figures)
+    return Finding(title, "Shard larger units (many small collectives now)", _LARGER_UNITS, small[0], figures)
 
 
 def tensor_comm(evidence: Evidence) -> Answer:
@@ -97,8 +97,8 @@ def tensor_comm(evidence: Evidence) -> Answer:
     cost, is_whole = evidence.exposed_cost(TENSOR), bool(evidence.traffic_of(TENSOR, "all_reduce"))
     if cost is None:
         return None
-    title = "layers wait for the collectives of tensor parallelism"
-    action = f"{'sequence parallelism and ' if is_whole else ''}async tensor parallelism"
+    title = "Layers wait for the collectives of tensor parallelism"
+    action = f"Use {'sequence parallelism and ' if is_whole else ''}async tensor parallelism"
     return Finding(title, action, f"{_SPLIT if is_whole else ''}{_ASYNC}", *cost)
 
 
@@ -141,7 +141,7 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
         "bubble_ns_per_step": bubble, "bubble_share": evidence.share(bubble), "bubble_ns_per_step_by_rank": bubbles,
         **evidence.means("idle_ns"), "saving_ns_per_step_by_part": parts, **of_launching,
     }  # fmt: skip
-    title, action = "stages of the pipeline wait for each other", "more micro-batches, or an interleaved schedule"
+    title, action = "Stages of the pipeline wait for each other", "Use more micro-batches, or an interleaved schedule"
     return Finding(title, action, advice, saving_ns, figures)
 
 
@@ -150,8 +150,8 @@ def expert_comm(evidence: Evidence) -> Answer:
     cost = evidence.exposed_cost(EXPERT)
     if cost is None:
         return evidence.unknown_sends
-    title = "layers wait for the tokens that all-to-all brings"
-    return Finding(title, "overlap all-to-all; of experts, limit the capacity", _ALL_TO_ALL, *cost)
+    title = "Layers wait for the tokens of an all-to-all"
+    return Finding(title, "Overlap all-to-all, or limit the capacity of experts", _ALL_TO_ALL, *cost)
 
 
 RULES: Rules = dict.fromkeys(

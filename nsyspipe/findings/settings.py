@@ -10,16 +10,22 @@ from nsyspipe.nsys.settings import HOST, STREAMS, costly_settings
 _LEAST_EXPOSED, _LEAST_IDLE = 0.05, 0.02
 _CONNECTIONS, _TIMING = "CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_NCCL_ENABLE_TIMING"
 _BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
-_UNSET_BOTH_OF_STREAMS = f"unset {_CONNECTIONS} and NCCL's timing"
+_UNSET_BOTH_OF_STREAMS = f"Unset {_CONNECTIONS} and NCCL's timing"
 _NOT_KNOWN = "communication and compute not known on every rank", None
 _ADVICE = {
     _CONNECTIONS: (
-        f"{_CONNECTIONS}=1 gives all streams one queue: unset it, or set it to 8 or more (tensor parallelism of Megatron asks "
-        "for 1 on GPUs before Blackwell)"
+        f"{_CONNECTIONS}=1 gives all streams one queue. Unset {_CONNECTIONS}, or set 8 or more (Megatron's tensor "
+        "parallelism asks for 1 on GPUs before Blackwell)"
     ),
-    _TIMING: f"{_TIMING}=1 records events around each collective, which hinders overlap where streams share a queue: set it to 0",
-    "CUDA_LAUNCH_BLOCKING": "CUDA_LAUNCH_BLOCKING=1 makes each launch wait for its kernel: it is for debugging, so unset it",
-    _BLOCKING_WAIT: f"{_BLOCKING_WAIT}=1 makes the host wait for each collective: unset it, for timeouts TORCH_NCCL_ASYNC_ERROR_HANDLING does",
+    _TIMING: (
+        f"{_TIMING}=1 records events around each collective, which prevents overlap if streams share a queue. "
+        f"Set {_TIMING}=0"
+    ),
+    "CUDA_LAUNCH_BLOCKING": "CUDA_LAUNCH_BLOCKING=1 makes each launch wait for its kernel, which is only useful for debugging. Unset CUDA_LAUNCH_BLOCKING",
+    _BLOCKING_WAIT: (
+        f"{_BLOCKING_WAIT}=1 makes the CPU wait for each collective. Unset {_BLOCKING_WAIT} and use "
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING for timeouts"
+    ),
 }
 
 
@@ -49,8 +55,8 @@ def serialized_streams(evidence: Evidence) -> Answer:
         "exposed_transfer_ns_per_step": transfer if evidence.is_wait_known else None,
         **evidence.means("exposed_comm_ns", "idle_dependency_ns"),
     }
-    title = f"{_assigned(settings)} can keep communication from running while compute runs"
-    action = _UNSET_BOTH_OF_STREAMS if len(settings) > 1 else f"unset {listed(settings)}"
+    title = f"{_assigned(settings)} can keep communication from overlapping with compute"
+    action = _UNSET_BOTH_OF_STREAMS if len(settings) > 1 else f"Unset {listed(settings)}"
     return Finding(title, action, _advice(settings), evidence.saving_down_to(wall - gone), figures)
 
 
@@ -75,9 +81,9 @@ def blocking_launches(evidence: Evidence) -> Answer:
         **evidence.means("idle_launch_ns", "idle_blocked_ns", "exposed_comm_ns", "compute_ns"),
     }
     verb = "make" if len(settings) > 1 else "makes"
-    title = f"{_assigned(settings)} {verb} the host wait for the GPU"
+    title = f"{_assigned(settings)} {verb} the CPU wait for the GPU"
     saving = evidence.saving_down_to(compute) if is_bounded else None
-    return Finding(title, f"unset {', '.join(settings)}", _advice(settings), saving, figures)
+    return Finding(title, f"Unset {', '.join(settings)}", _advice(settings), saving, figures)
 
 
 def _assigned(settings: Mapping[str, str]) -> str:
@@ -85,7 +91,7 @@ def _assigned(settings: Mapping[str, str]) -> str:
 
 
 def _advice(settings: Iterable[str]) -> str:
-    return "; ".join(_ADVICE[name] for name in settings)
+    return ". ".join(_ADVICE[name] for name in settings)
 
 
 # A run without such settings lacks nothing where a figure is not known.

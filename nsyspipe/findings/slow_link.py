@@ -36,17 +36,19 @@ _ABSENT = NotJudged(
     "how long ranks transferred is not known of communicators whose ranks are not all among the reports",
     "pass the reports of all ranks, or --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE",
 )
-_UNSET = "unset NCCL_P2P_DISABLE"
+_UNSET = "Unset NCCL_P2P_DISABLE"
 _INSIDE_HOSTS = (
-    "unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
+    "Unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
     "containers share memory and IPC (--ipc=host)"
 )
-_FIND_OUT = "find out over what they do (NCCL_DEBUG=INFO, --nccl-log FILE)"
-_FIND_OUT_BY_ITS_LOG = "find out over what they do in the log that NCCL wrote, as NCCL_DEBUG says (--nccl-log FILE)"
-_WHY_UNUSED = "see in NCCL's log, which was not given, why it does not use NVLink (NCCL_DEBUG=INFO, --nccl-log FILE)"
+_FIND_OUT = "Find out which interconnect the ranks use: run again with NCCL_DEBUG=INFO and pass --nccl-log FILE"
+_FIND_OUT_BY_ITS_LOG = (
+    "Find out which interconnect the ranks use: NCCL_DEBUG was set, so NCCL wrote a log, which --nccl-log FILE takes"
+)
+_WHY_UNUSED = "Find out why NCCL does not use NVLink: run again with NCCL_DEBUG=INFO and pass --nccl-log FILE"
 _BETWEEN_HOSTS = (
-    "see in NCCL's log why it took no InfiniBand or RoCE (lines with NET/IB; NCCL_IB_DISABLE, NCCL_NET), and give "
-    "containers the cards (/dev/infiniband) and room for pinned memory (--ulimit memlock=-1)"
+    "NCCL's log shows why NCCL does not use InfiniBand or RoCE (lines with NET/IB, NCCL_IB_DISABLE, NCCL_NET). Give "
+    "containers the network cards (/dev/infiniband) and enough pinned memory (--ulimit memlock=-1)"
 )
 _SLOW_RATIO = 0.15  # below this share of what NVLink promises, it is not NVLink that carries the data
 _MUCH_MORE = 1.5  # times what a link carries at most: it is another one
@@ -83,7 +85,8 @@ def slow_link(evidence: Evidence) -> Answer:
     saving, figures = (None, evidence.slowdown_figures) if is_open else evidence.saving_without(kept=kept)
     mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
     settings = evidence.link_settings  # of these what decides which way NCCL takes is shown
-    title = f"the ranks communicate {'over a slow link: ' if verdict.is_seen else 'with '}{verdict.text}{mostly}"
+    how = "communicate over " if verdict.is_seen else "reach "
+    title = f"The ranks {how}{verdict.text}{mostly}"
     change = _change(verdict, evidence)
     figures = {
         **verdict.evidence,
@@ -117,23 +120,22 @@ def _change(verdict: LinkVerdict, evidence: Evidence) -> _Change:
     """Return what gives the ranks a faster link."""
     kind = verdict.evidence["link_kind"]
     if kind == "net" and evidence.n_hosts > 1:
-        return _Change("use InfiniBand or RoCE: data goes over TCP", _BETWEEN_HOSTS)
+        return _Change("Use InfiniBand or RoCE (data goes over TCP now)", _BETWEEN_HOSTS)
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
     is_switched_off = is_costly(_P2P_DISABLE, (evidence.link_settings or {}).get(_P2P_DISABLE))
-    over = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}.get(kind or "", "something slower")
+    over = {"shm": "host memory", "p2p_pcie": "PCIe", "net": "a network"}.get(kind or "", "something slower")
     if is_inside and is_switched_off:
-        # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
-        return _Change(f"{_UNSET}: it forces {over.removesuffix(' (SHM)')}", _UNSET)
+        return _Change(f"{_UNSET} (it forces {over})", _UNSET)
     if verdict.is_seen:
         advice = _INSIDE_HOSTS
     elif verdict.is_nvlink_there:
-        return _Change("use the NVLink that connects the GPUs", f"{_WHY_UNUSED}; {_INSIDE_HOSTS}")
+        return _Change("Use the NVLink that connects the GPUs", f"{_WHY_UNUSED}. {_INSIDE_HOSTS}")
     else:
         is_log_written = writes_log(evidence.environment or {})
-        advice = f"{_FIND_OUT_BY_ITS_LOG if is_log_written else _FIND_OUT}; {_INSIDE_HOSTS}"
+        advice = f"{_FIND_OUT_BY_ITS_LOG if is_log_written else _FIND_OUT}. {_INSIDE_HOSTS}"
     if kind:
-        return _Change(f"use NVLink or P2P: data goes over {over}", advice)
-    return _Change("use NVLink, if it connects the GPUs (not recorded)", advice)
+        return _Change(f"Use NVLink or P2P (data goes over {over} now)", advice)
+    return _Change("Use NVLink, if it connects the GPUs (not recorded)", advice)
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,9 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
             large = _PER_S * n_bytes / transfer if n_bytes and transfer else None
         if large is not None:
             is_slow = large < _SLOW_RATIO * promised and evidence.n_hosts == 1
-            text = f"far less bandwidth than NVLink gives{', which connects the GPUs' * is_nvlink_there}"
+            text = "far less bandwidth than NVLink gives"
+            if is_nvlink_there:
+                text += ", although NVLink connects the GPUs"
         elif evidence.has_absent_ranks:
             lacking = _ABSENT
     is_way_open = not is_seen and is_slow is not False
@@ -216,12 +220,15 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         link = link and replace(link, kind=forced.kind, text=forced.text, nominal_bytes_per_s=None)
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
     is_near = may_be_near and all(row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind)
-    lacking_words: tuple[str, ...] = ()
-    if is_slow is None:
-        lacking_words = (lacking.reason,) if lacking.fix is None else (lacking.reason, lacking.fix)
+    lacking_words = _words_of(lacking) if is_slow is None else ()
     return LinkVerdict(
         is_slow, is_seen, is_near, text, lacking_words, facts, link, reached, source, crosses, is_nvlink_there
     )
+
+
+def _words_of(lacking: NotJudged) -> tuple[str, ...]:
+    """Return the reason, and the fix if there is one."""
+    return (lacking.reason,) if lacking.fix is None else (lacking.reason, lacking.fix)
 
 
 class _ForcedLink(Struct, frozen=True):

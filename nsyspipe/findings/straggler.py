@@ -22,7 +22,7 @@ from nsyspipe.findings.lateness import (
     with_slow_hosts,
 )
 from nsyspipe.findings.model import IS_LAUNCH_BOUND, OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
-from nsyspipe.model.names import few, listed, ranges
+from nsyspipe.model.names import listed, ranges
 from nsyspipe.model.table import Int64
 
 MIN_PART_OF_PHASE = 0.6  # of what a rank takes longer: from there on it is mostly one phase's
@@ -30,28 +30,28 @@ MIN_PART_OF_HOST = 0.6  # of its delays: from there on they are mostly for launc
 _MOST_NAMED = 3  # ranks in an action
 _OUTSIDE = ""  # what no phase has
 _ADVICE = {
-    "data": "balance the data of this rank: batch lengths, its shard's storage, DataLoader(num_workers=...)",
-    "forward": "look for what only this rank does in forward: longer sequences, logging, a slower host or GPU",
-    "backward": "look for what only this rank does in backward: longer sequences, hooks, a slower GPU",
-    "optimizer": "look for what only this rank does around the optimizer: checkpoints, metrics, uneven shards",
+    "data": "Balance the data of this rank: batch lengths, the storage of its shard, DataLoader(num_workers=...)",
+    "forward": "Look for what only this rank does in forward: longer sequences, logging, a slower CPU or GPU",
+    "backward": "Look for what only this rank does in backward: longer sequences, hooks, a slower GPU",
+    "optimizer": "Look for what only this rank does around the optimizer: checkpoints, metrics, uneven shards",
 }
-_LAUNCH_SOONER = "let each host launch as soon as the others do (other work on its CPUs, logging); or "
+_LAUNCH_SOONER = "Let each rank launch as early as the others: look for other work on the CPUs, and for logging. "
 _MEND_HOST = (
-    "launch as fast as those of the other ranks, of which none takes as long and one computes about as much: look for "
-    "other work on the CPUs, logging, hooks, slower CPUs"
+    "launch as fast as the other ranks: none of the others takes as long, and one computes about as much. Look for other "
+    "work on the CPUs, logging, hooks and slower CPUs"
 )
-_HARDLY_SLOWER = f"less than {100 * LIMITS.min_slower_share:.0f} % of a step longer than the others on average"
+_HARDLY_SLOWER = f"less than {100 * LIMITS.min_slower_share:.0f}% of a step longer than the others on average"
 _BEGIN_TOGETHER = (
-    "if a capture begins at another instant on each rank, that alone may set them apart: let all ranks meet before it starts "
-    "(torch.distributed.barrier(), then torch.cuda.synchronize()), some steps before the ones that count"
+    "if the capture begins at another time on each rank, that alone can make a rank late. Let all ranks meet before the "
+    "capture starts (torch.distributed.barrier(), then torch.cuda.synchronize()), some steps before the steps that count"
 )
-_COMPARE = "compare what this rank does in those steps: its data, its host, its GPU's clocks"
+_COMPARE = "Compare what this rank does in these steps: its data, its CPU, the clocks of its GPU"
 _COMPARE_ALL = (
-    "compare what these ranks do in the steps that each holds up: their data (batch lengths), their hosts, "
-    "their GPUs' clocks"
+    "Compare what these ranks do in the steps in which each is late: their data (batch lengths), their CPUs, "
+    "the clocks of their GPUs"
 )
 _COMPARE_NODE = (
-    "compare this node with the others: where its ranks read their data from, other work on its CPUs, its GPUs' clocks, "
+    "Compare this node with the others: the storage of its data, other work on its CPUs, the clocks of its GPUs, and "
     "its network"
 )
 
@@ -74,7 +74,6 @@ class Explanation(Struct, frozen=True):
     late_at_start_ns: int | None  # by how much it began the first step late, where that is a part of its delays
 
 
-_ALL_OF_DELAYS = 0.95  # of what a rank held others up for: from so much on a late start is all of it
 _NOTHING_TO_GAIN = "ranks come late, but each host takes as long to launch a step as the step lasts, so evening out the ranks gains nothing"
 _RECORD_WAITS = "if hosts wait outside of CUDA calls, mark that with NVTX ranges; else see launch-bound"
 
@@ -133,12 +132,6 @@ def _late_at_start_ns(evidence: Evidence, rank: int, delays_ns: float) -> int | 
     return None if evidence.is_pipeline or is_little else own - others
 
 
-def _is_all_of_delays(evidence: Evidence, rank: int, late_at_start_ns: int) -> bool:
-    """Tell whether a late start is as long as the longest delays of all steps together that a rank made."""
-    of_rank = evidence.stragglers.filter(pc.field("rank") == rank)
-    return late_at_start_ns >= _ALL_OF_DELAYS * (of_rank["lateness_ns"][0].as_py() or 0)
-
-
 def _finding_of_node(evidence: Evidence, lateness: Lateness, node: LateNode) -> Finding:
     """Name a host all of whose ranks are late alike; it is late once a step, whatever communicators wait for it."""
     late_ns = float(node.late_ns.sum() / lateness.n_steps)
@@ -151,21 +144,19 @@ def _finding_of_node(evidence: Evidence, lateness: Lateness, node: LateNode) -> 
         "n_steps_held_up": int(node.late_ns.size),
         "n_steps_with_collectives": lateness.n_meeting,
     }
-    title = f"the others wait for {node.text}, all of it late alike{evidence.waited_in}"
-    return Finding(title, f"{node.text} makes the others wait", _COMPARE_NODE, sum(parts.values()), figures)
+    title = f"The other ranks wait for {node.text}, where all ranks are late alike{evidence.waited_in}"
+    return Finding(title, f"Find out why {node.text} is late", _COMPARE_NODE, sum(parts.values()), figures)
 
 
 def _finding_of_ranks(
     evidence: Evidence, lateness: Lateness, late: LateRanks, why: Explanation, parts: Mapping[str, float]
 ) -> Finding:
     """Name the ranks that are late, and why as far as it is known."""
-    title, action = _words(late, lateness, are_all=len(late.delays_ns) == evidence.n_ranks)
-    title_why, action_why = _words_of_cause(late, why)
+    title = _title(late, lateness, are_all=len(late.delays_ns) == evidence.n_ranks)
     earlier = ""
     if why.late_at_start_ns is not None:
         first = pc.min(evidence.steps["step"]).as_py()
-        in_part = "" if _is_all_of_delays(evidence, late.worst, why.late_at_start_ns) else "in part "
-        earlier = f", {in_part}because rank {late.worst} began step {first} late"
+        earlier = f", and rank {late.worst} began step {first} late"
     compare = _COMPARE_ALL
     if late.n_named == 1:
         compare = _ADVICE.get(why.phase.name, _COMPARE) if why.phase else _COMPARE
@@ -174,22 +165,21 @@ def _finding_of_ranks(
         advice = _advice_of_slow_hosts(late, why.slow_hosts)
     also = ""
     if late.no_slower_ns:
-        also = f"; also for {_text_of_no_slower(late, lateness)}"
-        holds = "hold" if len(late.no_slower_ns) > 1 else "holds"
-        advice += f"; of the steps that {_ranks_text(late.no_slower_ns)} {holds} up: {_BEGIN_TOGETHER}"
+        also = f", and also for {_text_of_no_slower(late, lateness)}"
+        verb = "are" if len(late.no_slower_ns) > 1 else "is"
+        advice += f". In steps in which {_ranks_text(late.no_slower_ns)} {verb} late: {_BEGIN_TOGETHER}"
     figures = _figures(evidence, lateness, late, why) | {"saving_ns_per_step_by_part": {**parts}}
     if {"above_launching", "left_for_launching"} & parts.keys():
         figures |= evidence.launching_figures
-    title = f"{title}{title_why}{evidence.waited_in}{earlier}{also}"
-    return Finding(title, action + action_why, advice, sum(parts.values()), figures)
+    title = f"{title}{_clause_of_cause(late, why)}{evidence.waited_in}{earlier}{also}"
+    return Finding(title, _action(late, why), advice, sum(parts.values()), figures)
 
 
 def _advice_of_slow_hosts(late: LateRanks, slow_hosts: Sequence[int]) -> str:
     """Advise about hosts that launch slower, and then about the other late ranks."""
-    whose = f"the host{'s'[: len(slow_hosts) > 1]} of rank{'s'[: len(slow_hosts) > 1]} {listed(slow_hosts)}"
-    advice = f"let {whose} {_MEND_HOST}"
+    advice = f"Let {_ranks_text(slow_hosts)} {_MEND_HOST}"
     rest = [rank for rank in late.delays_ns if rank not in slow_hosts]
-    return f"{advice}; and {_COMPARE_ALL}" if rest else advice
+    return f"{advice}. {_COMPARE_ALL}" if rest else advice
 
 
 def _figures(evidence: Evidence, lateness: Lateness, late: LateRanks, why: Explanation) -> dict[str, Any]:
@@ -227,34 +217,48 @@ def _figures(evidence: Evidence, lateness: Lateness, late: LateRanks, why: Expla
     }
 
 
-def _words_of_cause(late: LateRanks, why: Explanation) -> tuple[str, str]:
-    """Return why ranks are late, for the title and for the action; nothing where it is not known."""
+def _clause_of_cause(late: LateRanks, why: Explanation) -> str:
+    """Return why ranks are late, as a clause of the title; nothing where the cause is not known."""
     if why.phase and late.n_named == 1 and not why.slow_hosts:
-        idle = "idle " if why.phase.is_idle else ""
-        where = f", mostly {idle}in {why.phase.name}"
-        return where, where
+        if why.phase.is_idle:
+            return f", mostly because its GPU idles in {why.phase.name}"
+        return f", mostly because its {why.phase.name} phase takes longer"
     if not why.is_by_host:
-        return "", ""
-    if len(late.delays_ns) == 1:
-        return ", whose host launches late", ": its host launches late"
-    return ", whose hosts launch late", ": hosts launch late"
+        return ""
+    return ", whose CPU launches kernels late" if len(late.delays_ns) == 1 else ", whose CPUs launch kernels late"
 
 
-def _words(late: LateRanks, lateness: Lateness, *, are_all: bool) -> tuple[str, str]:
-    """Name the ranks, in a title and in an action; in the title in which steps, and of several each one's part."""
-    delays, behind = late.delays_ns, late.behind_ns
-    names = [*delays, *behind]
-    who = f"ranks {listed(names)} make" if len(names) > 1 else f"rank {names[0]} makes"
-    if len(names) > _MOST_NAMED:
-        in_turn = "" if behind else "in turn "
-        who = f"{len(names)} ranks {in_turn}make"
-    awaited = f"rank {late.worst} (in {_held_up_steps(late, lateness, late.worst)})"
-    if len(delays) > 1 or late.no_slower_ns:
-        awaited = _parts_of_ranks(late, lateness, delays)
-    then = f", and then for {', '.join(map(str, behind))}" if behind else ""
+def _action(late: LateRanks, why: Explanation) -> str:
+    """Return what to look into: which ranks are late, and where, if that is known."""
+    names = [*late.delays_ns, *late.behind_ns]
+    ranks = _ranks_text(names) if len(names) <= _MOST_NAMED else f"{len(names)} ranks"
+    if why.phase and late.n_named == 1 and not why.slow_hosts:
+        if why.phase.is_idle:
+            return f"Find out why the GPU of {ranks} idles in {why.phase.name}"
+        return f"Find out why {ranks} takes longer in {why.phase.name}"
+    if why.is_by_host and not late.behind_ns:
+        launches = "launches" if len(names) == 1 else "launch"
+        return f"Find out why {ranks} {launches} kernels late"
+    return f"Find out why {ranks} {'is' if len(names) == 1 else 'are'} late"
+
+
+def _title(late: LateRanks, lateness: Lateness, *, are_all: bool) -> str:
+    """Name the ranks, and in how many steps one of them is late, or each one's part of the delays."""
+    awaited, in_steps = f"rank {late.worst}", _in_steps(late, lateness, late.worst)
+    if len(late.delays_ns) > 1 or late.no_slower_ns:
+        awaited, in_steps = _parts_of_ranks(late, lateness, late.delays_ns), ""
+    then = f", and then for {_ranks_text([*late.behind_ns])}" if late.behind_ns else ""
     if are_all:
-        return f"ranks wait for each other, for {awaited.removeprefix('ranks ')}", f"{who} each other wait"
-    return f"the others wait for {awaited}{then}", f"{who} the others wait"
+        return f"The ranks wait for each other: for {awaited}"
+    return f"The other ranks wait{in_steps} for {awaited}{then}"
+
+
+def _in_steps(late: LateRanks, lateness: Lateness, rank: int) -> str:
+    """Return in how many steps a rank is late; nothing where there is only one."""
+    n_steps = late.steps_of[rank].size
+    if lateness.n_meeting == 1:
+        return ""
+    return " in every step" if n_steps == lateness.n_meeting else f" in {n_steps} of {lateness.n_meeting} steps"
 
 
 def _text_of_no_slower(late: LateRanks, lateness: Lateness) -> str:
@@ -275,13 +279,7 @@ def _ranks_text(ranks: Collection[int]) -> str:
 def _part_of_rank(late: LateRanks, lateness: Lateness, rank: int) -> str:
     delay_ns = late.delays_ns.get(rank) or late.no_slower_ns[rank]
     part = 100 * delay_ns / lateness.total_ns_per_step
-    return f"{rank} ({part:.0f} % of it, in {_held_up_steps(late, lateness, rank)})"
-
-
-def _held_up_steps(late: LateRanks, lateness: Lateness, rank: int) -> str:
-    steps = late.steps_of[rank]
-    which = f": {few(ranges(steps.tolist()), 3)}" if steps.size else ""
-    return f"{steps.size} of {lateness.n_meeting} step{'s'[: lateness.n_meeting != 1]}{which}"
+    return f"{rank} ({part:.0f}% of the delays)"
 
 
 def find_longer_phase(evidence: Evidence, rank: int, numbers: Int64) -> LongerPhase | None:

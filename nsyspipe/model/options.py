@@ -49,8 +49,8 @@ class Reading:
         """Compile the regular expressions ``step``, ``comm_kernel`` and those of phases; the step ``none`` is no step at all."""
         step, comm_kernel = (patterns.pop(name, None) for name in ("step", "comm_kernel"))
         if n_steps is not None and step not in (None, REPETITION):
-            problem = f"says how many steps to find by repetition, which --step {step} does not"
-            raise OptionError(f"--steps {n_steps}", problem, fix="leave one of them out")
+            problem = f"applies only to steps found by a periodic launch pattern, but --step {step} does not"
+            raise OptionError(f"--steps {n_steps}", problem, fix="leave out one of them")
         phases = PHASE_PATTERNS | {phase: text for phase, text in patterns.items() if text is not None}
         return cls(
             None if step in (None, NO_STEPS, REPETITION) else compile_pattern("--step", step),
@@ -67,7 +67,7 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
     name = option.lstrip("-").replace("-", "_")
     check_kind(name, text, str, "a regular expression as text", f"{name}='^{_EXAMPLES.get(name, f'{name}$')}'")
     if not text:
-        raise OptionError(f"{option} ''", "is empty, which matches everything", fix=f"leave {option} out")
+        raise OptionError(f"{option} ''", "is empty and would match everything", fix=f"leave out {option}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # [[ may mean a set some day
@@ -75,8 +75,8 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
     except (re.error, OverflowError, RecursionError) as error:
         position = getattr(error, "pos", None)
         why = f"{getattr(error, 'msg', error)}{'' if position is None else f' at position {position}'}"
-        fix = "Python syntax; escape ( ) [ ] . with a backslash to match them as they are"
-        raise OptionError(f"{option} {text!r}", f"not a regular expression: {why}", fix=fix) from error
+        fix = "use Python syntax, and escape ( ) [ ] . with a backslash to match them literally"
+        raise OptionError(f"{option} {text!r}", f"is not a regular expression ({why})", fix=fix) from error
 
 
 def parse_ranks(text: str, option: str = "--ranks", given: str | None = None) -> frozenset[int]:
@@ -84,12 +84,12 @@ def parse_ranks(text: str, option: str = "--ranks", given: str | None = None) ->
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        problem, ranks = f"{short_repr(part)} is neither a rank nor a range of ranks", None
+        problem, ranks = f"{short_repr(part)} is not a rank or a range of ranks", None
         with contextlib.suppress(ValueError):
             ranks = range(int(first), int(last if dash else first) + 1)
-            problem = "" if ranks else f"the range {part} ends before it begins"
+            problem = "" if ranks else f"the range {part} ends before it starts"
         if ranks and ranks[-1] >= MOST_RANKS:
-            problem = f"no job has a rank {short_repr(ranks[-1])}"
+            problem = f"rank {short_repr(ranks[-1])} is too large"
         if problem or ranks is None:
             given = given or f"{option} {shortened(text, _LONGEST_GIVEN)}"
             raise OptionError(given, problem, fix=f"{option} 0,7,63 or {option} 0-3")
@@ -106,10 +106,10 @@ def asked_ranks(asked: object) -> frozenset[int]:
         if isinstance(part, bool) or not isinstance(part, Integral | str):
             raise OptionError.of_kind("ranks", asked, needed, fix)
         if isinstance(part, Integral) and not 0 <= int(part) < MOST_RANKS:
-            raise OptionError(f"ranks={short_repr(asked)}", f"no job has a rank {short_repr(part)}", fix=fix)
+            raise OptionError(f"ranks={short_repr(asked)}", f"rank {short_repr(part)} is too large", fix=fix)
         found |= parse_ranks(part, given=f"ranks={short_repr(asked)}") if isinstance(part, str) else {int(part)}
     if not found:
-        raise OptionError(f"ranks={short_repr(asked)}", "names no rank", fix=fix)
+        raise OptionError(f"ranks={short_repr(asked)}", "is empty", fix=fix)
     return frozenset(found)
 
 
@@ -123,7 +123,9 @@ def parse_rank_map(given: str | Mapping[Any, int] | None) -> dict[str, int] | No
     for name, rank in pairs.items():
         path_of("rank_map", name, "rank_map={'a.sqlite': 0}")
         if not re.fullmatch("[0-9]{1,18}", str(rank)) or not isinstance(rank, Integral):
-            raise OptionError("--rank-map", f"gives {name} the rank {short_repr(rank)}", fix="whole numbers from 0")
+            raise OptionError(
+                "--rank-map", f"assigns to {name} the invalid rank {short_repr(rank)}", fix="use integers of at least 0"
+            )
     return {re.sub(r"^(\.\.?/)+", "", os.fspath(name)): int(rank) for name, rank in pairs.items()}
 
 
@@ -134,7 +136,7 @@ def _parsed(text: str) -> dict[str, int]:
         except NotOrdinaryError as error:
             raise OptionError(f"--rank-map {text}", str(error), fix=RANK_MAP) from error
         except (OSError, ValueError) as error:
-            raise OptionError(f"--rank-map {text}", "neither pairs nor a readable file", fix=RANK_MAP) from error
+            raise OptionError(f"--rank-map {text}", "is neither pairs nor a readable file", fix=RANK_MAP) from error
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     ranks: dict[str, int] = {}
     for pair in filter(None, (pair.strip() for line in lines for pair in line.split(","))):
@@ -145,10 +147,10 @@ def _parsed(text: str) -> dict[str, int]:
         if problem := _unpaired(names, numbers, len(named), len(given)):
             raise OptionError(f"--rank-map {pair}", problem, fix=RANK_MAP)
         if not names or not re.fullmatch("[0-9]{1,18}", given[0]):
-            raise OptionError(f"--rank-map {pair}", "not of the form REPORT=RANK", fix=RANK_MAP)
+            raise OptionError(f"--rank-map {pair}", "is not of the form REPORT=RANK", fix=RANK_MAP)
         for name, number in zip(named, given, strict=True):
             if name in ranks:
-                raise OptionError("--rank-map", f"names {name} twice", fix="one rank per report")
+                raise OptionError("--rank-map", f"names {name} twice", fix="give one rank per report")
             ranks[name] = int(number)
     return ranks
 
@@ -160,7 +162,7 @@ def _unpaired(names: str, numbers: str, n_names: int, n_numbers: int) -> str:
     for text in (*re.findall(r"\[([0-9]{1,6}-[0-9]{1,6})\]", names), of_ranks[0]):
         first, last = map(int, text.split("-"))
         if last < first:
-            return f"the range {text} ends before it begins"
+            return f"the range {text} ends before it starts"
     counts = (f"{n} {word}{'s' * (n > 1)}" for n, word in ((n_names, "report"), (n_numbers, "rank")))
     return ", ".join(counts) * (n_names != n_numbers)
 
@@ -182,7 +184,7 @@ def check_whole(name: str, value: object, fix: str, least: int = 1) -> None:
     if value is not None and (type(value) is bool or not isinstance(value, Integral)):
         raise OptionError.of_kind(name, value, "a whole number", fix)
     if value is not None and value < least:
-        raise OptionError(f"{name}={short_repr(value)}", f"is no number from {least}", fix=fix)
+        raise OptionError(f"{name}={short_repr(value)}", f"is not an integer of at least {least}", fix=fix)
 
 
 def check_number(name: str, value: object, fix: str) -> None:
@@ -207,7 +209,7 @@ def check_text(name: str, value: object, fix: str) -> None:
     check_kind(name, value, str, "a text", fix)
     text = "" if value is None else str(value)
     if value is not None and (not text or text.encode(errors="replace").decode() != text):
-        problem = "has half of a pair of surrogates, which cannot be written" if text else "is empty"
+        problem = "contains a lone surrogate, which cannot be written" if text else "is empty"
         raise OptionError(f"{name}={short_repr(value)}", problem, fix=fix)
 
 
@@ -231,7 +233,7 @@ def path_of(name: str, given: object, fix: str) -> str:
     with contextlib.suppress(UnicodeEncodeError):
         if os.fspath(given) not in ("", b"") and b"\0" not in os.fsencode(given):
             return os.fspath(given)
-    raise OptionError(f"{name}={short_repr(given)}", "is no file name", fix=fix)
+    raise OptionError(f"{name}={short_repr(given)}", "is not a file name", fix=fix)
 
 
 def paths_of(name: str, given: object, fix: str) -> list[str]:
@@ -255,7 +257,7 @@ def _number(option: str, word: str, value: str | int) -> int | None:
         return None
     if not re.fullmatch(r"[0-9]+", text):
         given = f"{option} {shortened(str(value), _LONGEST_GIVEN)}"
-        raise OptionError(given, f"neither a number from 0 nor '{word}'", fix=f"{option} {word}")
+        raise OptionError(given, f"is neither an integer of at least 0 nor '{word}'", fix=f"{option} {word}")
     return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
 
 
@@ -265,5 +267,5 @@ parse_findings, parse_skip_first = partial(_number, "--findings", "all"), partia
 
 def logs_refused(option: str) -> OptionError:
     """Return the error of a log or topology that is given where none is to be used."""
-    problem = "leaves logs and topologies out, and one is given"
-    return OptionError(f"--no-logs with {option}", problem, fix="leave one of them out")
+    problem = "ignores logs and topologies, but one was given"
+    return OptionError(f"--no-logs with {option}", problem, fix="leave out one of them")

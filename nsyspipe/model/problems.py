@@ -1,4 +1,4 @@
-"""What could not be read or answered: stable codes, what each costs, the flag that mends it, and which facts a report has."""
+"""Problems: stable codes, what each problem costs, the option that fixes the problem, and which facts a report has."""
 
 from __future__ import annotations
 
@@ -6,163 +6,178 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 SEVERITIES = ("error", "warning", "info")
-MORE_STEPS = "capture 10 steps or more"  # wherever more are advised: of 8 in the figures the spread is told
-WHOLE_STEP = "--step of a range that holds the whole step, or leave --step out"
-OR_LOG = "; an NCCL log of the run (--nccl-log, NCCL_DEBUG=INFO) may tell them too"  # where none was given
-EXPORT_AGAIN = "export again with nsys 2025.3 or newer: "
-WITH_BLOBS = f"{EXPORT_AGAIN}--include-blobs=true"  # wherever NCCL's payloads are lacking
-_MENDS = {  # what mends several of them
+MORE_STEPS = "capture at least 10 steps"  # 8 steps in the metrics show how much steps vary
+WHOLE_STEP = "pass --step with a range that contains the whole step, or leave out --step"
+OR_LOG = ", or pass an NCCL log of the run (--nccl-log, NCCL_DEBUG=INFO)"  # if none was given
+EXPORT_AGAIN = "export again from the .nsys-rep files with nsys 2025.3 or newer: "
+WITH_BLOBS = f"{EXPORT_AGAIN}--include-blobs=true"  # wherever NCCL's payloads are missing
+_FIXES = {  # fixes of several problems
     "CUDA": "capture with nsys profile --trace=cuda,nvtx and export without --tables",
     "ANNOTATE": "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with --step REGEX",
     "WITH_BLOBS": WITH_BLOBS,
-    "EXPORT_ALL": "export again without --tables: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep",
+    "EXPORT_ALL": "export again without --tables (needs the .nsys-rep file): nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep",
     "MORE_STEPS": MORE_STEPS,
-    "ONE_CLOCK": "call torch.cuda.synchronize() once within the capture, between two steps: it ties one to the other",
+    "ONE_CLOCK": "call torch.cuda.synchronize() once during the capture, between two steps, so that nsyspipe can align the clocks",
     "WHOLE_STEP": WHOLE_STEP,
     "OR_LOG": OR_LOG,
     "GRAPH_NODES": "capture with nsys profile --cuda-graph-trace=node",
 }
 
-# A kind per line: its code, severity, message, and what mends it behind ``->``.
+# A kind per line: its code, severity, message, and the fix after ``->``.
 _KINDS = """
-    no-gpu-activity (warning): no GPU activity recorded: no kernel, copy or memset -> <CUDA>
-    captured-without-gpu (info): captured without a GPU: only the steps on the host and their phases are known
-    no-comm-kernels (error): no communication kernel on the {n} rank(s) looked at: communication and compute cannot be told apart, both are null
-        -> name your kernels with --comm-kernel REGEX (NCCL's are known by their names)
-    uncounted-communication (warning): kernels that are named like communication count as compute: {names} -> if they communicate: --comm-kernel {pattern}
-    copies-of-unknown-communicators (info): {n} calls of NCCL launched copies inside a GPU or to memory mapped into it, and no report says of how many ranks
-        their communicators are: these copies count as communication -> <WITH_BLOBS>, so that NCCL's payload names the communicator
-    copies-in-nccl-calls (warning): {n} calls of NCCL launched copies, and nothing says whether several ranks took part: these copies count as copies, not
-        as communication -> <WITH_BLOBS>, so that NCCL's payload names the communicator
-    no-steps (warning): there are no steps ({why}): the figures are of the capture as a whole; step time, throughput, savings and backward figures are
-        null -> <ANNOTATE>
-    no-nvtx (warning): NVTX ranges were not recorded: no phases, and no steps but by repetition -> capture with nsys profile --trace=cuda,nvtx
-    no-nvtx-ranges (info): NVTX was traced, but the captured part of the program has no range: no phases, and no steps but by repetition
-        -> wrap each step, and forward, backward and optimizer in it, in torch.cuda.nvtx.range_push / range_pop
-    cuda-backtraces (warning): CUDA API calls were recorded with backtraces, which makes each of them slower: launches come later than in other captures, and
-        times of the host, idle time for launches and its bounds are too high -> capture without --cudabacktrace
-    python-backtraces (info): backtraces of Python were recorded, which takes time of the host: launches may come later than in other captures, and times of the
-        host and idle time for launches may be too high -> capture without --python-sampling and --python-backtrace to compare steps
-    no-launches (warning): no launch of any of the {n} operations was recorded: they are placed by their device times, backward figures are null -> <CUDA>
-    launch-missing (warning): {n} of {total} operations have no launch: they are placed by their device times -> <CUDA>
-    stray-device (info): the process of this rank also ran {n} operations on device {device}, less than 1 % of its kernels and of their time: that is no
-        rank of its own, and what ran there is in no figure
-    device-clock-apart (info): the clock of {device} is {ms} ms apart from its host's: device times are corrected by that where they are compared with
-        host times (why it idles) -> nothing to do; in another capture it may be apart by something else
-    device-clock-uncertain (info): the clock of {device} may be apart from its host's by {ms} ms: what compares device with host times (why it idles)
-        may be wrong by as much -> <ONE_CLOCK>
-    device-clock-unknown (warning): the clock of {device} may be apart from its host's by {ms} ms, more than a step: why it idles is null -> <ONE_CLOCK>
-    no-backward (warning): no backward range inside the steps: hidden by backward is null
-        -> wrap loss.backward() in an NVTX range named 'backward', or name yours with --backward REGEX
-    backward-in-graphs (warning): steps run as CUDA graphs, inside which phases cannot be told: hidden by backward is null -> capture some steps without CUDA graphs
-    backward-by-thread (info): no range says when backward runs: it is taken to be what autograd's thread launches while the training loop's
-        launches nothing -> wrap loss.backward() in an NVTX range named 'backward'
-    backward-by-operators (info): no range says when backward runs: it is taken to be what autograd's operators launch
+    no-gpu-activity (warning): no GPU activity was recorded (no kernel, copy or memset) -> <CUDA>
+    captured-without-gpu (info): the capture has no GPU activity. nsyspipe reports only the steps on the CPU and their phases
+    no-comm-kernels (error): no communication kernel was found on the {n} rank(s) that have GPU work. Compute and communication are not available,
+        because nsyspipe cannot separate them -> name your communication kernels with --comm-kernel REGEX (nsyspipe knows NCCL's kernels)
+    uncounted-communication (warning): some kernels have names like communication kernels, but count as compute: {names}
+        -> if these kernels communicate, pass --comm-kernel {pattern}
+    copies-of-unknown-communicators (info): {n} NCCL calls launched copies inside a GPU or to memory mapped into that GPU. No report records how many ranks
+        the communicators of these calls have. nsyspipe counts these copies as communication -> <WITH_BLOBS>, which adds the communicator of each call
+    copies-in-nccl-calls (warning): {n} NCCL calls launched copies. The reports do not show whether several ranks took part. nsyspipe counts these
+        copies as copies, not as communication -> <WITH_BLOBS>, which adds the communicator of each call
+    no-steps (warning): no steps were found ({why}). All metrics describe the capture as a whole. Step time, throughput, savings and overlap with
+        backward are not available -> <ANNOTATE>
+    no-nvtx (warning): NVTX ranges were not recorded. Phases are not available, and nsyspipe can find steps only by a periodic launch pattern
+        -> capture with nsys profile --trace=cuda,nvtx
+    no-nvtx-ranges (info): NVTX was traced, but the captured part of the program has no NVTX range. Phases are not available, and nsyspipe can find steps only
+        by a periodic launch pattern -> wrap each step, and forward, backward and optimizer in each step, in torch.cuda.nvtx.range_push / range_pop
+    cuda-backtraces (warning): CUDA API calls were recorded with backtraces, which slow down every call. Kernel launches are later than without backtraces, so
+        CPU times and idle time for late launches are too high -> capture without --cudabacktrace
+    python-backtraces (info): Python backtraces were recorded, which costs CPU time. Kernel launches may be later than without backtraces, so CPU times and
+        idle time for late launches may be too high -> to compare steps, capture without --python-sampling and --python-backtrace
+    no-launches (warning): the launches of all {n} GPU operations are missing. nsyspipe assigns these operations to steps by their GPU times. Overlap with
+        backward is not available -> <CUDA>
+    launch-missing (warning): {n} of {total} GPU operations have no launch. nsyspipe assigns these operations to steps by their GPU times -> <CUDA>
+    stray-device (info): the process of this rank also ran {n} operations on device {device}, less than 1% of the kernels and of the kernel time of the process.
+        nsyspipe does not count device {device} as a rank and ignores these operations
+    device-clock-apart (info): the clock of {device} differs from the CPU clock by {ms} ms. nsyspipe corrects GPU times by this difference when nsyspipe compares
+        GPU times with CPU times, as for idle causes -> you need not do anything, but the difference may change in another capture
+    device-clock-uncertain (info): the clock of {device} may differ from the CPU clock by {ms} ms. Metrics that compare GPU times with CPU times, such as idle
+        causes, may be wrong by up to {ms} ms -> <ONE_CLOCK>
+    device-clock-unknown (warning): the clock of {device} may differ from the CPU clock by {ms} ms, which is longer than a step. Idle causes are not available
+        -> <ONE_CLOCK>
+    no-backward (warning): the steps contain no backward range. Overlap with backward is not available
+        -> wrap loss.backward() in an NVTX range named 'backward', or name your range with --backward REGEX
+    backward-in-graphs (warning): steps run as CUDA graphs, and phases inside CUDA graphs are not visible. Overlap with backward is not available
+        -> capture some steps without CUDA graphs
+    backward-by-thread (info): no NVTX range marks backward. nsyspipe assumes that backward runs while autograd's thread launches kernels and the
+        training loop's thread does not -> wrap loss.backward() in an NVTX range named 'backward'
+    backward-by-operators (info): no NVTX range marks backward. nsyspipe assumes that backward is everything that autograd's operators launch
         -> wrap loss.backward() in an NVTX range named 'backward'
-    steps-by-repetition (info): no range marks steps: a step is a stretch of launches that repeats, {n_units} times {n_launches} launches ({key} agree to {agreement}, 1 is exact)
-        -> <ANNOTATE>
-    steps-without-optimizer (info): neither a kernel's name nor a range tells the optimizer in each step: a step is what repeats as a whole and has a
-        backward pass, and may be one micro-batch of several, or several steps of which one differs -> --steps N, about how many were captured; or <ANNOTATE>
-    steps-of-several-updates (info): a step by repetition has {n} backward passes with an update behind each: one of several optimizers, as of a GAN,
-        or {n} steps that repeat only together -> if it is several: --steps N, about how many were captured; or <ANNOTATE>
-    steps-cover-part (warning): the steps by repetition hold {percent} % of this rank's launches: what is outside of them is in no figure of a step
-        -> <ANNOTATE>
-    launches-between-steps (warning): {percent} % of this rank's launches lie between its step ranges, in none: they count in the step before -> <WHOLE_STEP>
-    comm-between-steps (warning): {n_comm} communication operations and {percent} % of all launches of this rank lie between its step ranges, in none: they
-        count in the step before, but waiting, message bytes, gradient copies and what backward hides are null, and tables of collectives lack them -> <WHOLE_STEP>
-    steps-not-aligned (warning): which steps of different ranks are one cannot be told: figures across ranks, waiting among them, are null -> <ANNOTATE>
-    no-complete-step (warning): no step is complete on every rank: figures rest on cut-off steps, nothing is skipped -> <MORE_STEPS>
-    capture-start-in-figures (info): the figures include the step in which the capture began, which ranks reach at different times: waiting and
-        communication may be too high -> <MORE_STEPS>, or leave --skip-first out
-    no-common-step (error): no step has a window on every rank: there are no run figures -> name the steps with --step REGEX
-    slowest-rank-changes (info): the slowest rank changes from step to step: a delay lengthens first its own rank's step, then the others' next one. Step time,
-        the longest of the ranks in each step, counts both: its mean is {percent} % above any rank's, and throughput as much too low
-    few-steps (info): steps in the figures: {n}, too few to show how much they vary -> <MORE_STEPS>
-    captured-several-times (info): {n} process(es) were captured {times} times, by reports with the same host and process ID: each is one rank. What lies
-        between two captures is in no step, and --skip-first counts in each -> nothing to do; if they are several runs, analyze each report by itself
-    step-missing (warning): no window of step {step} on rank {missing}: left out of figures across ranks
+    steps-by-repetition (info): no NVTX range marks steps, so nsyspipe found the steps by a periodic launch pattern: {n_units} times {n_launches} launches
+        (agreement of the {key}: {agreement}, 1 is exact) -> <ANNOTATE>
+    steps-without-optimizer (info): no kernel name and no range marks the optimizer in each step. A step is therefore the shortest launch pattern that repeats
+        and contains a backward pass. Such a step may be one of several micro-batches, or several steps if one of them differs
+        -> pass --steps N (about how many steps were captured), or <ANNOTATE>
+    steps-of-several-updates (info): each step that nsyspipe found by a periodic launch pattern has {n} backward passes, each followed by an update. The program
+        may have several optimizers, as a GAN has, or the pattern holds {n} steps
+        -> if the pattern holds several steps, pass --steps N (about how many steps were captured), or <ANNOTATE>
+    steps-cover-part (warning): the steps that nsyspipe found by a periodic launch pattern hold {percent}% of the launches of this rank. Step metrics do not
+        include the other launches -> <ANNOTATE>
+    launches-between-steps (warning): {percent}% of the launches of this rank are outside all step ranges. nsyspipe counts these launches in the preceding
+        step -> <WHOLE_STEP>
+    comm-between-steps (warning): {n_comm} communication operations and {percent}% of all launches of this rank are outside all step ranges. nsyspipe counts
+        these operations in the preceding step. Wait time, message sizes, gradient copies and overlap with backward are not available, and the tables of
+        collectives do not contain these operations -> <WHOLE_STEP>
+    steps-not-aligned (warning): nsyspipe cannot match the steps of different ranks. Metrics across ranks, such as wait time, are not available -> <ANNOTATE>
+    no-complete-step (warning): no step is complete on every rank. All metrics use incomplete steps, and no warm-up step was skipped -> <MORE_STEPS>
+    capture-start-in-figures (info): the metrics include the step in which the capture started. Ranks reach this step at different times, so wait time
+        and communication may be too high -> <MORE_STEPS>, or leave out --skip-first
+    no-common-step (error): no step was recorded on every rank. Metrics of the run are not available -> name the steps with --step REGEX
+    slowest-rank-changes (info): the slowest rank changes from step to step. A delay first lengthens the step of the delayed rank, then the next step of the other
+        ranks. Step time is the longest of all ranks in each step and counts both. The mean step time is {percent}% above the mean of every rank, and throughput
+        is too low by the same amount
+    few-steps (info): the metrics use {n} step(s), too few to show how much steps vary -> <MORE_STEPS>
+    captured-several-times (info): {n} process(es) were captured {times} times, in reports with the same host and process ID. nsyspipe treats each process
+        as one rank. No step contains the time between two captures, and --skip-first applies to each capture
+        -> you need not do anything, but if the reports are of several runs, analyze each report by itself
+    step-missing (warning): step {step} is missing on rank {missing}. Metrics across ranks leave out step {step}
         -> start and stop the capture at the same step on every rank
-    steps-missing-on-rank (warning): no step range matches on this rank -> check the --step pattern against this report
-    step-without-window (info): step ranges left out of all figures: {n}; {why}, so that they have no time of their own on the device
-    dropped-operations (warning): device operations that end before they start or have no time: {n}, left out -> <EXPORT_ALL>
-    dropped-ranges (info): {n} NVTX ranges end before they start: left out
-    graphs-as-a-whole (warning): CUDA graphs were captured as a whole and count as compute: what ran inside {n} graph launches of the report is not seen,
-        so copies are null, and idle time inside them is missing from idle -> <GRAPH_NODES>
-    comm-in-graphs (error): CUDA graphs were captured as a whole: communication inside {n} graph launches of the report is not seen, so communication, waiting,
-        compute and copies are null, and idle time inside them is missing from idle -> <GRAPH_NODES>
-    no-kernels (error): kernels were launched, but the report has no table of them: figures that need them are null -> <EXPORT_ALL>
-    no-kernel-names (error): no kernel has a name: communication cannot be told from compute, both are null -> <EXPORT_ALL>
-    no-memcpy (warning): calls that copy were made, but the report has no table of copies: copy, memory and idle figures are null -> <EXPORT_ALL>
-    no-memset (warning): calls that set memory were made, but the report has no table of them, and does not say that its export is whole: memory and
-        idle figures are null -> <EXPORT_ALL>
-    memset-calls-only (info): {n} calls that set memory ran nothing on the device that nsys recorded, and nothing was left out of the export: they
-        were captured into CUDA graphs, of no bytes, or of the host's memory; memory and idle figures count none
-    no-copy-kind (warning): copies without a kind: figures of device-to-device copies are null -> <EXPORT_ALL>
-    no-copy-bytes (warning): copies without a size: bytes are null -> <EXPORT_ALL>
-    no-session-start (warning): the report lacks the time its session started: ranks are not on one clock -> export with nsys 2022.1 or newer
-    no-common-clock (warning): nothing puts the ranks on one clock (no session start, fewer than 3 matching collectives): waiting and transfer are
-        null -> export with nsys 2022.1 or newer
-    clock-error-unknown (info): the ranks do not all share 3 collectives that end at once on each (sends and receives do not): their times are as good as
-        their sessions' starts -> capture 3 collectives of all ranks or more: more steps if each has one, else add some, such as torch.distributed.barrier()
-    unmatched-collectives (warning): {n} of {total} communication operations have no certain counterpart on the other ranks: waiting is null in their
-        steps -> capture whole steps on every rank; with several process groups <WITH_BLOBS>, so that NCCL's payload names the communicator
-    groups-not-named (warning): the process groups of {which} are not known, and the ranks cannot all be one group ({reason}): waiting, transfer, who is late
-        and bus bandwidth are null there -> <WITH_BLOBS>, so that NCCL's payload names the communicator of each call<OR_LOG>
-    groups-by-log (info): NCCL's log names the process groups, and the times of collectives tell in which group each was called
-    reports-changed (warning): changed or removed since they were read: {reports}; what is read of them again (a replay, which says what is likely, a timeline,
-        single operations) may be missing -> leave reports alone while they are analyzed, and start again
-    different-runs (error): none of the {total} communication operations has a counterpart on another rank: the reports may be of different runs, then
-        all figures across ranks mean nothing; waiting is null -> pass the reports of one run; if they are, capture the same whole steps on every rank
-    more-ranks-than-world (error): {n} processes, but the job had {world_size} ranks: the reports may be of different runs, then all figures across
-        ranks mean nothing -> pass the reports of one run
-    ended-before-last-arrived (warning): communication operations that end before their last rank arrives: {n}; they may be of different process groups,
-        their transfer counts as 0 -> <WITH_BLOBS>, so that NCCL's payload names the communicator
-    clocks-put-last-behind-end (warning): communication operations that end before their last rank arrives: {n}, which none does: the clocks of these ranks are
-        apart by more than their error; their transfer counts as 0, and bandwidths of short messages may be too high
-    rank-by-order (warning): nothing names the ranks: numbered by order of argument, device and process
+    steps-missing-on-rank (warning): no step range was found on this rank -> check that the --step pattern matches the ranges of this report
+    step-without-window (info): {n} step range(s) are left out of all metrics ({why}, so these ranges have no time on the GPU)
+    dropped-operations (warning): {n} GPU operation(s) end before they start or have no time. nsyspipe left out these operations -> <EXPORT_ALL>
+    dropped-ranges (info): {n} NVTX range(s) end before they start. nsyspipe left out these ranges
+    graphs-as-a-whole (warning): CUDA graphs were captured as a whole and count as compute. The contents of {n} graph launches of the report are not visible.
+        Copies are not available, and idle time inside graphs is missing -> <GRAPH_NODES>
+    comm-in-graphs (error): CUDA graphs were captured as a whole, so communication inside {n} graph launches of the report is not visible. Communication, wait
+        time, compute and copies are not available, and idle time inside graphs is missing -> <GRAPH_NODES>
+    no-kernels (error): kernels were launched, but the report has no kernel table. Metrics that need kernels are not available -> <EXPORT_ALL>
+    no-kernel-names (error): the report has no kernel names. Compute and communication are not available, because nsyspipe cannot separate them -> <EXPORT_ALL>
+    no-memcpy (warning): the program made copy calls, but the report has no table of copies. Copies and idle time are not available -> <EXPORT_ALL>
+    no-memset (warning): the program made memset calls, but the report has no table of memsets and does not show that the export is complete. Exposed copies
+        and idle time are not available -> <EXPORT_ALL>
+    memset-calls-only (info): {n} memset calls ran nothing on the GPU that nsys recorded, and the export is complete. Such calls were captured into CUDA
+        graphs, set no bytes, or set CPU memory. Exposed copies and idle time count no memset
+    no-copy-kind (warning): the report does not record the kind of each copy. Metrics of D2D memcpy are not available -> <EXPORT_ALL>
+    no-copy-bytes (warning): the report does not record the size of each copy. Copy sizes are not available -> <EXPORT_ALL>
+    no-session-start (warning): the report does not record when its session started, so nsyspipe cannot use session starts to align the clocks of the ranks
+        -> export with nsys 2022.1 or newer
+    no-common-clock (warning): nsyspipe cannot align the clocks of the ranks (no session start, fewer than 3 matching collectives). Wait time and transfer time
+        are not available -> export with nsys 2022.1 or newer
+    clock-error-unknown (info): the ranks do not share 3 collectives that end at the same time on every rank (sends and receives do not). The clocks are aligned
+        only by the session starts -> capture at least 3 collectives of all ranks, for example more steps, or add torch.distributed.barrier()
+    unmatched-collectives (warning): {n} of {total} communication operations could not be matched with certainty across ranks. Wait time is not available
+        in the steps of these operations -> capture whole steps on every rank. With several process groups, <WITH_BLOBS>, which adds the communicator of each call
+    groups-not-named (warning): the process groups of {which} are unknown, and the ranks cannot all be one group ({reason}). Wait time, transfer time, stragglers
+        and bus bandwidth are not available there -> <WITH_BLOBS>, which adds the communicator of each call<OR_LOG>
+    groups-by-log (info): the process groups are from the NCCL log. nsyspipe used the times of collectives to find the group of each call
+    reports-changed (warning): these reports changed or were removed after nsyspipe read them: {reports}. Results that need a second reading (simulation,
+        timeline, single operations) may be missing -> do not change the reports during the analysis, and start again
+    different-runs (error): none of the {total} communication operations matches an operation on another rank. The reports may be of different runs. If so,
+        all metrics across ranks are wrong. Wait time is not available
+        -> pass the reports of one run. If the reports are of one run, capture the same whole steps on every rank
+    more-ranks-than-world (error): there are {n} processes, but the job had {world_size} ranks. The reports may be of different runs. If so, all metrics across
+        ranks are wrong -> pass the reports of one run
+    ended-before-last-arrived (warning): {n} communication operation(s) end before the last rank starts. These operations may be of different process groups.
+        Their transfer time counts as 0 -> <WITH_BLOBS>, which adds the communicator of each call
+    clocks-put-last-behind-end (warning): {n} communication operation(s) end before the last rank starts, which is impossible. The clocks of these ranks
+        differ by more than the estimated clock error. The transfer time of these operations counts as 0, and bandwidths of short messages may be too high
+    rank-by-order (warning): the reports do not identify the ranks. nsyspipe numbered the ranks by order of argument, device and process
         -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
-    rank-map-differs (warning): --rank-map gives rank {number} to {report}, which was captured as rank {told}{more}: the map's numbers are taken
-        -> leave --rank-map out, or give each report the rank that it was captured as
-    processes-without-kernels (warning): {processes} {what}, and no kernel of {them} was recorded{stand_for}: {cost}
-        -> capture each rank with an nsys of its own: nsys profile --trace=cuda,nvtx
-    ranks-missing (warning): {n} of {world_size} {noun} are not among the reports ({missing}): figures hold for those present; waiting, transfer, bandwidth
-        and who is late are null where one of these takes part -> pass the reports of all ranks
-    ranks-not-captured (info): {n} of {world_size} {noun} were left out of the capture ({missing}): figures hold for those present; waiting, transfer,
-        bandwidth and who is late are null where one of these takes part
-    ranks-not-read (info): {n} of {world_size} {noun} were not read ({missing}): figures hold for those that were; waiting, transfer, bandwidth and who is
-        late are null where one of these takes part -> leave out --ranks
-    capture-failed (warning): rank {which}: {outcome}; the report may be cut short -> see what the training program printed, and capture again
-    unusable-sidecar (warning): {file} cannot be used ({reason}): what it says of the capture is not known -> remove it, or capture again
-    stale-sidecar (warning): {file} is of another capture of that name ({reason}): not used -> keep the sidecar with the reports that it was written for
-    conflicting-sidecars (warning): {files} say different things of {of}: none of them is used -> keep only the sidecar that was written with the reports
-    sidecar-file-unusable (warning): {file}, which the capture's sidecar names, is not used: {reason} -> name the files with --nccl-log and --topology
-    step-pattern-ignored (info): the capture's sidecar says that the steps match {pattern}, but {why}: they were detected by their names
-        -> --step REGEX, if they are not the ones that you mean
-    phase-pattern-unmatched (warning): no NVTX range is named as {option} {pattern} asks for, so none counts as {phase}; the longest: {families}
-        -> leave {option} out, or name ranges that are there
-    comm-kernel-unmatched (warning): no kernel is named as --comm-kernel {pattern} asks for; named like communication: {alike}
-        -> leave --comm-kernel out, or let it match one of the names that nsyspipe analyze --top 30 shows
-    no-gpu-name (info): the report does not say which GPU model rank {rank} ran on
-    untested-version (info): export schema {version} is newer than any nsyspipe was tested on: compare with nsys stats
-    no-message-size (info): message sizes were not recorded ({why}): no bytes, at most estimates of bandwidths -> {how}
-    few-message-sizes (info): the message sizes of {n} of {total} communication operations are not known: bytes and bandwidths over them are null
-    log-of-another-run (warning): the NCCL log names no process of the run and no communicator of its size ({sizes}): it is of another run, and not
-        used -> pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log
-    log-of-other-processes (warning): the NCCL log is of as many ranks, but its processes have other ids: it is of another job, or of containers
-        -> pass the log of this job; in containers ids may differ
-    log-of-some-processes (info): the NCCL logs are of {n} of {total} processes of the run: what connects the others may not be known
+    rank-map-differs (warning): --rank-map assigns rank {number} to {report}, but the report was captured as rank {told}{more}. nsyspipe uses the numbers
+        of the map -> leave out --rank-map, or assign to each report the rank of its capture
+    processes-without-kernels (warning): {processes} {what}, and no kernel of {them} was recorded{stand_for}. {cost}
+        -> capture each rank with its own nsys: nsys profile --trace=cuda,nvtx
+    ranks-missing (warning): the reports of {n} of {world_size} {noun} are missing ({missing}). All metrics describe the other ranks. Wait time, transfer time,
+        bandwidth and stragglers are not available for communication with a missing rank -> pass the reports of all ranks
+    ranks-not-captured (info): {n} of {world_size} {noun} were left out of the capture ({missing}). All metrics describe the other ranks. Wait time, transfer
+        time, bandwidth and stragglers are not available for communication with a missing rank
+    ranks-not-read (info): {n} of {world_size} {noun} were not read ({missing}). All metrics describe the other ranks. Wait time, transfer time, bandwidth
+        and stragglers are not available for communication with a missing rank -> leave out --ranks
+    capture-failed (warning): rank {which}: {outcome}. The report may be incomplete -> read the output of the training program, and capture again
+    unusable-sidecar (warning): {file} cannot be used ({reason}). The facts about the capture in this file are not available -> remove the file, or capture again
+    stale-sidecar (warning): {file} belongs to another capture with the same name ({reason}), so nsyspipe ignores this file
+        -> keep the sidecar with the reports of its capture
+    conflicting-sidecars (warning): {files} disagree about {of}, so nsyspipe uses none of these files -> keep only the sidecar that was written with the reports
+    sidecar-file-unusable (warning): the sidecar of the capture names {file}, but nsyspipe cannot use this file ({reason})
+        -> name the files with --nccl-log and --topology
+    step-pattern-ignored (info): the sidecar of the capture gives the step pattern {pattern}, but {why}. nsyspipe found the steps by the names of the ranges
+        -> pass --step REGEX if these are not the steps that you want
+    phase-pattern-unmatched (warning): no NVTX range matches {option} {pattern}, so nothing counts as {phase}. The longest ranges: {families}
+        -> leave out {option}, or name existing ranges
+    comm-kernel-unmatched (warning): no kernel matches --comm-kernel {pattern}. Kernels with names like communication: {alike}
+        -> leave out --comm-kernel, or match one of the names that nsyspipe analyze --top 30 prints
+    no-gpu-name (info): the report does not record the GPU model of rank {rank}
+    untested-version (info): export schema {version} is newer than all versions that nsyspipe was tested with -> compare the results with nsys stats
+    no-message-size (info): message sizes were not recorded ({why}), so nsyspipe can only estimate bandwidths -> {how}
+    few-message-sizes (info): the message sizes of {n} of {total} communication operations are unknown. Bytes and bandwidths of these operations are not available
+    log-of-another-run (warning): the NCCL log contains no process of this run and no communicator of its size ({sizes}). The log is of another run, so nsyspipe
+        ignores the log -> pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log
+    log-of-other-processes (warning): the NCCL log is of as many ranks as this run, but has other process IDs. The log is of another job or of containers
+        -> pass the log of this job (in containers process IDs may differ)
+    log-of-some-processes (info): the NCCL logs cover {n} of {total} processes of the run. The interconnect of the other processes may be unknown
         -> pass the logs of all processes: --nccl-log 'nccl_*.log'
-    log-without-communicators (info): the NCCL log names no communicator, so that it says nothing of what connects the ranks
-        -> pass the log of a run with NCCL_DEBUG=INFO, of an NCCL whose lines name a commId
-    topology-of-another-machine (warning): the topology has no GPU {gpus}, on which the run has ranks: it is of another machine, and says nothing of
-        them -> nvidia-smi topo -m > topo.txt on a host of the run, and --topology topo.txt
-    files-beside-used (info): used, as found beside the reports: {files} (--no-logs leaves such files out)
-    log-beside-ignored (info): not used, as no process of the run wrote it: {files} beside the reports, {whose}
-        -> keep logs with the reports of their run; --nccl-log FILE uses one all the same
-    file-beside-unusable (info): {file} beside the reports is not used: {reason} -> {option} FILE, if it is of this run
-    topologies-beside (info): none of the topologies beside the reports is used, since they differ: {files} -> --topology FILE
-    not-judged (info): not judged: {rules} ({reason}) -> {how}
-    undecoded-payload (info): {n} NVTX payloads do not fit their description: ignored
+    log-without-communicators (info): the NCCL log names no communicator, so the log does not show what connects the ranks
+        -> pass the log of a run with NCCL_DEBUG=INFO and an NCCL version that logs a commId
+    topology-of-another-machine (warning): the topology has no GPU {gpus}, but the run has ranks on GPU {gpus}. The topology is of another machine, so nsyspipe
+        does not use the topology for these ranks -> run nvidia-smi topo -m > topo.txt on a host of the run, and pass --topology topo.txt
+    files-beside-used (info): found in the directory of the reports and used: {files} (--no-logs ignores these files)
+    log-beside-ignored (info): found in the directory of the reports, but not used: {files} ({whose}). No process of this run wrote these logs
+        -> keep logs with the reports of their run, or pass --nccl-log FILE to use a log anyway
+    file-beside-unusable (info): found in the directory of the reports, but not used: {file} ({reason}) -> {option} FILE, if the file is of this run
+    topologies-beside (info): the topology files in the directory of the reports differ, so nsyspipe uses none of them: {files} -> --topology FILE
+    not-judged (info): skipped checks: {rules} ({reason}) -> {how}
+    undecoded-payload (info): {n} NVTX payload(s) do not match their description. nsyspipe ignored these payloads
 """
 NOT_RECORDED = {  # the problem that each lacking fact is
     "kernels": "no-kernels", "names": "no-kernel-names", "memcpy": "no-memcpy", "memset": "no-memset",
@@ -182,7 +197,7 @@ def _kind(line: str) -> tuple[str, Kind]:
     head, _, rest = line.strip().partition(": ")
     code, severity = head.removesuffix(")").split(" (")
     message, _, fix = rest.partition(" -> ")
-    for name, text in _MENDS.items():
+    for name, text in _FIXES.items():
         fix = fix.replace(f"<{name}>", text)
     return code, Kind(severity, message, fix or None)
 
@@ -200,15 +215,16 @@ OF_FILES_BESIDE = ("files-beside-used", "log-beside-ignored", "file-beside-unusa
 BACKWARD_SOURCES = {f"backward-by-{what}": f"backward by autograd's {what}" for what in ("thread", "operators")}
 
 _BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true REPORT.nsys-rep"
-TRACE_NVTX = "capture with nsys profile --trace=cuda,nvtx (nccl too from nsys 2025.6 on), NCCL_NVTX_DISABLE not set"
+TRACE_NVTX = "unset NCCL_NVTX_DISABLE and capture with nsys profile --trace=cuda,nvtx (from nsys 2025.6 on add nccl)"
 IN_GRAPHS, NO_SIZES = "backward-in-graphs", "no-message-size"
-# Why NCCL's payloads do not say how many bytes are sent, and what mends it; the first lacks most.
+_EXPORT_BLOBS = f"{EXPORT_AGAIN}{_BLOBS}"
+# Why NCCL's payloads do not record message sizes, and the fix. The first gap lacks most.
 SIZE_GAPS = {
-    "no-ranges": ("no NVTX range of NCCL", TRACE_NVTX),
+    "no-ranges": ("NCCL's NVTX ranges are missing", TRACE_NVTX),
     "replayed": ("a replayed CUDA graph makes no NCCL call", CATALOGUE[IN_GRAPHS].fix or ""),
-    "no-payloads": ("no payloads", f"{EXPORT_AGAIN}{_BLOBS}"),
-    "not-described": ("payloads without a description", f"{EXPORT_AGAIN}{_BLOBS}"),
-    "not-exported": ("described, but the payloads were not exported", f"export again: {_BLOBS}"),
+    "no-payloads": ("NCCL's NVTX payloads are missing", _EXPORT_BLOBS),
+    "not-described": ("NCCL's NVTX payloads have no description", _EXPORT_BLOBS),
+    "not-exported": ("NCCL's NVTX payloads were not exported", f"export again (needs the .nsys-rep files): {_BLOBS}"),
 }
 
 

@@ -22,9 +22,9 @@ def open_ordinary(path: Path, most_bytes: int) -> BinaryIO:
     state = os.fstat(descriptor)
     problem = None
     if not stat.S_ISREG(state.st_mode):
-        problem = "no ordinary file, where a text was needed"
+        problem = "is not an ordinary file"
     elif state.st_size > most_bytes:
-        problem = f"has {state.st_size} bytes, more than the {most_bytes} that are read of such a file"
+        problem = f"has {state.st_size} bytes, more than the limit of {most_bytes} bytes"
     if problem is not None:
         os.close(descriptor)
         raise NotOrdinaryError(problem)

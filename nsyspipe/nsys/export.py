@@ -32,7 +32,7 @@ _HEADER, _HEADER_BYTES = re.compile(rb"Profiler Report (\d+(?:@\d+)+)"), 200
 # What an export says of itself; before 2023.3 in a table of another name, and not from which report.
 _META, _OLD_META, _EVERY_EXPORT_HAS = "META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds"
 _LIMITS = ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT")
-_OR_CONVERT = "; or run nsyspipe convert on the machine that captured the reports"
+_OR_CONVERT = ", or run nsyspipe convert on the machine that captured the reports"
 _MOST_ROWS, _MOST_JOBS = 1000, 8  # nsys takes some times a report's size in memory, and a disk only so much at once
 
 
@@ -63,7 +63,7 @@ def attempt_exports(
     for source, target in pairs:
         other = by_target.setdefault(os.path.realpath(target), source)
         if other is not source:
-            fix = "convert them one by one, each into a directory of its own: -o DIR"
+            fix = "convert the reports one by one, each into its own directory: -o DIR"
             raise OptionError(f"{other} and {source}", f"would both be exported to {target}", fix=fix)
     if directory is not None:
         try:
@@ -99,7 +99,7 @@ def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]
 
 
 def _not_writable(path: Path, error: OSError) -> OutputError:
-    return OutputError(str(path), f"cannot be written ({error.strerror})", fix="another directory: -o DIR")
+    return OutputError(str(path), f"cannot be written ({error.strerror})", fix="use another directory: -o DIR")
 
 
 def target_of(report: Path, directory: Path | None = None) -> Path:
@@ -116,10 +116,10 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
             raise no_file(source)
         source.open("rb").close()
     if not report.st_size:
-        problem = "is empty (0 bytes): its capture did not end well"
-        raise DamagedReportError(str(source), problem, fix="capture it again")
+        problem = "is empty (0 bytes), so the capture failed"
+        raise DamagedReportError(str(source), problem, fix="capture the report again")
     if target.exists() and not target.is_file():
-        raise OutputError(str(target), "is no ordinary file", fix="another directory: -o DIR")
+        raise OutputError(str(target), "is not an ordinary file", fix="use another directory: -o DIR")
     if not target.exists():
         return False
     origin = None
@@ -133,10 +133,10 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
                 return False
     if origin is not None and origin[0] not in (None, source.name):  # it may be all that there is of that capture
         what = f"was exported from {origin[0]}, not from {source.name}"
-        raise OutputError(str(target), f"exists, and {what}", fix="another directory: -o DIR")
+        raise OutputError(str(target), f"exists, and {what}", fix="use another directory: -o DIR")
     if origin is None and not force:
-        fix = "--force to replace it, or another directory: -o DIR"
-        raise OutputError(str(target), "exists, and is no export of nsys", fix=fix)
+        fix = "--force to replace it, or use another directory: -o DIR"
+        raise OutputError(str(target), "exists, but is not an export of nsys", fix=fix)
     return origin is not None and not force and origin[1] and target.stat().st_mtime_ns >= report.st_mtime_ns
 
 
@@ -219,13 +219,13 @@ def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
     try:
         check_file(made)
     except InputError as error:
-        problem = f"nsys export ends well, but its output is no whole report ({error.problem})"
-        fix = "is the disk full? else try another: nsyspipe convert --nsys PATH"
+        problem = f"nsys export succeeded, but its output is not a complete report ({error.problem})"
+        fix = "check the free disk space, or use another nsys: nsyspipe convert --nsys PATH"
         raise NsysFailedError(str(source), problem, fix=fix) from error
     with readable(source):
         after = source.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise DamagedReportError(str(source), "changed while it was exported", fix="wait until its capture has ended")
+        raise DamagedReportError(str(source), "changed during the export", fix="wait until the capture has ended")
 
 
 def export_options(nsys: Nsys) -> tuple[str, ...]:
@@ -251,22 +251,24 @@ def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, is_sto
 def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> NsysFailedError:
     status, said = output.status, output.text
     by_hand = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report.absolute())])
-    found: str | None = "; ".join(telling_lines(said, 3)) or None
+    found: str | None = " / ".join(telling_lines(said, 3)) or None
     if status is None:
-        problem, found = f"nsys export did not end within {timeout_s:g} s, and was ended", None
-        fix = f"--timeout {max(2 * timeout_s, 60):.0f}, or see what it does: {by_hand}"
+        problem, found = f"nsys export did not end within {timeout_s:g} s, and was stopped", None
+        fix = f"--timeout {max(2 * timeout_s, 60):.0f}, or run the export yourself: {by_hand}"
     elif needed := _needed_version(nsys, report, said):
-        problem = f"was captured by nsys {needed}, and the nsys here is {nsys.version_text}, which cannot read it"
+        problem = (
+            f"was captured with nsys {needed}, but nsys {nsys.version_text} on this machine cannot read such a report"
+        )
         found = str(nsys.path)
         where = "nsyspipe convert --nsys PATH, or run that on the machine that captured it"
-        fix = f"install Nsight Systems {needed} or newer (developer.nvidia.com/nsight-systems), name one with {where}"
+        fix = f"install Nsight Systems {needed} or newer (developer.nvidia.com/nsight-systems), or pass its path with {where}"
     elif status < 0:
         name = signal.Signals(-status).name if -status in set(signal.Signals) else f"{-status}"
-        problem = f"nsys export was killed by signal {name}; memory or disk may have run out"
-        fix = "fewer at once: -j 1"
+        problem = f"nsys export was killed by signal {name}, perhaps because memory or disk space ran out"
+        fix = "use fewer processes: -j 1"
     else:
-        problem = f"nsys export {f'fails with status {status}' if status else 'ends well but writes no file'}"
-        fix = f"copy or capture the report again if it is not whole, or try {by_hand}"
+        problem = f"nsys export {f'failed with status {status}' if status else 'succeeded but wrote no file'}"
+        fix = f"copy or capture the report again if it is incomplete, or run {by_hand}"
     return NsysFailedError(str(report), problem, found=found, fix=fix)
 
 

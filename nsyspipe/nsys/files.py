@@ -194,7 +194,7 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
         side = path.with_name(path.name + suffix)
         with contextlib.suppress(OSError):
             if side.stat().st_size:
-                problem = f"{BEING_WRITTEN}: {side.name} lies beside it"
+                problem = f"{BEING_WRITTEN}: {side.name} is in the same directory"
                 raise DamagedReportError(str(path), problem, fix=f"{WAIT}, or export again")
     # Of a closed file in WAL mode SQLite makes -wal and -shm files else, even to read.
     return status, "mode=ro&immutable=1" if _WAL_FORMAT in header[18:20] else "mode=ro"
@@ -209,18 +209,21 @@ def is_capture(path: Path) -> bool:
 
 def no_file(path: Path) -> NotAReportError:
     """Return the error for what is there and no ordinary file."""
-    return NotAReportError(str(path), "no ordinary file, where a report was needed", fix="name the file itself")
+    return NotAReportError(str(path), "is not an ordinary file", fix="pass the file itself")
 
 
 def _no_database(path: Path) -> NotAReportError:
-    problem, fix = "not an SQLite database", "pass the reports of a capture: .sqlite, or .nsys-rep where nsys is"
+    problem, fix = (
+        "is not an SQLite database",
+        "pass the reports of a capture: .sqlite files, or .nsys-rep files if nsys is installed",
+    )
     if path.name.endswith(SIDECAR_SUFFIX):
-        fix = "pass the .sqlite reports beside it; it is read with them"
+        fix = "pass the .sqlite reports in the same directory, nsyspipe reads this file with them"
     elif path.suffix == _EXPORT:
         fix = "nsys export --type=sqlite REPORT.nsys-rep"
     elif path.suffix in OUTPUTS:
-        problem = f"{OUTPUTS[path.suffix]}, where a report was needed"
-        fix += "; or a store of saved runs, the directory itself"
+        problem = f"is {OUTPUTS[path.suffix]}, not a report"
+        fix += ", or pass a run store (the directory)"
         if run := next((one for one in path.parents if one.name.startswith(RUN_DIRECTORY)), None):
             fix = f"nsyspipe analyze {shlex.quote(str(run))}"
     return NotAReportError(str(path), problem, fix=fix)
@@ -234,7 +237,7 @@ def readable(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ReportNotFoundError(str(path), "no such file", fix="check the path, or quote the glob") from error
     except PermissionError as error:
-        fix = "chmod u+r on it, and u+x on its directories"
+        fix = "chmod u+r the file, and u+x its directories"
         raise DamagedReportError(str(path), "permission denied", fix=fix) from error
     except OSError as error:
         if (told := shortage(error)) is not None:
@@ -243,4 +246,4 @@ def readable(path: Path) -> Iterator[None]:
             raise ReportNotFoundError(str(path), "is too long for a file name", fix="check the path") from error
         raise DamagedReportError(str(path), f"cannot be opened ({error.strerror})") from error
     except ValueError as error:  # a NUL character
-        raise DamagedReportError(repr(str(path)), f"is no file name ({error})") from error
+        raise DamagedReportError(repr(str(path)), f"is not a file name ({error})") from error

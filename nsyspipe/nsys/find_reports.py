@@ -78,11 +78,13 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     captures = [path for path in found if path.suffix != EXPORT_SUFFIX]
     if found and not captures:
         fix = f"nsyspipe analyze {_word(str(found[0]))}, or pass the {RAW_SUFFIXES[0]} file"
-        raise NotAReportError(str(found[0]), "is an export already, where a report to export was needed", fix=fix)
+        raise NotAReportError(str(found[0]), "is already an export", fix=fix)
     if wrong := next((path for path in captures if path.suffix not in RAW_SUFFIXES), None):
         fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
-        what = OUTPUTS.get(wrong.suffix, f"not named as a report of nsys ({listed(RAW_SUFFIXES, joint='or')})")
-        raise NotAReportError(str(wrong), f"{what}, where a report to export was needed", fix=fix)
+        is_output = wrong.suffix in OUTPUTS
+        named = f"is not named like an nsys report ({listed(RAW_SUFFIXES, joint='or')})"
+        what = f"is {OUTPUTS[wrong.suffix]}, not a report that can be exported" if is_output else named
+        raise NotAReportError(str(wrong), what, fix=fix)
     return [paths[0] for paths in grouped((os.path.realpath(path), path) for path in captures).values()]
 
 
@@ -148,14 +150,17 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             if path.is_dir():
                 found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
                 needed = listed(suffixes[:2], joint="or")
-                problem, fix = f"a directory without {needed} reports", "pass the directory that nsys wrote to"
+                problem, fix = f"is a directory without {needed} reports", "pass the directory that nsys wrote to"
                 if not found and EXPORT_SUFFIX not in suffixes and has_reports(path, [EXPORT_SUFFIX]):
-                    problem, fix = "all its reports are exported already", f"nsyspipe analyze {_word(str(path))}"
+                    problem, fix = (
+                        "contains only reports that are already exported",
+                        f"nsyspipe analyze {_word(str(path))}",
+                    )
                 elif not found and (inside := table_of_store(path)):
                     problem, fix = inside[0], _word(inside[1])
                 elif not found and (runs := [one for one in sorted(path.iterdir()) if has_reports(one, suffixes)]):
                     names = listed([f"{one}/" for one in runs], most=4)
-                    problem, fix = f"{problem}: those are in {names}", _word(f"{runs[0]}/")
+                    problem, fix = f"{problem}, but {names} has such reports", _word(f"{runs[0]}/")
             elif path.exists():
                 found = [path]
             elif not glob.has_magic(str(path)):
@@ -164,7 +169,7 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
                 matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns
                 files = sorted((one for one in matches if not one.is_dir()), key=by_number)
                 found = [one for one in files if one.suffix in suffixes] or files
-                problem, fix = "this glob matches no report", "check the path; a directory works too"
+                problem, fix = "matches no report", "check the path, or pass a directory"
         if not found:
             raise ReportNotFoundError(str(path), problem, found=reports_near(path), fix=fix)
         expanded += found
@@ -216,7 +221,7 @@ def exported_reports(
         return paths
     limit = os.environ.get(_BYTES) or f"{_MOST_BYTES}"
     if not (limit.isascii() and limit.isdigit()):
-        raise OptionError(f"{_BYTES}={limit}", "is no number of bytes", fix=f"{_BYTES}=20000000000")
+        raise OptionError(f"{_BYTES}={limit}", "is not a number of bytes", fix=f"{_BYTES}=20000000000")
     folder = cache_directory() / "exports"
     nsys = find() if find_nsys() else None  # what is there already will do
     if nsys is not None:
@@ -243,10 +248,10 @@ def _make_private(folder: Path) -> None:
     except OSError as error:
         raise OutputError(str(folder), f"{_NO_CACHE} ({error.strerror})", fix=fix) from error
     if os.geteuid() not in (0, status.st_uid):
-        raise OutputError(str(folder), f"{_NO_CACHE}: it is another user's", fix=fix)
+        raise OutputError(str(folder), f"{_NO_CACHE}, because it belongs to another user", fix=fix)
     if stat.S_IMODE(status.st_mode) & 0o022:
         fix = f"chmod go-w {shlex.quote(str(folder))}, or {fix}"
-        raise OutputError(str(folder), f"{_NO_CACHE}: it can be written by others", fix=fix)
+        raise OutputError(str(folder), f"{_NO_CACHE}, because others can write to it", fix=fix)
 
 
 def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Path]) -> Path:
@@ -262,7 +267,7 @@ def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Pat
     with contextlib.suppress(OSError):  # exporting into it says what is wrong
         entry.mkdir(mode=0o700, exist_ok=True)
     if entry.is_symlink():
-        problem = "is a link, where the cache of exports has a directory"
+        problem = "is a link, but the export cache needs a directory"
         raise OutputError(str(entry), problem, fix=f"rm {shlex.quote(str(entry))}")
     return target_of(source, entry)
 
@@ -276,12 +281,12 @@ def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]
                 return target
     if not target_of(source).exists():
         where = "on PATH or in the usual places"
-        problem = f"an nsys report that was not exported to SQLite, and no nsys was found, {where}"
-        fix = f"put nsys's bin/ on PATH, or {GET_NSYS}; or nsyspipe convert {_word(str(source))} where nsys is, without a GPU too"
+        problem = f"is an nsys report that was not exported to SQLite, and nsys was not found {where}"
+        fix = f"add the bin directory of nsys to PATH, or {GET_NSYS}, or run nsyspipe convert {_word(str(source))} on a machine with nsys (no GPU needed)"
         raise NotAReportError(decoded(str(source)), problem, fix=fix)
     named = " ".join(words_of_runs(one.with_suffix(EXPORT_SUFFIX) for one in sources))
-    problem = "an nsys report, and there is no nsys on this machine to export it"
-    found = f"what may be its export: {printable(decoded(str(target_of(source))))}"
+    problem = "is an nsys report, but this machine has no nsys to export the report"
+    found = f"a file that may be its export: {printable(decoded(str(target_of(source))))}"
     raise NotAReportError(decoded(str(source)), problem, found=found, fix=f"nsyspipe analyze {named}")
 
 

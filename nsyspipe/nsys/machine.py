@@ -21,7 +21,7 @@ STATUSES = ("ok", "warning", "missing", "unknown")
 ANALYZE, CONVERT, CAPTURE = "analyze", "convert", "capture"
 _BOTH = f"{CONVERT}, {CAPTURE}"
 _Found: TypeAlias = tuple[str, str, str | None]  # what a probe found: its status, what it says, and what would mend it
-_WOULD_TELL = "missing", "nsys would tell", GET_NSYS
+_NEEDS_NSYS = "missing", "needs nsys", GET_NSYS
 _LONGEST_NAME, _MOST_PARANOID = 64, 2
 _LITTLE_SPACE_BYTES = 5_000_000_000
 _SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
@@ -30,13 +30,13 @@ _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 _LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
 _INSTALL = (
-    "run this in the environment that trains, or in a clone of nsyspipe: pip install '.[train]' (5.7 GB with CUDA; where there "
-    "is no GPU first pip install torch --index-url https://download.pytorch.org/whl/cpu, 0.75 GB)"
+    "run nsyspipe in your training environment, or run pip install '.[train]' in a clone of nsyspipe (5.7 GB with CUDA). Without "
+    "a GPU first run pip install torch --index-url https://download.pytorch.org/whl/cpu (0.75 GB)"
 )
-_NO_GPU = "capture on a machine with NVIDIA GPUs, or what hosts do: launchers/ddp.sh --cpu"
+_NO_GPU = "capture on a machine with NVIDIA GPUs, or capture only CPU activity: launchers/ddp.sh --cpu"
 _ELSEWHERE = "write reports elsewhere: -o DIR"
-_TOPOLOGY = "on a host of the job: nvidia-smi topo -m > topo.txt, then analyze with --topology topo.txt"
-_SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt: NVTX still carries NCCL's ranges"
+_TOPOLOGY = "run nvidia-smi topo -m > topo.txt on a host of the job, and pass --topology topo.txt to analyze"
+_SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt, which includes NCCL's NVTX ranges"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def check_machine(
         ("disk_space", "writing reports", _disk_space(free)),
         ("nsys", _BOTH, _nsys(nsys, version, answer)),
         ("importer", _BOTH, _importer(nsys, root) if nsys else ("missing", "comes with nsys", GET_NSYS)),
-        ("trace_values", "choosing --trace", _trace_values(patience, nsys) if nsys else _WOULD_TELL),
+        ("trace_values", "choosing --trace", _trace_values(patience, nsys) if nsys else _NEEDS_NSYS),
         ("cpu_sampling", "CPU samples (not needed)", _cpu_sampling(patience, nsys, root)),
         ("cuda_driver", CAPTURE, _driver(patience, root)),
         ("topology", "naming slow links", _topology(patience, search_path)),
@@ -109,20 +109,20 @@ def check_machine(
 
 def _disk_space(free: int | None) -> _Found:
     if free is None:
-        return "unknown", "the current directory cannot be asked", _ELSEWHERE
+        return "unknown", "the free space of the current directory is unknown", _ELSEWHERE
     is_enough, found = free >= _LITTLE_SPACE_BYTES, "free in the current directory"
     return ("ok", found, None) if is_enough else ("warning", found, _ELSEWHERE)
 
 
 def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> _Found:
     if nsys is None:
-        return "missing", "not on PATH, not in the usual places", GET_NSYS
+        return "missing", "not on PATH and not in the usual directories", GET_NSYS
     where = f"in {nsys.place}" if nsys.place else "on PATH"
     if version is None:
         why = "cannot be started"
         if answer is not None:
             why = "does not answer" if answer.status is None else f"fails with status {answer.status}"
-        return "unknown", f"{where}, but {why}", "try nsys --version by hand, or install it again"
+        return "unknown", f"{where}, but {why}", "run nsys --version yourself, or reinstall nsys"
     if nsys.place:
         return "warning", f"{version} {where}, not on PATH", f"export PATH={Path(nsys.place).parent}:$PATH"
     return "ok", f"{version} {where}", None
@@ -130,27 +130,31 @@ def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> _
 
 def _importer(nsys: Program, root: Path) -> _Found:
     if programs.find_importer(nsys, root):
-        return "ok", "QdstrmImporter is there", None
-    return "unknown", "no QdstrmImporter beside nsys", f"{GET_NSYS}, not only its target package"
+        return "ok", "QdstrmImporter found", None
+    return (
+        "unknown",
+        "QdstrmImporter was not found in the directory of nsys",
+        f"{GET_NSYS}, not only the target package",
+    )
 
 
 def _trace_values(patience: Patience, nsys: Program) -> _Found:
     answer = patience.answer(str(nsys.path), "profile", "--help")
     values = [one for one in programs.trace_values_in(answer) if one != "none"]
     if not values:
-        return "unknown", "nsys profile --help does not tell", _SAFE_TRACE
+        return "unknown", "nsys profile --help does not list the values", _SAFE_TRACE
     if "nccl" in values:
         return "ok", ", ".join(values), None
-    return "warning", f"{', '.join(values)}; but no nccl", f"{_SAFE_TRACE}; nccl needs nsys 2025.6 or newer"
+    return "warning", f"{', '.join(values)}, but not nccl", f"{_SAFE_TRACE} (the value nccl needs nsys 2025.6 or newer)"
 
 
 def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Found:
     try:
         level = int(root.joinpath("proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return "unknown", "the kernel does not tell", "capture with --sample=none if nsys complains"
+        return "unknown", "perf_event_paranoid is not readable", "capture with --sample=none if nsys fails"
     said = _SAMPLING.search(patience.answer(str(nsys.path), "status", "-e")) if nsys else None
-    found = f"perf_event_paranoid is {level}" + (f", nsys says {said[1]}" if said else "")
+    found = f"perf_event_paranoid is {level}" + (f", nsys reports {said[1]}" if said else "")
     if said[1] == "OK" if said else level <= _MOST_PARANOID:
         return "ok", found, None
     fix = f"sysctl kernel.perf_event_paranoid={_MOST_PARANOID} as root, or capture with --sample=none"
@@ -164,16 +168,16 @@ def _driver(patience: Patience, root: Path) -> _Found:
         return "ok", f"{version}, {counted}", None
     with contextlib.suppress(OSError, ValueError):
         if loaded := _DRIVER_FILE.search(root.joinpath("proc/driver/nvidia/version").read_text(encoding="utf-8")):
-            return "unknown", f"{loaded[1]} is loaded, but nvidia-smi shows no GPU", "try nvidia-smi by hand"
-    return "missing", "no NVIDIA driver answers", _NO_GPU
+            return "unknown", f"{loaded[1]} is loaded, but nvidia-smi shows no GPU", "run nvidia-smi yourself"
+    return "missing", "no NVIDIA driver found", _NO_GPU
 
 
 def _topology(patience: Patience, search_path: str | None) -> _Found:
     if shutil.which("nvidia-smi", path=search_path) is None:
-        return "missing", "nvidia-smi would tell", _TOPOLOGY
+        return "missing", "needs nvidia-smi", _TOPOLOGY
     rows = _LINK_ROW.findall(topology(patience) or "")
     if not rows:
-        return "unknown", "nvidia-smi topo -m does not tell", _TOPOLOGY
+        return "unknown", "nvidia-smi topo -m shows no connections", _TOPOLOGY
     links = sorted({cell for row in rows for cell in row.split()[: len(rows)] if _LINK.fullmatch(cell)})
     return "ok", f"{len(rows)} GPUs linked by {', '.join(links)}" if links else "one GPU, no links", None
 
@@ -183,7 +187,7 @@ def _torch() -> _Found:
     if version is None:
         return "missing", "not in this Python environment", _INSTALL
     if cuda is None:
-        return "warning", f"{version}, which names no CUDA", _INSTALL
+        return "warning", f"{version}, built without CUDA", _INSTALL
     return "ok", f"{version}, CUDA {cuda}", None
 
 
@@ -191,16 +195,16 @@ def _nccl(root: Path) -> _Found:
     if version := programs.nccl_version(root):
         return "ok", version, None
     status = "missing" if torch_versions()[0] is None else "unknown"  # some builds of torch have it inside
-    return status, "no package or library", "ask torch.cuda.nccl.version() in the environment that trains"
+    return status, "no package or library", "run torch.cuda.nccl.version() in your training environment"
 
 
 def _nvtx(nsys_version: str | None) -> _Found:
     version = programs.installed("nvtx")
     if version is None:
         if torch_versions()[0] is None:
-            return "missing", "neither nvtx nor torch, whose ranges label as well", _INSTALL
-        return "ok", "not installed; torch.cuda.nvtx labels as well", None
+            return "missing", "neither nvtx nor torch is installed (torch has NVTX ranges too)", _INSTALL
+        return "ok", "not installed, but torch.cuda.nvtx has NVTX ranges too", None
     if nsys_version is not None and not programs.ranges_reach(nsys_version, version):
-        found = f"{version}, whose ranges do not reach nsys {nsys_version}"
-        return "warning", found, "label with torch.cuda.nvtx, or 'nvtx<0.2.12'"
+        found = f"{version}, but nsys {nsys_version} does not record the ranges of this version"
+        return "warning", found, "use torch.cuda.nvtx, or install 'nvtx<0.2.12'"
     return "ok", version, None

@@ -263,11 +263,11 @@ def find(program: str | None = None, *, or_else: str = "") -> Nsys:
     elif (version := version_in(output.text)) is not None:
         return Nsys(path, version)
     elif output.status is None:
-        problem = f"did not tell its version within {_ANSWER_S:.0f} s"
+        problem = f"did not print its version within {_ANSWER_S:.0f} s"
     elif output.status:
-        problem = f"nsys --version fails with status {output.status}"
+        problem = f"nsys --version failed with status {output.status}"
     else:
-        problem = "does not tell a version as nsys does"
+        problem = "does not print a version like nsys"
     raise NsysFailedError(str(path), problem, fix=f"try {path} --version by hand, name another nsys, or {GET_NSYS}")
 
 
@@ -280,7 +280,9 @@ def _path(program: str | None, or_else: str) -> Path:
     named = os.path.expanduser(program)  # noqa: PTH111 - a bare name stays one, to be looked up
     given = shutil.which(str(Path(named).absolute() / "nsys") if named and Path(named).is_dir() else named)
     if given is None:
-        raise NsysNotFoundError(program or "''", "is no nsys that can be run", fix="name the program: /opt/…/bin/nsys")
+        raise NsysNotFoundError(
+            program or "''", "is not an nsys that can be run", fix="pass the path of the program: /opt/…/bin/nsys"
+        )
     return Path(given).absolute()  # it may be run from another directory
 
 

@@ -52,7 +52,7 @@ def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
             return HashKey(key, key_id=_digest(key, b"which key"))
         except (OSError, _UnusableError) as error:
             reason = error.strerror or "unusable" if isinstance(error, OSError) else str(error)
-    of_others = "hashed values of this capture are compared with no other's; diff says that they may have changed"
+    of_others = "nsyspipe cannot compare hashed values of this capture with other captures, so diff reports that they may have changed"
     return HashKey(secrets.token_bytes(_N_BYTES), note=f"note: no key in {where} ({reason}): {of_others}")
 
 
@@ -71,11 +71,11 @@ def _read(directory: int) -> bytes:
     with opened(_FILE, os.O_RDONLY | os.O_NOFOLLOW, directory) as file:
         state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode):
-            raise _UnusableError("it is no ordinary file")
+            raise _UnusableError("it is not an ordinary file")
         _check(state, _OF_OTHERS, "it")
         key = os.read(file, _N_BYTES + 1)
     if len(key) != _N_BYTES:
-        raise _UnusableError(f"it has not {_N_BYTES} bytes: remove it")
+        raise _UnusableError(f"it does not have {_N_BYTES} bytes, so remove it")
     return key
 
 
@@ -97,9 +97,9 @@ def _make(directory: int) -> None:
 
 def _check(state: os.stat_result, refused: int, what: str) -> None:
     if state.st_uid != os.geteuid():
-        raise _UnusableError(f"{what} belongs to somebody else")
+        raise _UnusableError(f"{what} belongs to another user")
     if state.st_mode & refused:
-        raise _UnusableError(f"others may {'read it' if refused == _OF_OTHERS else 'write there'}: chmod go-rwx")
+        raise _UnusableError(f"others can {'read it' if refused == _OF_OTHERS else 'write there'}, so run chmod go-rwx")
 
 
 def _digest(key: bytes, text: bytes) -> str:

@@ -145,7 +145,7 @@ def read_topology_beside(paths: Sequence[Path], gpus: Collection[int]) -> FilesB
         names = few([_shown(path) for path in (first, *different)], _SHOWN)
         found.problems.append(problem("topologies-beside", files=names))
     elif absent:
-        reason = f"it has no GPU {', '.join(map(str, absent))}, which the reports have"
+        reason = f"GPU {', '.join(map(str, absent))} of the reports is missing in the topology"
         found.problems.append(_unused(first, reason, "--topology"))
     else:
         found.topology = usable[first]
@@ -184,7 +184,7 @@ def _log_contents(path: Path) -> _LogContents:
         if isinstance(fact, Init) and fact.comm_id is not None and is_whole:
             comm_ids.add(fact.comm_id)
     if not processes:
-        raise InputError(decoded(str(path)), "no line of NCCL's in it")
+        raise InputError(decoded(str(path)), "contains no line from NCCL")
     return _LogContents(path, frozenset(processes), frozenset(comm_ids))
 
 
@@ -213,7 +213,9 @@ def _ignored_logs(others: Sequence[_LogContents], processes: Collection[RunProce
     has_pid = any(pid in pids for _, pid in logged)
     hosts = sorted({host for host, _ in logged})
     whose = (
-        f"of hosts {few(hosts, _SHOWN)}" if has_pid else f"of processes {few([str(pid) for _, pid in logged], _SHOWN)}"
+        f"written on hosts {few(hosts, _SHOWN)}"
+        if has_pid
+        else f"written by processes {few([str(pid) for _, pid in logged], _SHOWN)}"
     )
     names = few([_shown(one.path) for one in others], _SHOWN)
     return problem("log-beside-ignored", files=names, whose=whose)

@@ -328,7 +328,7 @@ def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | Non
         try:
             lines = [(line, is_whole) for text, is_whole in printed_lines(path) if (line := parse_line(text))]
             if not lines:
-                raise InputError(decoded(str(path)), "no line of NCCL's in it", fix=_FIX)  # noqa: TRY301 - as what cannot be read
+                raise InputError(decoded(str(path)), "contains no line from NCCL", fix=_FIX)  # noqa: TRY301 - as what cannot be read
         except InputError as error:
             if unusable is None:
                 raise
@@ -361,7 +361,7 @@ def read_topology(path: Path) -> Topology:
     """Read the first printed matrix of a file; a row that was cut leaves its last paths unknown. `InputError` for none."""
     lines = iter([text for text, _ in printed_lines(path, most=_MOST_LINES)])
     if (columns := next(filter(None, map(_columns, lines)), None)) is None:
-        raise InputError(decoded(str(path)), "no matrix of nvidia-smi topo -m in it", fix=_TOPOLOGY_FIX)
+        raise InputError(decoded(str(path)), "contains no matrix of nvidia-smi topo -m", fix=_TOPOLOGY_FIX)
     rows: set[str] = set()
     paths: dict[tuple[str, str], str] = {}
     for line in lines:
@@ -374,7 +374,7 @@ def read_topology(path: Path) -> Topology:
                 if column != name and _PATH.fullmatch(cell):
                     paths[name, column] = "SYS" if cell == "SOC" else cell  # as drivers before 387 called it
     if not rows or (not paths and len(columns) > 1):
-        problem = "a matrix without NV#, PIX, PXB, PHB, NODE or SYS, which nvidia-smi topo -m prints"
+        problem = "contains a matrix without NV#, PIX, PXB, PHB, NODE or SYS, as nvidia-smi topo -m prints"
         raise InputError(decoded(str(path)), problem, fix=_TOPOLOGY_FIX)
     gpus = {int(match[1]) for name in columns if (match := _GPU.match(name))}
     # The matrix is symmetric, so a row stands in for one that was cut.

@@ -116,7 +116,7 @@ def open_report(path: str | Path, checked: FileState | None = None) -> Iterator[
     with _still_there(path):
         after = path.stat()
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-        raise DamagedReportError(str(path), "changed while it was being read", fix=WAIT)
+        raise DamagedReportError(str(path), "changed during reading", fix=WAIT)
 
 
 class Report:
@@ -129,7 +129,7 @@ class Report:
         # The columns of each table, and the names of what looks like one.
         self.tables, self.views = plain_tables(path, connection, pages, is_read)
         if not any(self.physical(table) for table in _SIGNS):
-            problem = "an SQLite database that Nsight Systems did not export"
+            problem = "is an SQLite database that Nsight Systems did not export"
             found = f"tables {', '.join(sorted(self.tables)[:5]) or '(none)'}"
             raise NotAReportError(str(path), problem, found=found, fix="nsys export --type=sqlite REPORT.nsys-rep")
 
@@ -149,7 +149,7 @@ class Report:
         """Raise `MissingColumnError` unless a table has all of these columns."""
         for column in columns:
             if not self.has(table, column):
-                problem = f"table {table} has no column {column}, without which no answer is possible"
+                problem = f"lacks the required column {column} of table {table}"
                 raise MissingColumnError(str(self.path), problem, fix=EXPORT_AGAIN)
 
     def select(
@@ -202,7 +202,7 @@ class Report:
         self._weighed.update((table, name) for name in new)
         n_bytes = self.number(table, " + ".join(f"total(octet_length({quoted(name)}))" for name in new)) or 0
         if n_bytes > _MOST_TEXT * self._n_bytes:
-            problem = f"is damaged: {self.physical(table)} claims more text than the file holds"
+            problem = f"is damaged ({self.physical(table)} claims more text than the file contains)"
             raise DamagedReportError(str(self.path), problem, fix=EXPORT_AGAIN)
 
     def has_rows(self, table: str) -> bool:
@@ -221,7 +221,7 @@ class Report:
         numbers = sum(self.number(table, "max(rowid)") or 0 for table in _LARGE if self.has(table))
         needed = _PROCESS_BYTES + _ROW_BYTES * min(numbers, self._n_bytes // _SMALLEST_ROW)
         if memory and needed > memory:
-            problem = f"needs about {needed / 1e9:.1f} GB of memory, and this machine has {memory / 1e9:.1f} GB"
+            problem = f"needs about {needed / 1e9:.1f} GB of memory, but this machine has only {memory / 1e9:.1f} GB"
             raise errors.InputError(str(self.path), problem, fix=_SHORTER)
 
     def number(self, table: str, sql: str, where: str | None = None) -> int | None:
@@ -313,7 +313,7 @@ def _translated(path: Path) -> Iterator[None]:
             pass  # it can be opened: what is wrong is in it
         text = str(getattr(error, "orig", None) or error)
         if "locked" in text or "busy" in text.lower():
-            problem = f"is locked by another program: it {BEING_WRITTEN}"
+            problem = f"is locked by another program and {BEING_WRITTEN}"
             raise DamagedReportError(str(path), problem, fix=WAIT) from error
         detail = text.splitlines()[0][:160] if text else type(error).__name__
         if isinstance(error, pa.ArrowException):  # its words quote the value: maybe a secret
@@ -327,5 +327,5 @@ def _still_there(path: Path) -> Iterator[None]:
         with readable(path):
             yield
     except ReportNotFoundError as error:
-        problem, fix = "was deleted while it was being read", "copy it back, then start again"
+        problem, fix = "was deleted during reading", "copy the report back, then start again"
         raise DamagedReportError(str(path), problem, fix=fix) from error

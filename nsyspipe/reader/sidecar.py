@@ -266,9 +266,9 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
             if not (is_own and Path(os.path.realpath(path)) == Path(os.path.realpath(folder)) / name):
                 reason = f"not in the directory of {printable(decoded(sidecar.path.name))}"
             elif not stat.S_ISREG((state := path.lstat()).st_mode):
-                reason = "no ordinary file"
+                reason = "not an ordinary file"
             elif (n_bytes := n_bytes + state.st_size) > _MOST_LOG_BYTES:
-                reason = "too large; pass it with --nccl-log"
+                reason = "too large, pass the file with --nccl-log"
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else "no file name") or "unreadable"
         if reason:

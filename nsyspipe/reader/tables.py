@@ -195,7 +195,7 @@ def plain_tables(
             raise DamagedReportError(str(path), "has too many columns", fix=EXPORT_AGAIN)
         if table in needed and (hidden or default > _LONGEST_DEFAULT):
             why = "computes its values" if hidden else "has a default value"
-            problem = f"{table}.{name} {why}, as no column of an nsys export does"
+            problem = f"column {table}.{name} {why}, which no nsys export has"
             raise NotAReportError(str(path), problem, fix="nsys export --type=sqlite")
         if table in plain and not hidden:
             columns.setdefault(table, []).append(name)
@@ -231,7 +231,7 @@ def _plain_names(path: Path, entries: Iterable[tuple[Any, ...]], is_needed: Call
 
 def in_place_of_a_table(path: Path, name: str, what: str) -> NotAReportError:
     """Return the error for something else than a table where one is to be read."""
-    problem = f"{name} is no table but a {what}, and what it shows is not known"
+    problem = f"{name} is a {what}, not a table"
     return NotAReportError(str(path), problem, fix="nsys export --type=sqlite")
 
 
@@ -282,7 +282,7 @@ class Pages:
         found = np.sort(pages[(pages > 0) & (pages < self._seen.size)])
         again = found[self._seen[found] | (np.diff(found, prepend=0) == 0)]
         if again.size:
-            problem = f"is damaged: page {again[0]} has two places in it"
+            problem = f"is damaged (page {again[0]} is used twice)"
             raise DamagedReportError(str(self._path), problem, fix=EXPORT_AGAIN)
         self._seen[found] = True
         return found

@@ -61,8 +61,8 @@ def redact(
     for place, (_, unknown) in zip(places, looks, strict=True):
         if unknown and not drop_unknown:
             rows = [f"{table} ({n} rows)" for table, n in sorted(unknown.items())]
-            problem = "has tables that this version does not know, so that it cannot tell what is private in them"
-            fix = "--drop-unknown leaves them out; analysis reads none of them"
+            problem = "has tables that this version of nsyspipe does not know, so they may contain private data"
+            fix = "pass --drop-unknown to leave out these tables (nsyspipe does not need them)"
             raise InputError(str(place.report), problem, found=listed(rows, _MOST_NAMED), fix=fix)
     named = dict.fromkeys(host for host, _ in looks if host)  # numbered as they appear; no name stays none
     hosts = {None: None, "": ""} | {host: REDACTED_HOST.format(index) for index, host in enumerate(named)}
@@ -98,7 +98,7 @@ def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[
     pairs = ((one, one.with_suffix(EXPORT_SUFFIX)) for one in find_named(arguments))
     found = [export if one.suffix in RAW_SUFFIXES and export.is_file() else one for one, export in pairs]
     if raw := [decoded(str(one)) for one in found if one.suffix in RAW_SUFFIXES]:
-        problem = "an nsys report that was not exported to SQLite, and only exports can be redacted"
+        problem = "is an nsys report, but nsyspipe can redact only SQLite exports"
         raise NotAReportError(raw[0], problem, fix=f"nsyspipe convert {shlex.join(raw)}")
     path = Path(arguments[0])
     is_one = len(arguments) == 1 and (path.is_file() or not (path.is_dir() or glob.has_magic(arguments[0])))
@@ -111,19 +111,19 @@ def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[
 
 def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Place]:
     if not out.is_dir() and (out.exists() or out.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)):
-        problem = f"is {'' if out.exists() else 'named as '}a file, where a directory for several reports was needed"
+        problem = f"is {'' if out.exists() else 'named as '}a file, but several reports need a directory"
         raise OutputError(str(out), problem, fix=shlex.quote(f"{out.with_suffix('')}/") if out.suffix else _ANOTHER)
     if out.is_dir():
         if any(out.samefile(report.parent) for report in reports):
-            problem = "is the directory of the reports, which are never replaced"
+            problem = "is the directory of the reports, and nsyspipe never replaces reports"
             raise OutputError(str(out), problem, fix="another directory")
         if not force and any(out.iterdir()):
-            problem = "is not empty: what lies in it would be taken for redacted too"
+            problem = "is not empty, so other files could be mistaken for redacted copies"
             raise OutputError(str(out), problem, fix="a new directory, or --force")
     names: dict[str, Path] = {}
     for report in reports:
         if report.name in names:
-            problem = f"has the name of {names[report.name]}, and copies keep their names"
+            problem = f"has the same name as {names[report.name]}, and copies keep their names"
             raise OutputError(str(report), problem, fix="one directory at a time")
         names[report.name] = report
     return [Place(report, out / report.name) for report in reports]
@@ -137,11 +137,11 @@ def _check(place: Place, reports: Sequence[Path], *, force: bool) -> None:
         if one.exists() and any(one.samefile(report) for report in reports if report.exists()):
             raise OutputError(str(one), "is the original, which is never replaced", fix=_ANOTHER)
     if copy.exists() and not copy.is_file():
-        problem, inside = "is a directory, where a file for one report was needed", copy / place.report.name
+        problem, inside = "is a directory, but one report needs a file", copy / place.report.name
         inside = inside.with_name(f"redacted-{inside.name}") if os.path.lexists(inside) else inside
         raise OutputError(str(copy), problem, fix=shlex.quote(str(inside)))
     if copy.exists() and not is_copy(copy):
-        raise OutputError(str(copy), "exists, and is no copy that redact made, which alone it replaces", fix=_ANOTHER)
+        raise OutputError(str(copy), "exists, but is not a copy that redact made", fix=_ANOTHER)
     if there and not force:
         raise OutputError(str(there[0]), "exists", fix=f"--force, or {_ANOTHER}")
 

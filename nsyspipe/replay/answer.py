@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ _MENU = {
     **{f"link-{name}": Knobs(link=name) for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")},
 }
 _WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}  # most runs have neither
-FASTER_HOSTS = "hosts can launch that much sooner"
+FASTER_HOSTS = "the CPU can launch kernels early enough"
 _MOST_OPERATIONS = 500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
 # By rule: the change that it advises, of comm-bound the limit of it. Which link slow-link means, the run's GPUs say.
 ADVICE = {
@@ -53,25 +53,30 @@ _OF_TRANSFER = {
 }  # fmt: skip
 _PARTS = "saving_ns_per_step_by_part"
 HERE, UNKNOWN, ELSEWHERE = "here", "unknown", "elsewhere"
+# What kind of change a scenario is: `Scenario.group`.
+SETTING, HARDWARE, LIMIT = "setting", "hardware", "limit"
+GROUPS = (SETTING, HARDWARE, LIMIT)
+_LIMITS = frozenset({"perfect_overlap", "no_wait"})  # states that no option of the program sets
+_BANDWIDTHS = frozenset({"bandwidth_bytes_per_s", "bandwidth_factor"})
 _SLOW_LINK, _OF_LINKS = "slow-link", {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
 
 
 SCENARIOS = table("""
     scenarios by id: One row per combination of changes that `whatif` answers or refuses, in the order of the answer.
 
-    id                        text           stable: bucket-25, link-nvlink4; custom for a user's own combination
-    label                     text           the same in words
-    step_time_ns              float:ns?      predicted step time; null where the question is refused
-    low_ns                    float:ns?      least that it may be; null likewise
-    high_ns                   float:ns?      most that it may be; null likewise
+    id                        text           stable, for example bucket-25 or link-nvlink4. custom is a combination that you asked for
+    label                     text           the change in words
+    step_time_ns              float:ns?      predicted step time, null if there is no estimate
+    low_ns                    float:ns?      lower end of the range, null if there is no estimate
+    high_ns                   float:ns?      upper end of the range, null if there is no estimate
     throughput_steps_per_s    1/s?           1e9 / step_time_ns
-    gain_pct                  float:%?        100 x (captured - predicted) / captured step time, which are medians over steps: positive is faster
-    mean_gain_ns              float:ns?      the mean over steps of captured less predicted: the expected_ns_per_step of a finding that advises this very change
-    assumptions               text           what the answer rests on
-    refused                   text?          why there is no answer, in the words of whatif's arguments; null if there is one
-    finding                   text?          id of the run's finding that advises such a change; null where there is none, and for several changes
-    finding_saving_ns         float:ns?      what that finding says could be gained at most, per step; null where it has no bound
-    is_advised                flag           whether it is the very change whose replay that finding tells of; not of a finding that is conditional, nor of a limit
+    gain_pct                  float:%?        100 x (captured - predicted) / captured step time, both medians over steps. Positive is faster
+    mean_gain_ns              float:ns?      mean over steps of captured minus predicted step time, as the expected_ns_per_step of a finding that advises the same change
+    assumptions               text           assumptions of the estimate
+    refused                   text?          why there is no estimate, null if there is one
+    finding                   text?          ID of the finding of the run that advises such a change, null if there is none or for several changes
+    finding_saving_ns         float:ns?      upper bound of the saving of that finding, per step, null if the finding has none
+    is_advised                flag           whether the finding shows the estimate of this change. False for conditional findings and limits
     link_place                text?          of a link: here where the run or its machine is known to have it, unknown where only its GPUs could, else elsewhere, in
         another machine; null of all other changes
 """)
@@ -103,6 +108,21 @@ class Scenario:
     is_advised: bool = False
     link_place: str | None = None
 
+    @property
+    def group(self) -> str:
+        """What kind of change it is, one of `GROUPS`.
+
+        A setting is an option of the program or of its environment that you can change on this machine. A link is a
+        setting only if the machine has the link and does not use it, so that a step gets shorter. A limit is no
+        setting of any program. Everything else needs other hardware.
+        """
+        names = self.knobs.keys()
+        if not _LIMITS.isdisjoint(names):
+            return LIMIT
+        is_link_to_switch_on = self.link_place == HERE and (self.gain_pct or 0.0) > 0
+        is_hardware = not _BANDWIDTHS.isdisjoint(names) or (self.link_place is not None and not is_link_to_switch_on)
+        return HARDWARE if is_hardware else SETTING
+
 
 @dataclass(frozen=True, repr=False)
 class WhatIf(ShownInNotebooks):
@@ -131,6 +151,8 @@ class WhatIf(ShownInNotebooks):
         What `problems` has, in the words of the commands.
     run
         The run that was asked.
+    is_answered_without_late_ranks
+        Whether a change that has no estimate would have one together with ``no_wait=True``.
     """
 
     _TABLES = ("table",)
@@ -145,6 +167,7 @@ class WhatIf(ShownInNotebooks):
     scenarios: tuple[Scenario, ...]
     problem_rows: tuple[Mapping[str, Any], ...]
     run: Run | None = field(default=None, compare=False)  # what was asked, which its files say too
+    is_answered_without_late_ranks: bool = field(default=False, compare=False)
 
     @property
     def problems(self) -> tuple[Mapping[str, Any], ...]:
@@ -190,12 +213,13 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
     summary = run.summary().to_pylist()[0]
     problems, n_steps, step_time_ns = run.problem_rows, summary["n_summary_steps"], summary["step_time_ns"]
     if replay is not None and replay.n_steps < n_steps:
-        said = f"the answers rest on {replay.n_steps} of {n_steps} steps: those of one of the run's captures"
+        said = f"the predictions use {replay.n_steps} of {n_steps} steps, those of one capture of the run"
         part = {"code": "one-capture-replayed", "severity": "info", "report": None, "rank": None, "message": said}
         problems.append(part | {"fix": MORE_STEPS})
         n_steps, step_time_ns = replay.n_steps, replay.step_time_ns
     if replay is not None and n_steps < FEW_STEPS:
-        said = f"the answers rest on {n_steps} step{'s'[: n_steps != 1]}: the ranges say nothing of how steps vary"
+        steps = "1 step" if n_steps == 1 else f"{n_steps} steps"
+        said = f"the predictions use {steps}, so their ranges do not show how much steps vary"
         few = {"code": "few-steps-to-replay", "severity": "warning", "report": None, "rank": None, "message": said}
         problems.append(few | {"fix": MORE_STEPS})
     limit_ns, limit_gain_ns, error_pct = None, None, None
@@ -204,7 +228,16 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
     return WhatIf(
         run.header.run_id, run.header.label, n_steps, step_time_ns,
         limit_ns, limit_gain_ns, error_pct, tuple(scenarios), tuple(problems), run,
+        _is_answered_without_late_ranks(opened, [*questions.values()]),
     )  # fmt: skip
+
+
+def _is_answered_without_late_ranks(opened: Replay | str, changes: Sequence[Knobs]) -> bool:
+    """Tell whether one of the changes has no estimate because a rank is late, and would have one if no rank were."""
+    if isinstance(opened, str):
+        return False
+    refused = (knobs for knobs in changes if not knobs.no_wait and why_refused(opened, knobs) is not None)
+    return any(opened.why_refused_balanced(knobs) is None for knobs in refused)
 
 
 def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> str:
@@ -301,7 +334,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     if not any(changes.values()) and _OF_TRANSFER.isdisjoint(row["id"] for row in rows):
         return findings
     n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0
-    opened: Replay | str = f"not replayed here: {n_operations:,} kernels take long; nsyspipe whatif does"
+    opened: Replay | str = f"not simulated here, because {n_operations:,} kernels take long (run nsyspipe whatif)"
     if n_operations <= _MOST_OPERATIONS:
         try:
             opened = opened_replay(run)

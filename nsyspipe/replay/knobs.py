@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from nsyspipe.analysis.launching import ranks_without_launches, slower_hosts
-from nsyspipe.analysis.links import GB, NAMED_LINKS, named_link
+from nsyspipe.analysis.links import GB, NAMED_LINKS, NamedLink, named_link
 from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import few, is_nccl_communicator
@@ -45,7 +45,7 @@ LARGEST_STARVED_SHARE = 0.02  # of the step: from here on a GPU that idles for w
 # A queue that is full holds hosts back: where a faster link was captured too, they took up to 1.17 times as long to launch a
 # step before as the step took then.
 LAUNCHING_AT_MOST = 1.25
-_NOT_LAUNCHED = {"idle_input_ns": "input-bound", "idle_launch_ns": "launch-bound", "idle_blocked_ns": "host blocked"}
+_NOT_LAUNCHED = {"idle_input_ns": "input-bound", "idle_launch_ns": "launch-bound", "idle_blocked_ns": "sync-bound"}
 _SHOWN_RANKS = 4
 _LEAST_CAUSE = 0.25  # of the time that a GPU waits for launches, for a cause of it to be named
 _LARGEST_UNLAUNCHED = 0.01
@@ -78,21 +78,18 @@ class Knobs(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.link is not None and (self.bandwidth_bytes_per_s or self.bandwidth_factor) is not None:
-            raise OptionError("--link and --bandwidth", "say the same thing twice", fix="give one")
+            raise OptionError("--link and --bandwidth", "both set the bandwidth", fix="leave out one of them")
         if self.link is not None and self.link not in LINKS:
-            # None of them is offered: a link of nearly the same name is another link.
-            known = ", ".join("/".join((one.name, *one.gpus)) for one in LINKS.values())
-            fix = "give the bus bandwidth that collectives reach over it: --bandwidth 300GB/s"
-            raise OptionError(f"--link {self.link!r}", "is not known", found=known, fix=fix)
+            raise _no_such_link(self.link)
         if self.gradient_dtype not in (None, *DTYPES):
             option = f"--gradient-dtype {self.gradient_dtype!r}"
-            raise OptionError.no_such_name(option, "is not known", str(self.gradient_dtype), DTYPES)
+            raise OptionError.no_such_name(option, "is not supported", str(self.gradient_dtype), DTYPES)
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
         check_flags(**{flag: getattr(self, flag) for flag in _FLAGS})
         if (self.bucket_mb or 0) > _LARGEST_BUCKET_MB:
-            fix = "MiB, as bucket_cap_mb takes them, not bytes: --bucket-mb 25"
-            raise OptionError(f"--bucket-mb {self.bucket_mb:.0f}", "is more than a GPU holds", fix=fix)
+            fix = "give MiB, as for bucket_cap_mb, not bytes: --bucket-mb 25"
+            raise OptionError(f"--bucket-mb {self.bucket_mb:.0f}", "is larger than the memory of a GPU", fix=fix)
 
     def __bool__(self) -> bool:
         return bool(self.given)
@@ -113,30 +110,56 @@ class Knobs(Struct, frozen=True):
         return ", ".join(_KNOBS[name][0](value) for name, value in self.given.items())
 
 
+def _no_such_link(name: str) -> OptionError:
+    """Return the error for the name of a link that nsyspipe does not know.
+
+    A name such as ``nvlink`` fits several links, so those are offered, each with its GPUs. Any other name is not
+    corrected: a link with nearly the same name is another link.
+    """
+    option = f"--link {name!r}"
+    meant = [link for link in LINKS.values() if name and link.name.startswith(name.lower())]
+    if meant:
+        return OptionError(option, "fits several interconnects", fix=f"did you mean {_listed_links(meant)}?")
+    fix = "give the bus bandwidth that collectives reach over your interconnect: --bandwidth 300GB/s"
+    return OptionError(
+        option, "is not an interconnect that nsyspipe knows", found=_listed_links(LINKS.values()), fix=fix
+    )
+
+
+def _listed_links(links: Iterable[NamedLink]) -> str:
+    """Return the names of links, each with the GPUs that have the link."""
+    gpus = {link.name: ", ".join(link.gpus).upper() for link in links}
+    return ", ".join(f"{name} ({models})" if models else name for name, models in gpus.items())
+
+
 def _check_positive(option: str, value: Any) -> None:  # noqa: ANN401 - whatever was given
     name = option[2:].replace("-", "_")
-    fix = "one whatif for each number" if isinstance(value, list | tuple) else f"{name}={_EXAMPLES[name]}"
+    fix = "run one whatif for each number" if isinstance(value, list | tuple) else f"{name}={_EXAMPLES[name]}"
     if isinstance(value, str) and (number := re.match(_NUMBER, value)) is not None:  # with a unit maybe
         bytes_of_unit = _UNITS[number[2].lower()] if name == "gradient_bytes" else 1
         fix = f"{name}={float(number[1]) * bytes_of_unit:.15g}"
     check_number(name, value, fix)
     if value is not None and not 0 < value < float("inf"):
-        raise OptionError(f"{option} {value:g}", "is not a positive number", fix="a number above 0")
+        raise OptionError(f"{option} {value:g}", "is not a positive number", fix="give a number above 0")
 
 
 def parse_bandwidth(text: str) -> float:
     """Return bytes per second of ``300GB/s``: k, M, G, T are powers of 1000, B is bytes; all else is an `OptionError`."""
     if bits := _BITS.fullmatch(text):
         value, unit = float(bits[1]), bits[2].upper().replace("K", "k")
-        fix = f"--bandwidth {value / 8:g}{unit}B/s, or {value:g}{unit}B/s if it was bytes"
-        raise OptionError(f"--bandwidth {text!r}", "bits? it is asked for in bytes", fix=fix)
+        fix = f"--bandwidth {value / 8:g}{unit}B/s, or --bandwidth {value:g}{unit}B/s if you meant bytes"
+        raise OptionError(f"--bandwidth {text!r}", "is in bits, but nsyspipe needs bytes", fix=fix)
     found = _FORM.fullmatch(text)
     value = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
     if not 0 < value < float("inf"):
         number = None if found else re.match(_NUMBER, text)
-        times = f", or {number[1]}x the captured one" if number and number.end() == len(text) else ""
+        times = (
+            f", or {number[1]}x for a multiple of the captured bandwidth"
+            if number and number.end() == len(text)
+            else ""
+        )
         fix = f"--bandwidth {number[1]}{number[2] or 'G'}B/s{times}" if number else "--bandwidth 300GB/s"
-        raise OptionError(f"--bandwidth {text!r}", "is no bandwidth", fix=fix)
+        raise OptionError(f"--bandwidth {text!r}", "is not a bandwidth", fix=fix)
     return value
 
 
@@ -150,7 +173,9 @@ def knobs_of(
     if isinstance(bandwidth, str):  # [ROLE=]300GB/s, or [ROLE=]2x, twice what is captured
         role, is_named, rate = bandwidth.rpartition("=")
         if is_named and role not in ROLES:
-            raise OptionError.no_such_name(f"--bandwidth {bandwidth!r}", f"{role!r} is no kind of traffic", role, ROLES)
+            raise OptionError.no_such_name(
+                f"--bandwidth {bandwidth!r}", f"{role!r} is not a kind of parallelism", role, ROLES
+            )
         others |= {"role": role} if is_named else {}
         if factor := _FACTOR.fullmatch(rate):
             _check_positive("--bandwidth", float(factor[1]))
@@ -160,7 +185,7 @@ def knobs_of(
         check_number("bandwidth", bandwidth, "bandwidth='300GB/s'")
         if bandwidth is not None and 0 < bandwidth < _LEAST_BYTES_PER_S:  # meant in another unit
             fix = f'bandwidth="{bandwidth:g}GB/s"'
-            raise OptionError(f"bandwidth={bandwidth:g}", "is in bytes per second", fix=fix)
+            raise OptionError(f"bandwidth={bandwidth:g}", "is too small for bytes per second", fix=fix)
     if bandwidth is not None:
         others["bandwidth_bytes_per_s"] = bandwidth
     named = None if link is None else named_link(link)
@@ -205,30 +230,30 @@ def starving(run: Run) -> Starving:
 
 
 def _host_to_mend(replay: Replay, place: int) -> str:
-    """Say which hosts have to launch sooner for the rank that lacks launches most, and which others lack them in some steps."""
+    """Return which CPUs must launch earlier for the rank whose GPU waits most, and which other GPUs wait in some steps."""
     found, names = replay.starving, replay.rank_names
     rank = replay.captured.windows.ranks[place]
-    fix = "its host has to launch sooner first"
+    fix = "first its CPU must launch kernels earlier"
     is_for_launches = replay.starved_causes[place][:1] == (_NOT_LAUNCHED["idle_launch_ns"],)
     if is_for_launches and found.slower is not None and rank not in found.slower:
-        fix = "its host launches no slower than the others on average, so that all have to launch sooner first"
+        fix = "its CPU is as fast as the others on average, so first all CPUs must launch kernels earlier"
     others = [
         f"rank {names.name(other)} in {n_late} of {found.n_steps} steps"
         for other, n_late in found.n_late_steps.items()
         if other != rank
     ]
-    return f"{fix}; GPUs of others stand idle so too: {few(others, _SHOWN_RANKS)}" if others else fix
+    return f"{fix}, and other GPUs wait too: {few(others, _SHOWN_RANKS)}" if others else fix
 
 
 def why_not(run: Run) -> Iterator[str]:
     """Yield why a run cannot be replayed at all, by its figures and kinds of traffic."""
     if run.is_capture:
-        yield "the run has no steps, it is a capture as a whole: name the steps with --step REGEX"
+        yield "the run is a capture as a whole, without steps (name the steps with --step REGEX)"
     n_ranks, n_job_ranks = run.header.n_ranks, run.header.n_job_ranks
-    problems = {row["code"]: f"{row['message']}; {row['fix']}" for row in run.problem_rows}
+    problems = {row["code"]: f"{row['message']} ({row['fix']})" for row in run.problem_rows}
     has_comm = bool(run.collectives().num_rows)
     if n_ranks <= 1 and (n_job_ranks == 1 or (n_job_ranks is None and not has_comm)):
-        yield "the run has 1 rank: nothing is communicated that could be changed"
+        yield "the run has 1 rank, so there is no communication to change"
     if not has_comm:
         yield problems.get("comm-in-graphs", "no communication was recorded in any step")
     if (run.summary()["idle_share"][0].as_py() or 0.0) > LARGEST_STARVED_SHARE and "device-clock-unknown" in problems:
@@ -239,12 +264,15 @@ def why_not(run: Run) -> Iterator[str]:
     if not np.isin(counted, complete).all() or not counted.size:
         yield "no step is complete on every rank"
     if complete.size == 1 and not run.skipped_steps:
-        yield f"no complete step after the first: ranks begin the first one at different times ({MORE_STEPS})"
+        yield (
+            "there is no complete step after the first, and ranks start the first step at different times "
+            f"({MORE_STEPS})"
+        )
     traffic = run.traffic()
     if PIPELINE in traffic["role"].to_pylist():
-        yield "a pipeline: which stage waits for which micro-batch follows from its schedule, which the model does not cover"
+        yield "the simulation does not cover pipeline schedules"
     elif "send_recv" in traffic["collective"].to_pylist():
-        yield "sends and receives, of which it is not known what for"
+        yield "the run has sends and receives, and their purpose is unknown"
 
 
 def _has_several(comm: Collectives) -> bool:
@@ -259,11 +287,11 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
     """Yield why the operations of a run cannot be replayed."""
     first = timelines[0].collectives
     if any(one.n_outside for one in timelines):
-        yield "communication outside of the steps is under way in them, so collectives cannot be told apart"
+        yield "communication from outside the steps still runs inside the steps, so nsyspipe cannot separate the collectives"
     table = run.collectives()
     inside = table.filter(pc.is_in(table["step"], value_set=pc.cast(windows.steps, "int64")))
     if not inside.num_rows or not all(one.collectives.start.size for one in timelines):
-        yield "no communication was recorded in the steps that count"
+        yield "no communication was recorded in the steps used"
     others = [one.collectives for one in timelines]
     is_same = all(np.array_equal(one.step, first.step) for one in others)
     if not is_same or (len(timelines) > 1 and not pc.all(inside["is_matched"]).as_py()):
@@ -272,44 +300,45 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
     by_rank = [np.stack((one.step, one.seq, np.arange(one.seq.size))) for one in others]
     placed = np.unique(np.concatenate(by_rank, axis=1), axis=1)
     if np.unique(placed[:2], axis=1).shape[1] != placed.shape[1]:
-        yield "ranks launch their collectives in different orders, so which of them are at the same place is not known"
+        yield "ranks launch their collectives in different orders, so nsyspipe cannot match the collectives"
     # A hook computes between a collective and what waits for it, for more than a replay may be off by. What a cast of bf16
     # compression does on one of many streams in turn, once in a while on NCCL's, is less.
     n_steps, most = windows.steps.size, max(timelines, key=lambda one: one.hooked_ns)
     share = most.hooked_ns / (windows.edges[-1] - windows.edges[0]).mean()
     if share > LARGEST_IDENTITY_ERROR:
-        where = "on the stream of the communication, as with PowerSGD or where one stream has both"
-        shares = f"up to {most.n_hooked / n_steps:,.3g} per step, {100 * share:.1f} % of it"
-        yield f"compute kernels run {where} ({shares}): the model does not cover that"
+        shares = f"up to {most.n_hooked / n_steps:,.3g} kernels per step, {100 * share:.1f}% of the step"
+        yield (
+            f"compute kernels run on the communication stream ({shares}), as with PowerSGD, and the simulation does "
+            "not cover such kernels"
+        )
     # Without NCCL's ids a communicator is told by its stream.
     has_ids = all(map(is_nccl_communicator, inside["comm_id"].unique().to_pylist()))
     if any(map(_has_several, others)) and not has_ids:
-        without = f"NCCL's ids of them were not recorded ({WITH_BLOBS})"
-        yield f"several communicators are in use, and {without}, so which collectives follow one another is not known"
+        without = f"NCCL's communicator IDs were not recorded ({WITH_BLOBS})"
+        yield f"the run uses several communicators, and {without}, so the order of the collectives is unknown"
     if any(np.isin(one.collectives.launch[~one.collectives.is_inline], one.launch).any() for one in timelines):
-        yield "CUDA graphs launch communication and work together, so what waits for what is not known"
+        yield "CUDA graphs launch communication and compute together, so their dependencies are unknown"
     if sum(one.n_without_launch for one in timelines) > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
-        yield "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what is not known"
+        yield "kernel launches were not recorded (capture with --trace=cuda,nvtx), so dependencies are unknown"
     # Few of all operations, but without its launch nothing says what one waits for.
     launches = np.concatenate([one.collectives.launch for one in timelines])
     if n_not := int(np.count_nonzero(launches == NEVER)):
-        yield f"launches of collectives were not recorded ({n_not} of {launches.size}), so what they wait for is not known"
+        yield f"launches of collectives are missing ({n_not} of {launches.size}), so their dependencies are unknown"
 
 
 def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
     """Return why a combination of knobs cannot be answered; None if it can."""
     if not _OF_GRADIENTS.isdisjoint(knobs.given) and (replay.is_sharded or not replay.has_gradients):
         if replay.is_sharded and "gradient_dtype" in knobs.given:
-            return "gradients are sharded, as with FSDP: what their reduce-scatters take in another datatype is not modelled"
+            return "gradients are sharded (FSDP/ZeRO), and the simulation does not cover reduce-scatters in another datatype"
         if replay.is_hybrid_sharded:
-            what = "all-reduces are of gradient shards (hybrid sharding), not of DDP's buckets"
-            return f"{what}: such an option does not exist for them"
+            return "the all-reduces are of gradient shards (hybrid sharding), not of DDP buckets"
         if OTHER in replay.roles and not replay.is_sharded:
-            return "what some of the communication serves is not known: it may be gradients, or anything else"
-        what = "alone (sharded, as with FSDP)"
+            return "the purpose of some communication is unknown, so nsyspipe cannot identify gradients"
+        what = "only sharded gradients (FSDP/ZeRO)"
         if not replay.is_sharded:
-            what = f"(the communication is {', '.join(replay.roles)})"
-        return f"no all-reduces of gradients {what}: nothing of them to change"
+            what = f"only {', '.join(replay.roles)} communication"
+        return f"the run has {what}, and no all-reduces of whole gradients that could change"
     of_knobs = (refused(replay, knobs) for name, (_, refused) in _KNOBS.items() if refused and name in knobs.given)
     return next(chain(_run(replay, knobs), *of_knobs), None)
 
@@ -320,10 +349,10 @@ def beyond_nominal(replay: Replay) -> str | None:
     in_switch = _IN_SWITCH if replay.captured.program.n_ranks > _PAIR else 1.0
     if own is None or _SLOWEST_NETWORK_BYTES_PER_S <= own <= (most or math.inf) * in_switch:
         return None
-    link = f"where the fastest link of these GPUs gives {(most or 0.0) / GB:,.0f} GB/s"
+    link = f"the fastest interconnect of these GPUs reaches only {(most or 0.0) / GB:,.0f} GB/s"
     if own < _SLOWEST_NETWORK_BYTES_PER_S:
-        link = f"of any network, which gives {_SLOWEST_NETWORK_BYTES_PER_S / GB:g} GB/s at least"
-    return f"a captured bandwidth of {own / GB:,.3g} GB/s cannot be {link}: the bytes of the gradients are not right"
+        link = f"even the slowest network reaches {_SLOWEST_NETWORK_BYTES_PER_S / GB:g} GB/s"
+    return f"the size of the gradients is wrong: it means a bandwidth of {own / GB:,.3g} GB/s, but {link}"
 
 
 def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -331,79 +360,85 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield reason
     n_ranks, n_all = replay.captured.program.n_ranks, replay.world_size
     if n_ranks < max(n_all, 2) and knobs.given.keys() - {"bucket_mb", "no_grad_copy"}:
-        there, its, these = "1 rank alone is", "its", "this rank"
-        if n_ranks > 1:
-            there, its, these = f"{n_ranks} of {n_all} ranks are", "their", "these ranks"
-        fix = f"pass the reports of all ranks (buckets and their copies can be asked of {these})"
-        yield f"{there} there: how much of {its} communication is waiting for the others is not known; {fix}"
+        there = "only 1 rank was captured" if n_ranks <= 1 else f"only {n_ranks} of {n_all} ranks were captured"
+        fix = "pass the reports of all ranks, nsyspipe can predict only buckets and their copies without the others"
+        yield f"{there}, so nsyspipe cannot separate wait time from transfer time ({fix})"
     shares = replay.starved_shares
-    n_starved, share = np.count_nonzero(shares > LARGEST_STARVED_SHARE), f"{100 * shares.max():.1f} %"
+    n_starved, share = np.count_nonzero(shares > LARGEST_STARVED_SHARE), f"{100 * shares.max():.1f}%"
+    causes = " or ".join(replay.starved_causes[int(np.argmax(shares))])
     rank = replay.rank_names.name(int(replay.captured.windows.ranks[np.argmax(shares)]))
     if n_starved > 1 or n_starved == n_ranks:
-        idle = f"GPUs stand idle because work was not launched yet, on rank {rank} for {share} of a step in the median"
-        causes = " or ".join(replay.starved_causes[int(np.argmax(shares))])
-        yield f"{idle} ({causes}), and how that changes is not known"
+        others = ", and other ranks wait too" if n_starved > 1 else ""
+        yield f"rank {rank} is {causes}: its GPU waits for the CPU for {share} of the median step{others}"
     if n_starved and not knobs.no_wait:
-        fix = _host_to_mend(replay, int(np.argmax(shares)))
-        if replay.is_answered_balanced:
-            if staying := replay.why_refused_balanced(knobs):
-                yield staying
-            fix = "ask nsyspipe whatif --no-wait with the change, as if no rank were late"
-        yield f"the GPU of rank {rank} stands idle for want of launches, {share} of its step in the median, no other GPU as long ({fix})"
+        if replay.is_answered_balanced and (staying := replay.why_refused_balanced(knobs)):
+            yield staying
+        fix = "" if replay.is_answered_balanced else f" ({_host_to_mend(replay, int(np.argmax(shares)))})"
+        yield f"rank {rank} is {causes}: its GPU waits for the CPU for {share} of the median step{fix}"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
     target = knobs.target_bytes_per_s or 0.0
     if knobs.role is not None and knobs.role not in replay.roles:
-        yield f"no {knobs.role} communication: that of the run is {', '.join(replay.roles)}"
+        yield f"the run has no {knobs.role} communication, only {', '.join(replay.roles)}"
         return
     most, fastest = max((link.nominal_bytes_per_s or 0.0, link.name) for link in NAMED_LINKS)
     if target > most * _IN_SWITCH:
-        known = f"the fastest that is known, {fastest}, gives {most / GB:,.0f} GB/s"
-        left = "perfect overlap says what is left where communication costs nothing"
-        yield f"no link gives {target / GB:,.0f} GB/s: {known}; {left}"
+        yield (
+            f"no interconnect reaches {target / GB:,.0f} GB/s. The fastest that nsyspipe knows is {fastest} with "
+            f"{most / GB:,.0f} GB/s. For a limit, use --perfect-overlap"
+        )
     for role in replay.roles if knobs.role is None else (knobs.role,):
         if knobs.bandwidth_factor is None and replay.bus_of(role) is None:
             if role == OTHER and len(replay.roles) > 1:
                 continue
-            fix = f"{replay.sizes_recorded_by}, or ask nsyspipe whatif --bandwidth 2x"
+            fix = f"{replay.sizes_recorded_by}, or use --bandwidth 2x"
             if replay.has_gradients and not replay.is_sharded:
-                fix = "nsyspipe whatif --gradient-bytes N says them"
-            yield f"message bytes were not recorded, so the captured bandwidth is not known ({fix})"
+                fix = "pass --gradient-bytes N"
+            yield f"message sizes were not recorded, so the captured bandwidth is unknown ({fix})"
         elif replay.ratio(knobs, role) > 1 + _SAME and not replay.is_waited_for(role):
-            named = "sharded, as with FSDP" if replay.is_sharded else f"{role} communication beside the work"
-            hidden = "what waits for a collective that is hidden now is not known"
-            yield f"{named}: {hidden}, so only faster links can be answered"
+            named = "FSDP/ZeRO" if replay.is_sharded else role
+            yield (
+                f"{named} communication overlaps with compute, and the work that waits for an overlapped collective is "
+                "unknown, so nsyspipe predicts only faster interconnects"
+            )
 
 
 def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if (n_bursts := replay.n_bursts) > 1:
-        unknown = "which of them are the same is not known (an accumulation sends them once under no_sync())"
-        yield f"gradients are all-reduced {n_bursts} times per step, with other work between, and {unknown}"
+        yield (
+            f"gradients are all-reduced {n_bursts} times per step, with other work in between, and nsyspipe cannot "
+            "match them (with no_sync(), accumulation sends gradients only once)"
+        )
     if replay.gradient_bytes is None:
-        yield "the bytes of the gradients were not recorded (nsyspipe whatif --gradient-bytes N says them)"
+        yield "the size of the gradients was not recorded (pass --gradient-bytes N)"
     if replay.sent_share is not None and replay.sent_share < _WHOLE:
-        hook = f"a hook compresses the gradients (NCCL is given {replay.sent_share:.2f} of their bytes)"
-        yield f"{hook}, and bucket_cap_mb counts them as they are before it: ask a capture without the hook"
+        yield (
+            f"a hook compresses the gradients to {replay.sent_share:.2f} of their size, but bucket_cap_mb counts "
+            "uncompressed gradients (use a capture without the hook)"
+        )
     ends = [bucket_ends(one.n_bytes, knobs.bucket_mb or 0.0) for one in replay.gradients if one is not None]
     n = max((one.size for one in ends), default=0)
     n_steps, program = len(replay.captured.steps), replay.captured.program
     if n > _MOST_BUCKETS:
         n_own = np.bincount(program.step[program.is_gradient]).max(initial=0)
-        most = f"up to {_MOST_BUCKETS} are answered; the run has {n_own}"
-        yield f"{n:,} buckets per step: what so many small ones take is not known ({most})"
+        yield (f"{n:,} buckets per step are too many: nsyspipe predicts up to {_MOST_BUCKETS}, and the run has {n_own}")
     if n * n_steps > _MOST_REPLAYED:
-        long = f"{n:,} buckets in each of {n_steps:,} steps take long to replay (up to {_MOST_REPLAYED:,} in all are)"
-        yield f"{long}: capture fewer steps, or leave some out with --skip-first N"
+        yield (
+            f"{n:,} buckets in each of {n_steps:,} steps take too long to simulate, the most is {_MOST_REPLAYED:,} in all "
+            "steps (capture fewer steps, or leave out some with --skip-first N)"
+        )
     if replay.lag_share > 1:
-        late = f"collectives begin {replay.lag_share:.1f} times as long after all that they wait for as they take"
-        yield f"{late}, so when smaller or larger ones would begin is not known"
+        yield (
+            "collectives start late after everything that they depend on, with a delay of "
+            f"{replay.lag_share:.1f} times their own duration, so the start of smaller or larger collectives is unknown"
+        )
 
 
 def _halved(replay: Replay, _: Knobs) -> Iterator[str]:
     if replay.datatypes != {"f32"}:
-        shown = ", ".join(sorted(one or "of unknown type" for one in replay.datatypes or {None}))
-        yield f"gradients are sent as {shown}: only f32 ones can be halved"
+        shown = ", ".join(sorted(one or "an unknown type" for one in replay.datatypes or {None}))
+        yield f"gradients are sent as {shown}, and only f32 gradients can be halved"
 
 
 def _only_where(is_there: Callable[[Replay], bool], reason: str) -> _Refused:
@@ -413,24 +448,24 @@ def _only_where(is_there: Callable[[Replay], bool], reason: str) -> _Refused:
 # Each knob in the words of the option that turns it, and when it is refused, whatever the run is like.
 _KNOBS: dict[str, tuple[Callable[[Any], str], _Refused | None]] = {
     "bandwidth_bytes_per_s": (lambda rate: f"bandwidth {rate / GB:g} GB/s", _faster),
-    "bandwidth_factor": ("bandwidth x {:g}".format, _faster),
-    "role": ("of {} communication".format, None),
-    "link": ("link {}".format, _faster),
+    "bandwidth_factor": ("{:g}x bandwidth".format, _faster),
+    "role": ("only {} communication".format, None),
+    "link": ("interconnect {}".format, _faster),
     "bucket_mb": ("bucket_cap_mb={:g}".format, _buckets),
     "no_grad_copy": (lambda _: "gradient_as_bucket_view=True", _only_where(
         lambda replay: replay.n_copies > 1,
-        "no copies between buckets and gradients were found: gradient_as_bucket_view=True is on already, or a hook is in use")),
+        "there are no copies between buckets and gradients, so gradient_as_bucket_view=True is already set or a hook is in use")),
     "gradient_dtype": ("gradients as {}".format, _halved),
-    "no_sync": (lambda _: "no_sync() but in the last micro-batch", _only_where(
+    "no_sync": (lambda _: "no_sync() before the last micro-batch", _only_where(
         lambda replay: replay.n_bursts > 1,
-        "the gradients are sent once per step, as far as the passes of its steps tell")),
-    "prefetch": (lambda _: "parameters gathered one layer earlier", _only_where(
+        "the backward passes show that gradients are already sent once per step")),
+    "prefetch": (lambda _: "gather parameters a layer earlier", _only_where(
         lambda replay: bool(replay.is_prefetched.any()),
-        "no all-gathers of parameters (FSDP, ZeRO 3) that could begin earlier")),
-    "no_wait": (lambda _: "no waiting for late ranks", None),
+        "the run has no all-gathers of parameters (FSDP, ZeRO 3) that could start earlier")),
+    "no_wait": (lambda _: "no late ranks", None),
     "perfect_overlap": (lambda _: "perfect overlap", _only_where(
         lambda replay: not any(one.collectives.is_inline.any() for one in replay.captured.timelines),
-        "communication is on the stream of the compute, where what follows waits for it: there it cannot run beside work")),
+        "communication runs on the compute stream, so communication cannot overlap with compute")),
 }  # fmt: skip
 
 
@@ -439,5 +474,7 @@ def contradiction(replay: Replay) -> str | None:
     least = replay.least_compute_ns(_MOST_SLOWER)
     if replay.limits is None or (limit := np.median(replay.limits[0])) >= least:
         return None
-    free, busy = f"{limit / 1e6:.2f} ms per step if transfers took no time", f"{least / 1e6:.2f} ms at least"
-    return f"the replay contradicts itself: {free}, where the device computes {busy}"
+    return (
+        f"the simulation contradicts itself: with zero communication time a step takes {limit / 1e6:.2f} ms, but "
+        f"compute alone takes at least {least / 1e6:.2f} ms"
+    )

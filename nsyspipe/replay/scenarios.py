@@ -219,7 +219,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     if reason := next(limits.why_not(run), None):
         return reason
     if (windows := summary_windows(run)) is None:
-        return "the steps that count do not follow one another, or not on every rank"
+        return "the steps used do not follow each other on every rank"
     timelines = rank_timelines(run, windows)
     if reason := next(limits.why_not_replayable(run, timelines, windows), None):
         return reason
@@ -252,8 +252,10 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     )
     _check_bytes(replay, gradient_bytes)
     if replay.identity_error > limits.LARGEST_IDENTITY_ERROR:
-        off = f"the replay with nothing changed is off by {100 * replay.identity_error:.1f} %"
-        return f"{off}: the run waits for something that the model does not know"
+        return (
+            f"the simulation error on the captured run is {100 * replay.identity_error:.1f}%, so the run waits for "
+            "something that the simulation does not cover"
+        )
     return limits.contradiction(replay) or replay
 
 
@@ -273,41 +275,50 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     share, host = opened.launch_bound_share(knobs), opened.launching_ns
     sure = 1.0 if knobs.no_wait else limits.LAUNCHING_AT_MOST
     if share > limits.LARGEST_STARVED_SHARE:
-        idle = f"GPUs would stand idle for {100 * share:.1f} % of what is left of the step, as work is not launched yet"
-        why = f"{idle} ({opened.launch_bound_by})"
-    elif host is not None and host > sure * (most := opened.predict(knobs, is_launch_free=True).high_ns):
-        launching = f"the middle one of the hosts that launch in time takes {host / 1e6:.2f} ms to launch a step"
+        return (
+            f"after this change GPUs would wait for the CPU for {100 * share:.1f}% of the remaining step "
+            f"({opened.launch_bound_by}), which the simulation does not cover"
+        )
+    if host is not None and host > sure * (most := opened.predict(knobs, is_launch_free=True).high_ns):
         needed = min(most, opened.longest_work_ns)
-        but_for = f"pauses of {PAUSE_NS / 1e6:g} ms and more left out"
-        why = f"{launching}, {but_for}, and GPUs would need {needed / 1e6:.2f} ms at most (launch- or input-bound)"
-    else:
-        return None
-    return f"{why}, and how that changes is not known"
+        return (
+            f"the median CPU takes {host / 1e6:.2f} ms to launch a step (without pauses of {PAUSE_NS / 1e6:g} ms or "
+            f"more), but the GPUs would need at most {needed / 1e6:.2f} ms, so the run would be launch-bound or "
+            "input-bound"
+        )
+    return None
 
 
 def assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
     """Yield what a prediction rests on, a sentence each."""
     n_ranks = replay.captured.program.n_ranks
     if n_ranks <= 1:
-        yield "for this rank alone: what it waits for the others stays as it is"
+        yield "only this rank is simulated, and its wait time for other ranks stays the same"
     elif n_missing := replay.world_size - n_ranks:
         are = "rank is" if n_missing == 1 else "ranks are"
-        there = f"the {n_ranks} of {replay.world_size} that are there"
-        yield f"{n_missing} {are} missing: a step is taken to be as long as that of {there}, and they wait for no other"
+        there = f"the {n_ranks} captured ranks of {replay.world_size}"
+        yield f"{n_missing} {are} missing: a step is as long as on {there}, and these ranks do not wait for missing ranks"
     if (given := replay.given_bytes) is not None:
         # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
         element = replay.element_bytes
-        of = f": {given / element:,.0f} gradients of {element} bytes, as they are sent" if element else ""
-        yield f"gradients of {given:,.0f} bytes per step as given{of}"
+        of = f" ({given / element:,.0f} gradients of {element} bytes, as sent)" if element else ""
+        yield f"gradients have {given:,.0f} bytes per step, as given by --gradient-bytes{of}"
     yield from _of_link(replay, knobs)
     if knobs.bucket_mb is not None:
-        how = "the copies and kernels of each" if replay.is_exact else "estimates between the captured buckets"
-        yield f"sizes and ready times of the gradients from {how}; the same bandwidth for other sizes"
+        how = (
+            "from the copies and kernels of each gradient" if replay.is_exact else "estimated from the captured buckets"
+        )
+        yield f"sizes and ready times of the gradients are {how}"
+        yield "buckets of other sizes reach the same bandwidth"
     if knobs.gradient_dtype is not None:
-        yield f"half the bytes as {knobs.gradient_dtype}; what it does to convergence is not looked at"
-        yield "launching casts takes hosts no time" if replay.n_copies else "casting takes no time"
+        yield f"gradients as {knobs.gradient_dtype} have half the bytes"
+        yield f"gradients as {knobs.gradient_dtype} may change convergence, which nsyspipe does not check"
+        yield "launching casts costs no CPU time" if replay.n_copies else "casting takes no time"
     if None not in {knobs.bucket_mb, knobs.gradient_dtype}:
-        yield "buckets and dtype change independently: the one capture of both took 2.4 % longer than its range reached"
+        yield (
+            "buckets and datatype change independently (the only capture of both was 2.4% slower than the predicted "
+            "range)"
+        )
     yield from _of_work(replay, knobs)
 
 
@@ -316,8 +327,9 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
     rates = {one: rate for one in roles if (rate := replay.bus_of(one)) is not None}
     if knobs.bandwidth_factor is not None:
         whose = "all" if knobs.role is None else knobs.role
-        times = f"{knobs.bandwidth_factor:g} times the captured bandwidth of {whose} communicators, within 10 %"
-        yield f"{times}{'' if knobs.no_wait else '; ranks wait for late ones as before'}"
+        yield f"{whose} communicators reach {knobs.bandwidth_factor:g} times the captured bandwidth, within 10%"
+        if not knobs.no_wait:
+            yield "ranks wait for late ranks as before"
     target = knobs.target_bytes_per_s
     if target is None or not rates:
         return
@@ -325,44 +337,44 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
     captured = f"captured {', '.join(named)}"
     if knobs.link is None:
         most = replay.nominal_bytes_per_s
-        beyond = "" if most is None or target <= most else f", more than the {most / GB:,.0f} GB/s of these GPUs' fastest link"  # fmt: skip
-        yield f"bus bandwidth {target / GB:.4g} GB/s as given{beyond}, within 10 %; {captured}"
+        fastest = "" if most is None or target <= most else f", more than the {most / GB:,.0f} GB/s of the fastest interconnect of these GPUs"  # fmt: skip
+        yield f"the bus bandwidth is {target / GB:.4g} GB/s as given{fastest}, within 10% ({captured})"
         return
     link = LINKS[knobs.link]
     if all(replay.target(knobs, one) is None for one in rates):
-        yield f"{link.name}: the {captured} are what it gives, so it stays"
+        yield f"{link.name} is as fast as the {captured}"
         return
     how = "measured" if link.is_measured else "not measured"
-    reached = f"bus bandwidth {target / GB:.4g} GB/s within {100 * link.within:.0f} %, {how} ({link.source})"
-    yield f"{link.name}: {reached}; {captured}"
+    yield f"{link.name} reaches {target / GB:.4g} GB/s bus bandwidth, within {100 * link.within:.0f}% ({captured})"
+    yield f"the bandwidth of {link.name} is {how} ({link.source})"
 
 
 def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
-    copied = "; what copies them into buckets and out of them goes away" if replay.n_copies else ""
+    copied = ", and the copies into and out of buckets disappear" if replay.n_copies else ""
     said = {
-        "no_wait": "in each step all ranks work as fast as the middle one, of two as the faster",
-        "no_sync": f"gradients are added up on each rank, which is taken to take no longer{copied}",
-        "prefetch": "each all-gather may begin when the one before it may: parameters of one more layer need memory",
-        "no_grad_copy": "all that is copied from buckets to gradients goes away",
-        "perfect_overlap": "all communication runs beside compute, which it slows",
+        "no_wait": "every rank is as fast as the median rank (with two ranks: as the faster rank)",
+        "no_sync": f"adding up gradients on each rank takes no extra time{copied}",
+        "prefetch": "each all-gather can start when its predecessor can, and the parameters of one more layer fit in memory",
+        "no_grad_copy": "all copies from buckets to gradients disappear",
+        "perfect_overlap": "all communication overlaps with compute and slows compute down",
     }
     yield from (text for name, text in said.items() if name in knobs.given)
     if replay.is_sharded:
-        yield "work beside communication goes on as fast as captured"
+        yield "work during communication is as fast as captured"
         return
     if replay.captured.timelines[0].collectives.is_inline.all():
-        yield "communication is in line with the work, so none of it is slowed"
+        yield "communication and compute run on the same stream, so communication does not slow down compute"
         return
     found = replay.slowdowns(replay.target(knobs))
     percents = [100 * after.total(replay.operations_per_ns) for _, after in found.pairs]
     has_delays = replay.contention is not None and replay.contention.delay_ns is not None
-    how = "measured here" if found.is_measured else "assumed, but for delays" if has_delays else "assumed"
+    how = "measured here" if found.is_measured else "assumed, except for delays" if has_delays else "assumed"
     is_rare = percents[0] > 100 * MOST_USUAL
-    rare = f"; few captures show more than {100 * MOST_USUAL:.0f} %" if is_rare else ""
-    within = f"{min(percents):.0f} to {max(percents):.0f} %"
+    rare = f", and few captures show more than {100 * MOST_USUAL:.0f}%" if is_rare else ""
+    within = f"{min(percents):.0f} to {max(percents):.0f}%"
     kernels = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
     parts = _parts_text(percents[0], kernels) if found.is_measured else ""
-    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){parts}"
+    yield f"work during communication takes {percents[0]:.0f}% longer ({within}, {how}{rare}){parts}"
 
 
 def has_later_starts(work_percent: float, kernels_percent: float) -> bool:
@@ -376,8 +388,8 @@ def has_later_starts(work_percent: float, kernels_percent: float) -> bool:
 def _parts_text(work_percent: float, kernels_percent: float) -> str:
     """Return what makes work beside communication take longer; nothing where nothing is known to."""
     if has_later_starts(work_percent, kernels_percent):
-        return f": kernels take {kernels_percent:.1f} % longer (comm-slows-compute), the rest is later starts"
-    return ": slower kernels account for all of it (comm-slows-compute)" if round(kernels_percent, 1) else ""
+        return f". Kernels take {kernels_percent:.1f}% longer (comm-slows-compute), and the rest is later kernel starts"
+    return ", all because of slower kernels (comm-slows-compute)" if round(kernels_percent, 1) else ""
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:
@@ -386,13 +398,13 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
     option = f"--gradient-bytes {given:,.0f}"
     if reason := limits.beyond_nominal(replay):
         narrow = ", ".join(sorted(one or "?" for one in replay.datatypes))
-        fix = "give what is sent: parameters x 4 bytes as f32, x 2 bytes as f16 or bf16"
+        fix = "give the bytes sent: parameters x 4 for f32, x 2 for f16 or bf16"
         raise OptionError(option, reason, found=f"all-reduces of {narrow}", fix=fix)
     by_capture = [gradients_of(replay.captured, one, None) for one in replay.captured.steps]
     known = [one.n_bytes.sum() for one in by_capture if one is not None]
     if known and abs(given - (seen := float(np.median(known)))) > _BYTES_WITHIN * seen:
-        what = f"the capture says {seen:,.0f} bytes of gradients per step"
-        raise OptionError(option, what, fix="leave it out (f32 gradients are parameters x 4 bytes)")
+        what = f"differs from the {seen:,.0f} bytes of gradients per step in the capture"
+        raise OptionError(option, what, fix="leave out --gradient-bytes (f32 gradients are parameters x 4 bytes)")
 
 
 def _uses(run: Run, timelines: Sequence[RankTimeline], role_of: _Roles) -> tuple[Uses, list[str | None]]:

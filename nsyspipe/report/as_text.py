@@ -1,12 +1,13 @@
 """Blocks for the terminal: as wide as it is, in its colours."""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os.path import commonprefix
 from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.table import Column, Table as Grid
 from rich.text import Text
@@ -14,7 +15,8 @@ from rich.text import Text
 from nsyspipe.model.names import grouped, printable
 from nsyspipe.report import blocks
 
-MAX_WIDTH = 100
+MAX_WIDTH = 160  # of tables and bars
+_LONGEST_LINE = 100  # of sentences: longer lines are hard to read
 _WIDTH_IF_UNKNOWN = 80
 SEVERITIES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 VERDICTS = {
@@ -26,6 +28,8 @@ _KINDS: dict[str, dict[str, Any]] = {
     "number": {"justify": "right", "no_wrap": True}, "word": {"no_wrap": True}, "name": {"no_wrap": True},
     "text": {"overflow": "fold"}, "prose": {"overflow": "fold", "ratio": 1}, "long": {"overflow": "fold", "ratio": 2},
 }  # fmt: skip
+CATEGORIES = {"compute": "blue", "exposed": "red", "idle": "bright_black", "copies": "yellow"}  # of bars
+_INDENT, _BAR, _LEAST_BAR, _LONGEST_BAR = "  ", "#", 8, 80
 _LEAST, _GAP = 12, 2  # of cells that are cut or broken where they must be, whatever the width; between columns
 _TWO_TILES = 79  # so wide are two key figures beside each other
 
@@ -52,8 +56,12 @@ def _grid(*columns: Column, has_headings: bool = False) -> Grid:
     return Grid(*columns, box=None, show_header=has_headings, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
-def _dim(lines: Iterable[str]) -> Text:
-    return Text("\n".join(map(printable, lines)), style="dim")
+def _sentence(text: RenderableType) -> RenderableType:
+    return Constrain(text, _LONGEST_LINE)
+
+
+def _dim(lines: Iterable[str]) -> RenderableType:
+    return _sentence(Text("\n".join(map(printable, lines)), style="dim"))
 
 
 def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
@@ -65,26 +73,80 @@ def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
     return table
 
 
-def _drawn(block: blocks.Block, width: int) -> RenderableType:  # noqa: PLR0911 - one per kind of block
-    match block:
-        case blocks.Sentence():
-            style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
-            return _apart(Text(printable(block.text), style=style), is_close=block.is_close)
-        case blocks.Facts():
-            return _dim([(f"{block.about}: " if block.is_of_several else "") + " | ".join(block.parts)])
-        case blocks.Heading():
-            return _apart(Text(printable(block.text), style=block.style))
-        case blocks.Items():
-            return Group(*(Text(f"- {printable(text)}") for text in block.texts))
-        case blocks.Troubles():
-            below = blocks.left_out(block.rows, block.n_shown)
-            return _apart(Group(_marked(block.rows[: block.n_shown]), *([_dim([below])] if below else [])))
-        case blocks.Notes():
-            return _apart(_dim(block.texts))
-        case blocks.Tiles():
-            return _apart(_tiles(block.tiles, 2 if width >= _TWO_TILES else 1))
-        case blocks.Table():
-            return _apart(_table(block, min(width, MAX_WIDTH)), is_close=block.is_close)
+def _drawn(block: blocks.Block, width: int) -> RenderableType:
+    return _DRAWN[type(block)](block, width)
+
+
+def _told(block: blocks.Sentence, _width: int) -> RenderableType:
+    style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
+    return _apart(_sentence(Text(printable(block.text), style=style)), is_close=block.is_close)
+
+
+def _facts(block: blocks.Facts, _width: int) -> RenderableType:
+    about = f"{block.about}: " if block.is_of_several else ""
+    return _dim([about + " | ".join(block.parts)])
+
+
+def _heading(block: blocks.Heading, _width: int) -> RenderableType:
+    return _apart(Text(printable(block.text), style=block.style))
+
+
+def _items(block: blocks.Items, _width: int) -> RenderableType:
+    return Group(*(_sentence(Text(f"- {printable(text)}")) for text in block.texts))
+
+
+def _troubles(block: blocks.Troubles, _width: int) -> RenderableType:
+    below = blocks.left_out(block.rows, block.n_shown)
+    parts = [_sentence(_marked(block.rows[: block.n_shown])), *([_dim([below])] if below else [])]
+    return _apart(Group(*parts), is_close=block.is_close)
+
+
+def _title(block: blocks.Title, _width: int) -> Text:
+    facts = ", ".join(map(printable, block.facts))
+    return Text(printable(block.name), style="bold").append(f"   {facts}" if facts else "", style="not bold")
+
+
+def _bars(block: blocks.Bars, width: int) -> RenderableType:
+    """Draw bars as long as shares, of which 100 % take the room that labels and figures leave."""
+    label_width = max((cell_len(row.label) for row in block.rows), default=0)
+    time_width = max((cell_len(row.time) for row in block.rows), default=0)
+    percent_width = max((cell_len(row.percent) for row in block.rows), default=0)
+    room = min(width - (len(_INDENT) + label_width + time_width + percent_width + 3 * _GAP), _LONGEST_BAR)
+    lines = [Text(printable(block.caption))]
+    for row in block.rows:
+        figures = f"{row.label:<{label_width}}  {row.time:>{time_width}}  {row.percent:>{percent_width}}"
+        bar = _BAR * round(row.share * room) if room >= _LEAST_BAR else ""
+        lines.append(Text(f"{_INDENT}{figures}  ").append(bar, style=CATEGORIES.get(row.category, "")))
+    notes = (Padding(Text(printable(note)), (0, 0, 0, len(_INDENT))) for note in block.notes)
+    return Group(*lines, *notes)
+
+
+def _lines(block: blocks.Lines, width: int) -> RenderableType:
+    """Write lines below a heading, indented; what goes on in the next line begins below the text."""
+    drawn: list[RenderableType] = [Text(printable(block.heading), style="bold")]
+    for line in block.lines:
+        label = f"{line.label} " if line.label else ""
+        text = printable(line.text)
+        room = width - len(_INDENT)
+        tag = f"[{line.tag}]" if line.tag else ""
+        fits = tag and cell_len(f"{text} {tag}") <= room
+        if fits:
+            text += f"{tag:>{room - cell_len(text)}}"
+        elif tag:
+            text += f" {tag}"
+        grid = Grid(
+            Column(no_wrap=True), Column(overflow="fold"), box=None, show_header=False, pad_edge=False, padding=0
+        )
+        grid.add_row(f"{_INDENT}{label}", Text(text, style=line.style))
+        drawn.append(grid)
+    return Constrain(Group(*drawn), width)
+
+
+def _commands(block: blocks.Commands, _width: int) -> RenderableType:
+    head = f"{block.label}: "
+    return _apart(
+        Text("\n".join((head if not at else " " * len(head)) + line for at, line in enumerate(block.commands)))
+    )
 
 
 def _tiles(tiles: Sequence[blocks.Tile], n_beside: int) -> Grid:
@@ -117,9 +179,9 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
         table.add_row(*(row[at] for at in shown))
     below = [blocks.left_out(block.rows, block.n_shown), block.note]
     if gone := dict.fromkeys(one.heading.replace("\n", " ") for at, one in enumerate(block.columns) if at not in shown):
-        has_all = len(_fitting(block.columns, widths, MAX_WIDTH)[0]) == len(block.columns)
-        how = f"COLUMNS={MAX_WIDTH}" if has_all else "--markdown -"
-        below.append(f"Left out at {width} columns ({how} has all): {', '.join(filter(None, gone))}.")
+        is_width_enough = len(_fitting(block.columns, widths, MAX_WIDTH)[0]) == len(block.columns)
+        how = "A wider terminal shows" if is_width_enough else "--markdown - shows"
+        below.append(f"{how} more columns: {', '.join(filter(None, gone))}.")
     lines = [line for line in below if line]
     return Group(table, _dim(lines)) if lines else table
 
@@ -169,3 +231,19 @@ def _cut(names: Sequence[str], longest: int) -> list[str]:
 def _cell(cell: blocks.Cell) -> Text:
     style = VERDICTS.get(cell.text, "") if isinstance(cell, blocks.Word) and not cell.is_plain else ""
     return Text(printable(blocks.words_of(cell)), style=style)
+
+
+_DRAWN: dict[type, Callable[[Any, int], RenderableType]] = {
+    blocks.Title: _title,
+    blocks.Sentence: _told,
+    blocks.Facts: _facts,
+    blocks.Heading: _heading,
+    blocks.Items: _items,
+    blocks.Troubles: _troubles,
+    blocks.Notes: lambda block, _: _apart(_dim(block.texts)),
+    blocks.Tiles: lambda block, width: _apart(_tiles(block.tiles, 2 if width >= _TWO_TILES else 1)),
+    blocks.Bars: lambda block, width: _apart(_bars(block, min(width, MAX_WIDTH))),
+    blocks.Lines: lambda block, width: _apart(_lines(block, min(width, _LONGEST_LINE))),
+    blocks.Commands: _commands,
+    blocks.Table: lambda block, width: _apart(_table(block, min(width, MAX_WIDTH)), is_close=block.is_close),
+}

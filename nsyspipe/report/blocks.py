@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from nsyspipe.report.units import absent, in_one_unit, ms_text, percent_text
 
-Block: TypeAlias = "Sentence | Facts | Heading | Items | Troubles | Notes | Table | Tiles"
+Block: TypeAlias = (
+    "Sentence | Facts | Heading | Items | Troubles | Notes | Table | Tiles | Title | Bars | Lines | Commands"
+)
 Cell: TypeAlias = "str | Bar | Word | Track"
 
 
@@ -28,6 +30,54 @@ class Facts(Struct, frozen=True):
     parts: Sequence[str]
     about: str
     is_of_several: bool = False
+
+
+class Title(Struct, frozen=True):
+    """What a subject is called, and what it is, in one line."""
+
+    name: str
+    facts: Sequence[str]
+
+
+class BarRow(Struct, frozen=True):
+    """A part of a whole: its time and share in words, and a bar as long as the share."""
+
+    label: str
+    time: str
+    percent: str
+    share: float
+    category: str  # of the palette
+
+
+class Bars(Struct, frozen=True):
+    """Parts of a whole, a bar each, and sentences below them."""
+
+    caption: str
+    rows: Sequence[BarRow]
+    notes: Sequence[str] = ()
+
+
+class Line(Struct, frozen=True):
+    """A line of a paragraph, which may begin with a label (``Why``); `tag` stands at its end, in brackets."""
+
+    text: str
+    label: str = ""
+    tag: str = ""
+    style: str = ""
+
+
+class Lines(Struct, frozen=True):
+    """Lines below a heading."""
+
+    heading: str
+    lines: Sequence[Line]
+
+
+class Commands(Struct, frozen=True):
+    """What to type next."""
+
+    label: str
+    commands: Sequence[str]
 
 
 class Heading(Struct, frozen=True):
@@ -140,7 +190,7 @@ class Tiles(Struct, frozen=True):
 def left_out(rows: Sequence[object], n_shown: int | None) -> str | None:
     """Return how many rows are not shown, and where they are; None if all are."""
     more = 0 if n_shown is None else len(rows) - n_shown
-    return f"and {more} more; --json has all" if more > 0 else None
+    return f"and {more} more (--json has all)" if more > 0 else None
 
 
 def of(name: str, write: Callable[[Any], str] = str) -> Callable[[Mapping[str, Any]], str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TABLES, TRAFFIC
 from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
@@ -25,11 +26,15 @@ Row = dict[str, Any]
 # How wide a terminal has room for columns that are not needed most.
 _NARROWEST, _NARROW, _USUAL, _WIDE, _WIDEST = 48, 60, 79, 92, 100
 _LONGEST_NAME = 160  # longer ones differ in their template arguments, which nobody reads in a table
-_CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size", TRAFFIC: "Traffic"}
-_OF_STAGES = "in the bubble, or for one that launches late"  # what stages of a pipeline wait for
-_OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
+_CAPTIONS = {
+    KERNELS: "Top kernels",
+    COLLECTIVES: "Collectives by type and size",
+    TRAFFIC: "Communication by process group",
+}
+_OF_STAGES = "in the pipeline bubble, or for a stage that launches late"  # what stages of a pipeline wait for
+_OF_TRAFFIC = "Means per step over the ranks of a communicator. Rows may overlap in time."
 _WHOLE = "the whole array, as nccl-tests counts"
-SLOWER = "over the whole capture, skipped steps too: against equal kernels that ran beside none; in brackets how many were compared"
+SLOWER = "over the whole capture, compared with equal kernels that ran without communication. In brackets: how many were compared"
 _SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for one at the start of a cell
 
@@ -48,15 +53,15 @@ def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
         share = "" if None in left else f", {percent_text(sum(left))} of {whole}"
         notes = [_OF_TRAFFIC] if name == TRAFFIC and not run.is_capture else []
         is_staged = any(row["bubble_ns_per_step"] is not None for row in shown)
-        notes += [f"Waits of a pipeline are for other stages, {_OF_STAGES}."] if is_staged else []
-        notes += [f"{len(left)} more{share}: --csv has all."] if left else []
+        notes += [f"Wait time of a pipeline is for other stages, {_OF_STAGES}."] if is_staged else []
+        notes += [f"{len(left)} more{share}. --csv has all rows."] if left else []
         if rows:
             tables[name] = table_of(_CAPTIONS[name], shown, fields, " ".join(notes) or None)
     return tables
 
 
 def _ms(name: str, hint: str, from_width: int = 0) -> Field:
-    cell = of(f"{name.removesuffix('s')}_ns_per_step", ms_text)  # waits
+    cell = of(f"{name}_ns_per_step", ms_text)
     return Field(f"{name}\nms", cell, hint=hint, from_width=from_width, unit="ms")
 
 
@@ -84,11 +89,11 @@ def _kernels(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     return [
         Field("kernel", lambda row: printable(row["name"])[:_LONGEST_NAME], "name"),
         time,
-        Field("of time" if is_capture else "of\nstep", of("step_share", percent_text), hint="sum of durations / sum of step times, over ranks and steps: kernels may run beside each other"),
+        Field("of time" if is_capture else "of\nstep", of("step_share", percent_text), hint="sum of durations / sum of step times, over ranks and steps. Kernels may run at the same time"),
         *([Field("phase", of("phase"), "word", from_width=_USUAL)] if any(row["phase"] for row in rows) else []),
         calls,
-        barred(rows, "beside\ncomm", itemgetter("beside_comm_ratio"), "hidden", "share of its time with communication under way", write=percent_text),
-        Field("slower beside\ncomm (all steps)", slowdown, hint=SLOWER, from_width=_WIDE),
+        barred(rows, "concurrent\nwith comm", itemgetter("beside_comm_ratio"), "hidden", "share of the kernel's time during which communication runs", write=percent_text),
+        Field("slowdown under\ncomm (all steps)", slowdown, hint=SLOWER, from_width=_WIDE),
     ]  # fmt: skip
 
 
@@ -99,9 +104,9 @@ def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
         Field("collective", of("name"), "word"),
         Field("message", of("message_bytes", partial(bytes_text, digits=digits)), hint=_WHOLE),
         *_amount(rows, is_capture=is_capture),
-        _ms("exposed", "beside no compute", _NARROW),
-        _ms("waits", "for the last rank to arrive", _USUAL),
-        _ms("transfer", "with all ranks there", _USUAL),
+        _ms("exposed", "while no compute runs", _NARROW),
+        _ms("wait", "until the last rank has arrived", _USUAL),
+        _ms("transfer", "after all ranks have arrived", _USUAL),
         *_rates(_WIDE, _NARROWEST),
     ]
 
@@ -111,15 +116,15 @@ def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: 
         return ms_text(row["wait_ns_per_step"] if row["bubble_ns_per_step"] is None else row["bubble_ns_per_step"])
 
     return [
-        Field("role", of("role"), "word", "what the communicator serves"),
+        Field("parallelism", of("role"), "word", "what the communicator is for"),
         Field("collective", of("name"), "word"),
         Field("ranks", of("ranks", lambda ranks: ",".join(ranges(map(int, ranks.split(","))))), "name", from_width=_NARROW, most=24),
         Field("calls", of("calls_per_step", count_text), from_width=_NARROW),
-        Field("bytes", of("bytes_per_step", bytes_text), hint="whole messages, as nccl-tests counts", from_width=_USUAL),
+        Field("size", of("bytes_per_step", bytes_text), hint="whole messages, as nccl-tests counts them", from_width=_USUAL),
         barred(rows, "ms", itemgetter("time_ns_per_step"), "accent", "union of its operations", unit="ms"),
-        _ms("exposed", "beside no compute"),
-        _ms("hidden", "beside compute", _WIDEST),
-        Field("waits\nms", waits, hint="for other ranks; of a pipeline the bubble, for other stages", from_width=_NARROW, unit="ms"),
+        _ms("exposed", "while no compute runs"),
+        replace(_ms("hidden", "while compute runs", _WIDEST), heading="overlapped\nms"),
+        Field("wait\nms", waits, hint="for other ranks, or for other stages of a pipeline", from_width=_NARROW, unit="ms"),
         *_rates(_WIDEST, _NARROW),
         Field("communicator", of("communicator"), "name", from_width=_WIDEST),
     ]  # fmt: skip
@@ -140,26 +145,27 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None, expose
     degrees = []
     for one in groups:
         ranks = [few(ranges(group), _SHOWN_GROUPS, ",") for group in one.groups]
-        of_which = f" (ranks {few(ranks, _SHOWN_GROUPS, '; ')})" if one.size and len(ranks) > 1 else ""
+        of_which = f" (ranks {few(ranks, _SHOWN_GROUPS, ' / ')})" if one.size and len(ranks) > 1 else ""
         degrees.append(f"{one}{of_which}")
     is_part = world_size not in (None, n_ranks)
     if not is_part and not is_more_than_data(traffic) and degrees[0] in {DATA, f"{DATA} 1"}:
         return None
     is_grid = math.prod(one.size or 0 for one in groups) == world_size
-    text = "parallelism: " + (" \N{MULTIPLICATION SIGN} " if is_grid else ", ").join(degrees)
+    text = "Parallelism: " + (" \N{MULTIPLICATION SIGN} " if is_grid else ", ").join(degrees)
     if is_part and None in [one.size for one in groups]:
         text += f" (of how many ranks is not known from {n_ranks} of {world_size})"
-    key, suffix = ("role", "'s") if len(parallelism(traffic)) > 1 else ("collective", "")
+    key = "role" if len(parallelism(traffic)) > 1 else "collective"
     exposed = _exposed_parts(traffic, key, n_ranks, exposed_ns)
     if is_more_than_data(traffic) and len(exposed) > 1 and exposed_ns:
         most = max(exposed, key=lambda name: (exposed[name], name))
-        whose = "none of these" if most == OTHER else f"{most}{suffix}"
-        text += f": {percent_text(exposed[most] / exposed_ns, 0)} of exposed communication is {whose}"
+        whose = f"for {most} parallelism" if key == "role" else most
+        whose = "for none of these" if most == OTHER else whose
+        text += f". {percent_text(exposed[most] / exposed_ns, 0)} of exposed communication is {whose}"
         whole = mean_over_ranks(traffic, "exposed_ns_per_step", key, n_ranks) or {}
         if sum(whole.values()) > (1 + SEEN) * sum(exposed.values()):
-            text += " (time in which several are exposed at once is split evenly)"
+            text += " (time with several exposed at once is split evenly)"
     bubble = bubble_ns_per_step(traffic, n_ranks)
-    return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages, {_OF_STAGES}" if bubble else text
+    return f"{text}. Ranks wait {ms_text(bubble)} of each step for other stages, {_OF_STAGES}" if bubble else text
 
 
 def _exposed_parts(traffic: pa.Table, key: str, n_ranks: int, exposed_ns: float | None) -> dict[str, float]:

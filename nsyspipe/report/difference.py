@@ -30,7 +30,7 @@ from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE, Cause
 from nsyspipe.errors import shortened
 from nsyspipe.model.definitions import ANALYZE_AGAIN
-from nsyspipe.model.figures import NEITHER
+from nsyspipe.model.figures import METRICS as METRIC_FIGURES, NEITHER
 from nsyspipe.model.names import grouped, listed
 from nsyspipe.model.problems import OF_FILES_BESIDE, WHOLE_STEP
 from nsyspipe.model.table import SCHEMA_VERSION
@@ -38,11 +38,12 @@ from nsyspipe.report import units
 from nsyspipe.report.blocks import Block, Facts, Field, Notes, Sentence, Table, Troubles, Word, of, table_of
 from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format
+from nsyspipe.report.subject import subject_facts
 from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, sure_text, value_text
-from nsyspipe.report.words import opposed_text, same_problems, settling_text, subject_parts, uneven_notes
+from nsyspipe.report.words import Trouble, opposed_text, same_problems, settling_text, uneven_notes
 from nsyspipe.version import __version__
 
-# How wide a terminal has room for what figures, kernels and changes can do without; both sides go last.
+# How wide a terminal has room for what metrics, kernels and changes can do without; both sides go last.
 _BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
 _NO_PERCENTAGE = 10_000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
@@ -54,55 +55,100 @@ _SPLIT = {"wait": "waiting", "transfer": "transfer"}
 _OF_FILES = {"log-of-another-run", "topology-of-another-machine", *OF_FILES_BESIDE}
 _SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE, _LONGEST_TOLD = 20, 4, 40, 20, 60
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
-OF_RANKS = "A time is that of each step's rank with most of it; nsyspipe analyze has means over ranks and steps of all but the step time."
+OF_RANKS = "Each row uses, in every step, the rank with the largest value. analyze uses the slowest rank, so its values differ."
+# How facts are shown whose names in tables and documents stay.
+_SHOWN_AS = {
+    LINK: "interconnect", "DtoD copies per step": "D2D copies per step", "DtoD bytes per step": "D2D bytes per step",
+    "message bytes per step": "message sizes per step", "mean message of a collective": "mean message size",
+    "longest delay of a step by a rank": "straggler delay", "steps in the figures": "steps used",
+    "copies on the device": "D2D copies",
+}  # fmt: skip
 # Captions of the tables, by which a page knows them.
-PARTS, METRICS = "Where the change of the mean step time comes from", "Figures of both sides"
+PARTS, METRICS = "Where the change of the mean step time comes from", "Metrics of both sides"
 KERNELS, CHANGES = "Kernels that changed most", "What else changed"
 
 
-def difference_blocks(difference: RunDifference) -> Iterator[Block]:
-    """Yield the verdict and its gate, both sides, doubts, where the step time changed, figures, kernels, facts and notes."""
-    yield Sentence(verdict_text(difference), "bold", verdict=difference.verdict)
-    yield from gate_blocks(difference)
-    if (cause := difference.cause) is not None:
-        yield Sentence(cause_text(difference, cause))
-    if moved := difference.opposed_parts:
-        yield Sentence(opposed_text(moved))
-    if (one := difference.outlier) is not None:
-        takes = f"takes {ms_text(one.ns)}, where the median is {ms_text(one.median_ns)}"
-        yield Sentence(f"Step {one.step} of the {one.side} {takes}; without it the verdict would be {one.verdict}.")
-    for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
-        _, *parts = subject_parts(side.runs[0], side.runs[0].summary().to_pylist()[0])
-        first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
-        yield Facts([side.name, *parts, *first], name, is_of_several=True)
-    if checks := difference.comparability.to_pylist():
-        hints = {} if difference.rules.is_forced else {OTHER_WORK: "; --force if only torch.compile made them differ"}
-        grave = {True: "not comparable", False: "warning"}
-        doubts = [(grave[row["blocks"]], row["message"] + hints.get(row["check"], ""), "", None) for row in checks]
-        yield Troubles(doubts, is_close=True)
+def difference_blocks(difference: RunDifference, *, has_gate: bool = True) -> Iterator[Block]:
+    """Yield everything: verdict and gate, both sides, doubts, where the step time changed, metrics, kernels, facts and notes."""
+    yield from answer_blocks(difference)
+    if has_gate:
+        yield from gate_blocks(difference)
+    yield from side_blocks(difference)
     if unused := [row for row in difference.problem_rows if row["code"] in _OF_FILES]:
-        yield Troubles(same_problems(unused, lambda rows: listed({row["side"]: 0 for row in rows})), is_close=True)
+        yield Troubles(side_problems(unused), is_close=True)
     yield _parts(difference)
-    yield _metrics(difference)
-    yield _kernels(difference)
+    yield metrics_table(difference)
+    yield kernels_table(difference, difference.top_kernels.to_pylist())
     yield _changes(difference)
     if texts := notes(difference):
         yield Notes(texts)
 
 
+def side_problems(rows: Sequence[Mapping[str, Any]]) -> list[Trouble]:
+    """Return problems of the sides, each once, with the sides that have it."""
+    return same_problems(rows, lambda alike: listed({row["side"]: 0 for row in alike}))
+
+
+def answer_blocks(difference: RunDifference) -> Iterator[Block]:
+    """Yield the verdict, what the change comes from, and what speaks against the verdict."""
+    yield Sentence(verdict_text(difference), "bold", verdict=difference.verdict)
+    if (cause := difference.cause) is not None:
+        yield Sentence(cause_text(cause))
+    if moved := difference.opposed_parts:
+        yield Sentence(opposed_text(moved))
+    if (outlier := difference.outlier) is not None:
+        times = f"takes {ms_text(outlier.ns)}, but the median is {ms_text(outlier.median_ns)}"
+        without = f"Without this step the verdict would be {outlier.verdict}."
+        yield Sentence(f"Step {outlier.step} of the {outlier.side} {times}. {without}")
+
+
+def side_blocks(difference: RunDifference) -> Iterator[Block]:
+    """Yield what both sides are, and what makes the comparison doubtful or impossible."""
+    for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
+        run = side.runs[0]
+        first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
+        yield Facts([side.name, *subject_facts(run), *first], name, is_of_several=True)
+    yield from doubt_blocks(difference)
+
+
+def doubt_blocks(difference: RunDifference) -> Iterator[Block]:
+    """Yield what makes the comparison doubtful or impossible."""
+    if checks := difference.comparability.to_pylist():
+        yield Troubles([_doubt(row, is_forced=difference.rules.is_forced) for row in checks], is_close=True)
+
+
+def _doubt(row: Mapping[str, Any], *, is_forced: bool) -> Trouble:
+    """Return a check of the comparison as a warning, with a hint if an option overrides the check."""
+    is_hinted = row["check"] == OTHER_WORK and not is_forced
+    hint = " Use --force if you know that the runs are comparable, for example eager and torch.compile."
+    severity = "not comparable" if row["blocks"] else "warning"
+    return severity, f"{row['message']}{f'.{hint}' if is_hinted else ''}", "", None
+
+
 def gate_blocks(difference: RunDifference) -> Iterator[Sentence]:
-    """Yield what the gate found, if there is one, and what it rests on."""
+    """Yield what the gate decided, if there is one, and which rule it has."""
     if (gate := difference.gate) is not None:
-        yield Sentence(f"Gate {gate.outcome}: {gate_text(gate)}", verdict=gate.outcome)
+        yield Sentence(gate_line(gate), verdict=gate.outcome)
         yield Sentence(rule_text(gate, difference.settings))
+
+
+def gate_line(gate: Gate) -> str:
+    """Return the decision of a gate in one line: ``GATE UNDECIDED (exit 4): ...``."""
+    return f"GATE {gate.outcome.upper()} (exit {gate.exit_code}): {gate_text(gate)}"
 
 
 def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
     """Return the parts of the mean step time, idle with the causes that a side has some of, and their sum."""
     parts = ({"name": metric_label(part["part"]), **part} for part in difference.step_time_parts.to_pylist())
     some = (cause for cause in difference.idle_causes.to_pylist() if cause["baseline_ns"] or cause["candidate_ns"])
-    of_idle = ({"name": f"of it {cause['cause']}", **cause} for cause in some)  # which is the last part
+    # Idle is the last part.
+    of_idle = ({"name": f"  {_cause_label(cause['cause'])}", **cause} for cause in some)
     return [*parts, *of_idle, {"name": "mean step time", **_mean_step_time(difference)}]
+
+
+def _cause_label(cause: str) -> str:
+    """Return what a cause of idle time is called, without the word idle."""
+    return METRIC_FIGURES[f"idle_{cause}"].short.removeprefix("idle: ")
 
 
 def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
@@ -112,7 +158,7 @@ def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
 def _parts(difference: RunDifference) -> Table:
     fields = [Field("of the\nslowest rank", of("name"), "word"), *_times("_ns")]
     if difference.mean_step_time[2] is None:
-        note = "a side has no step with a window on every rank, so there is nothing to split"
+        note = "not available, because a side has no step that was recorded on every rank"
         return table_of(PARTS, [], fields, note)
     return table_of(PARTS, part_rows(difference), fields)
 
@@ -140,23 +186,29 @@ def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
     return rows, sum(place(row) < 2 for row in rows)  # noqa: PLR2004 - those that stand first
 
 
-def _metrics(difference: RunDifference) -> Table:
+def metrics_table(difference: RunDifference) -> Table:
+    """Return the metrics of both sides with verdicts."""
     rows, n_shown = metric_rows(difference)
     statistics = {row["statistic"] for row in rows[:n_shown]}
     what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
     whose, below = ("of the capture", "") if statistics == {None} else ("of the rank with\nmost of it", f"\n{what}")
     said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # where it may be either
-    sure, against = f"its {sure_text(difference.rules.confidence)}\ninterval", _against_parts(difference)
+    sure, against = f"{sure_text(difference.rules.confidence)} CI\nof the change", _against_parts(difference)
     fields = [
         Field(whose, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], "") + against.get(row["metric"], ""), "word"),
         *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
         Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
-        *([Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
-        Field("%", lambda row: f">{_NO_PERCENTAGE}" if row["unit"] != "ratio" and (row["delta_pct"] or 0) >= _NO_PERCENTAGE else percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),
-        Field("verdict", lambda row: Word(row["verdict"], is_plain=is_outweighed(difference, row)), "word", from_width=_VERDICT),
+        *([Field(sure, interval_cell, hint="confidence interval of the change", from_width=_INTERVAL)] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
+        Field("%", lambda row: f">{_NO_PERCENTAGE}" if row["unit"] != "ratio" and (row["delta_pct"] or 0) >= _NO_PERCENTAGE else percent_change(row).removesuffix("%"), hint="percent of the baseline (ratios have percentage points)", from_width=_PERCENT),
+        Field("verdict", lambda row: Word(verdict_word(row["verdict"]), is_plain=is_outweighed(difference, row)), "word", from_width=_VERDICT),
     ]  # fmt: skip
     note, strong = None if difference.has_capture_without_steps else OF_RANKS, frozenset(range(len(difference.judged)))
     return table_of(METRICS, rows, fields, note, n_shown=n_shown, strong=strong)
+
+
+def verdict_word(verdict: str) -> str:
+    """Return what a verdict is called on the screen."""
+    return "unchanged" if verdict == NO_CHANGE else verdict
 
 
 def is_outweighed(difference: RunDifference, row: Mapping[str, Any]) -> bool:
@@ -168,8 +220,8 @@ def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | Non
     return beside(write(row["unit"], row[name]), (row.get(side) for side in SIDES)).replace(" steps/s", " /s")
 
 
-def _kernels(difference: RunDifference) -> Table:
-    rows = difference.top_kernels.to_pylist()
+def kernels_table(difference: RunDifference, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the kernels that changed most."""
     fields = [
         Field("kernels, per\nrank and step", of("name"), "name"),
         *_times("_ns_per_step"),
@@ -177,12 +229,15 @@ def _kernels(difference: RunDifference) -> Table:
         Field("status", of("status"), "word", from_width=_WORDS),
     ]
     n_others = difference.kernels.num_rows - len(rows)
-    more = f" None of the {n_others} others changed by more than these." if n_others else ""
-    note = f"Means over all ranks, where the parts of the step are of its slowest rank. No interval: times per step are not kept by kernel, and a small change may be noise.{more}"
+    more = f" The {n_others} other kernels changed less." if n_others else ""
+    note = (
+        "Means over all ranks, while the parts of the step are of the slowest rank. Kernels have no confidence interval, so "
+        f"a small change may be noise.{more}"
+    )
     if not difference.kernels.num_rows:
-        note = "not known: a side has no steps, or it was not counted what runs in them"
+        note = "not available, because a side has no steps or its kernels were not counted by step"
     elif not rows:
-        note = "none changed by more than 0.1 % of the step"
+        note = "no kernel changed by more than 0.1% of the step"
     return table_of(KERNELS, rows, fields, note)
 
 
@@ -190,14 +245,21 @@ def _side_text(unit: str | None, value: float | str | None) -> str:
     return value_text(unit, value) if isinstance(value, float) else value or "not set"
 
 
-def _changes(difference: RunDifference) -> Table:
-    def fact(row: Mapping[str, Any], side: str) -> str:
-        return _side_text(row["unit"], row[side] if row["delta"] is None else row[f"{side}_value"])
+def _fact_text(row: Mapping[str, Any], side: str) -> str:
+    return _side_text(row["unit"], row[side] if row["delta"] is None else row[f"{side}_value"])
 
+
+def change_text_of_fact(row: Mapping[str, Any]) -> str:
+    """Return a fact that changed in a line: ``collectives per step: 1 -> 37``."""
+    before, after = (shortened(_fact_text(row, side), _LONGEST_FACT) for side in SIDES)
+    return f"{shown_name(row['what'])}: {before} -> {after}"
+
+
+def _changes(difference: RunDifference) -> Table:
     rows = shown_changes(difference)
     fields = [
-        Field("what else changed", of("what"), "name", most=_LONGEST_FACT),
-        *(Field(side, partial(fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
+        Field("what else changed", lambda row: shown_name(row["what"]), "name", most=_LONGEST_FACT),
+        *(Field(side, partial(_fact_text, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
         Field("change", lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text), from_width=_WORDS),
     ]  # fmt: skip
     return table_of(CHANGES, rows, fields, facts_text(difference), n_shown=_SHOWN_CHANGES)
@@ -228,7 +290,7 @@ def _argument_row(row: dict[str, Any], argument: ChangedArgument) -> dict[str, A
 
 def _argument_text(name: str) -> str:
     """Return what the argument of a name is called; words that are of no option have none."""
-    return f"argument {name}" if name else "words"
+    return f"argument {name}" if name else "other arguments"
 
 
 def hidden_facts(difference: RunDifference) -> list[str]:
@@ -245,35 +307,50 @@ def _hidden_fact(row: Mapping[str, Any]) -> str:
 
 
 _OTHER_DEFINITIONS = (
-    "Collectives, copies and delays are not compared: the sides were analyzed with different definitions "
+    "Not compared: collectives, copies and delays, because the sides were analyzed with different definitions "
     f"({ANALYZE_AGAIN})."
 )
 
 
 def facts_text(difference: RunDifference) -> str:
     """Return which facts are the same on both sides, and which are not compared, with what records them."""
+    same = same_facts(difference)
+    seen = "recorded and do not hide" if hidden_facts(difference) else "recorded"
+    nothing = [] if shown_changes(difference) else [f"No difference was found in the facts that both sides {seen}."]
+    alike = [f"Same on both sides: {listed(same)}."] if same else []
+    return " ".join([*nothing, *alike, *not_compared_texts(difference)])
+
+
+def same_facts(difference: RunDifference) -> list[str]:
+    """Return the names of the facts that both sides recorded and that are the same."""
     rows = difference.facts.to_pylist()
-    same = [_same_fact(row) for row in rows if row["is_same"] and row["what"] not in MEASURED]
+    return [_same_fact(row) for row in rows if row["is_same"] and row["what"] not in MEASURED]
+
+
+def not_compared_texts(difference: RunDifference) -> list[str]:
+    """Return a sentence for each reason why facts are not compared, with what records them."""
+    rows = difference.facts.to_pylist()
     hidden = hidden_facts(difference)
-    seen = "recorded and do not hide" if hidden else "recorded"
-    nothing = [] if shown_changes(difference) else [f"nothing that both sides {seen}."]
-    texts = [*nothing, f"The same on both sides: {listed(same)}."] if same else nothing
+    texts = []
     for side in (NEITHER_SIDE, *SIDES):
         of_side = (row for row in rows if row["recorded_on"] == side and not _is_explained(row))
         by_fix = grouped((row["recorded_by"], row) for row in of_side)
-        why = f"only the {side} has them"
-        if side == NEITHER_SIDE:
-            why = "they were not found in the reports or beside them"
-        told = [f"{listed(_facts_of_one_fix(own))} ({fix})" for fix, own in by_fix.items()]
-        texts += [f"Not compared, because {why}: {', '.join(told)}."] if told else []
+        why = "not recorded" if side == NEITHER_SIDE else f"only recorded for the {side}"
+        facts = [f"{listed(_facts_of_one_fix(own))} (needs {fix})" for fix, own in by_fix.items()]
+        texts += [f"Not compared, because {why}: {', '.join(facts)}."] if facts else []
     if hidden:
-        texts.append(f"Not compared, because hidden on both sides, so that it may have changed: {', '.join(hidden)}.")
+        texts.append(f"Not compared, because hidden on both sides (may have changed): {', '.join(hidden)}.")
     texts += [_explained_fact(row) for row in rows if _is_explained(row)]
     if DEFINITIONS in difference.comparability["check"].to_pylist():
         texts.append(_OTHER_DEFINITIONS)
     else:
         texts += [_figures_of_one_side_text(own) for own in figures_of_one_side(difference)]
-    return " ".join(texts)
+    return texts
+
+
+def shown_name(what: str) -> str:
+    """Return what a fact is called on the screen."""
+    return _SHOWN_AS.get(what, what)
 
 
 class FiguresOfOneSide(Struct, frozen=True):
@@ -296,11 +373,11 @@ def figures_of_one_side(difference: RunDifference) -> list[FiguresOfOneSide]:
 
 def _figures_of_one_side_text(own: FiguresOfOneSide) -> str:
     names = listed(_SPLIT[metric] for metric in own.metrics)
-    return f"Not compared, because only the {own.side} has it: {names} ({own.why})."
+    return f"Not compared, because only the {own.side} has data: {names} ({own.why})."
 
 
 # The environment that reports captured may have settings too, which are compared: only what NCCL's log says is lacking.
-_OF_LOG = {LINK: "link", NCCL_SETTINGS: "settings", NCCL_VERSION: "version that was loaded"}
+_OF_LOG = {LINK: "interconnect", NCCL_SETTINGS: "NCCL settings", NCCL_VERSION: "NCCL version"}
 
 
 def _facts_of_one_fix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -308,7 +385,7 @@ def _facts_of_one_fix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     is_of_log = [row["recorded_on"] == NEITHER_SIDE and row["what"] in _OF_LOG for row in rows]
     of_log = [_OF_LOG[row["what"]] for row, is_one in zip(rows, is_of_log, strict=True) if is_one]
     others = [_fact_of_one_side(row) for row, is_one in zip(rows, is_of_log, strict=True) if not is_one]
-    return [*others, f"what NCCL's log says of the {listed(of_log)}"] if of_log else others
+    return [*others, f"{listed(of_log)} from the NCCL log"] if of_log else others
 
 
 def _is_explained(row: Mapping[str, Any]) -> bool:
@@ -318,18 +395,18 @@ def _is_explained(row: Mapping[str, Any]) -> bool:
 
 def _explained_fact(row: Mapping[str, Any]) -> str:
     """Say of each side that lacks a fact why it does, or what would record it."""
-    needs = f"not recorded, which needs {row['recorded_by']}"
+    needs = f"not recorded (needs {row['recorded_by']})"
     lacking = [side for side in SIDES if row["recorded_on"] != side]
     whys = {side: row[f"{side}_why"] or needs for side in lacking}
-    told = "; ".join(f"{side}: {why}" for side, why in whys.items())
+    reason = ", ".join(f"{side}: {why}" for side, why in whys.items())
     if row["recorded_on"] == NEITHER_SIDE and len({*whys.values()}) == 1:
-        told = f"both sides: {whys[SIDES[0]]}"
-    only = "" if row["recorded_on"] == NEITHER_SIDE else f", because only the {row['recorded_on']} has it"
-    return f"Not compared{only}: {_fact_of_one_side(row)} ({told})."
+        reason = f"both sides: {whys[SIDES[0]]}"
+    only = "" if row["recorded_on"] == NEITHER_SIDE else f", because only recorded for the {row['recorded_on']}"
+    return f"Not compared{only}: {_fact_of_one_side(row)} ({reason})."
 
 
 def _same_fact(row: Mapping[str, Any]) -> str:
-    return f"no {STRAGGLER}" if (row["what"], row["words"]) == (STRAGGLER, NONE) else str(row["what"])
+    return f"no {STRAGGLER}" if (row["what"], row["words"]) == (STRAGGLER, NONE) else shown_name(row["what"])
 
 
 def _fact_of_one_side(row: Mapping[str, Any]) -> str:
@@ -338,32 +415,40 @@ def _fact_of_one_side(row: Mapping[str, Any]) -> str:
         return f"no {STRAGGLER}"
     if row["value"] is not None:
         return f"{row['words']} {value_text(row['unit'], row['value'])}"
+    name = shown_name(row["what"])
     if row["words"] is None:
-        return str(row["what"])
+        return name
     cut = shortened(row["words"], _LONGEST_TOLD)
-    return f"{row['what']} [{cut}]" if " " in cut else f"{row['what']} {cut}"
+    return f"{name} [{cut}]" if " " in cut else f"{name} {cut}"
 
 
 def percent_change(row: Mapping[str, Any]) -> str:
     """Return the relative difference with its sign; nothing of ratios, which have points, nor of next to nothing."""
     if row["delta_pct"] is None or row["unit"] == "ratio" or abs(row["delta_pct"]) >= _NO_PERCENTAGE:
         return absent
-    return f"{units.signed(row['delta_pct'], row.get('min_effect_pct'))} %"
+    return f"{units.signed(row['delta_pct'], row.get('min_effect_pct'))}%"
 
 
 def change_text(row: Mapping[str, Any]) -> str:
     """Return both values and the difference, in per cent or, where that says nothing, in its unit."""
     relative = percent_change(row)
     change = delta_text(row["unit"], row["delta"]) if relative == absent else relative
-    return f"{' -> '.join(_metric(row, side, value_text) for side in SIDES)} ({change})"
+    before, after = (_metric(row, side, value_text) for side in SIDES)
+    return f"{_without_unit_of(before, after)} -> {after} ({change})"
+
+
+def _without_unit_of(text: str, other: str) -> str:
+    """Return a quantity without its unit, if another quantity that follows has the same."""
+    unit = other.partition(" ")[2]
+    return text.removesuffix(f" {unit}") if unit else text
 
 
 def interval_text(row: Mapping[str, Any]) -> str:
-    """Return the interval of a metric's difference, ``-74.15 .. -71.61 ms``; one unit where both ends have it."""
+    """Return the interval of a metric's difference, ``-74.15 to -71.61 ms``; one unit where both ends have it."""
     if row["ci_low"] is None:
         return absent
     low, high = (_metric(row, name, delta_text) for name in ("ci_low", "ci_high"))
-    return f"{low.removesuffix(' ' + high.partition(' ')[2])} .. {high}"
+    return f"{_without_unit_of(low, high)} to {high}"
 
 
 def interval_cell(row: Mapping[str, Any]) -> str:
@@ -381,10 +466,18 @@ def verdict_text(difference: RunDifference) -> str:
         (row for row in with_direction or rows if row["verdict"] == difference.verdict),
         next((row for row in rows if row["verdict"] != NO_CHANGE), rows[0]),
     )
-    others = [f"{metric_label(row['metric'])}: {row['verdict']}" for row in rows if row["metric"] != deciding["metric"]]
-    text = f"{_host_text(difference)}{difference.verdict.capitalize()}: {_decided(deciding, difference.fail_on)}"
-    forced = "judged by --force, though not comparable" * (difference.rules.is_forced and not difference.is_comparable)
-    return "; ".join(filter(None, [text, ", ".join(others), forced]))
+    others = [
+        f"{metric_label(row['metric'])}: {verdict_word(row['verdict'])}"
+        for row in rows
+        if row["metric"] != deciding["metric"]
+    ]
+    verdict = verdict_word(difference.verdict).capitalize()
+    sentences = [f"{_host_text(difference)}{verdict}: {_decided(deciding, difference.fail_on)}"]
+    if others:
+        sentences.append(f"Other judged metrics: {', '.join(others)}")
+    if difference.rules.is_forced and not difference.is_comparable:
+        sentences.append("The runs are not comparable, but you used --force")
+    return ". ".join(sentences) + "."
 
 
 def _host_text(difference: RunDifference) -> str:
@@ -394,47 +487,49 @@ def _host_text(difference: RunDifference) -> str:
         times += [ms_text(statistics.median(slowest))] if all(slowest) else []
     if len(times) < len(SIDES):
         return ""
-    of_what = "NVTX ranges, median of the slowest process; whether that is noise is not judged"
-    return f"Host steps take {times[0]} before, {times[1]} after ({of_what}). "
+    of_what = "from NVTX ranges, median of the slowest process"
+    return f"CPU time per step: {times[0]} before, {times[1]} after ({of_what}). This change may be noise. "
 
 
 def _decided(row: Mapping[str, Any], fail_on: str | None) -> str:
     name = metric_label(row["metric"])
     if None in (row["baseline"], row["candidate"]):
-        return f"no {name} ({_reason(row)})"
+        return f"{name} is not available. Reason: {_reason(row)}"
     text = " ".join(filter(None, [row["statistic"], name, change_text(row)]))
     if row["ci_low"] is None:
-        return f"{text}; {_reason(row)}"
-    sure = f"{text}, {sure_text(row['confidence'])} interval"
+        return f"{text}. Reason: {_reason(row)}"
+    sure = f"{text}, {sure_text(row['confidence'])} CI"
     if row["verdict"] != INCONCLUSIVE:
         is_open = row["better"] == NEITHER and row["verdict"] != NO_CHANGE
-        return f"{sure} {interval_text(row)}{f'; {name} is neither better lower nor higher' * is_open}"
+        return f"{sure} {interval_text(row)}{f'. Neither direction of {name} is better' * is_open}"
     is_gated = fail_on == REGRESSION
     hint = settle_text(row, "gate" if is_gated else "settle")
     if is_gated and row["no_regression"]:
-        hint = "a regression that counts is excluded, and the gate passes"
+        hint = "A regression above the minimum effect is excluded, so the gate passes"
     found = _interval_and_limit(row)
-    parts = (f"{found[0]}, and {found[1]} counts",) if found else (interval_text(row), _reason(row))
-    return "; ".join(filter(None, [f"{sure} {parts[0]}", *parts[1:], hint]))
+    sentences = [f"{sure} {interval_text(row)}", f"Reason: {_reason(row)}"]
+    if found:
+        sentences = [f"{sure} {found[0]} (minimum effect {found[1]})"]
+    return ". ".join([*sentences, *([f"{hint[:1].upper()}{hint[1:]}"] if hint else [])])
 
 
 def _reason(row: Mapping[str, Any]) -> str:
     why: str = row["why"] or "not decided"
     if "not comparable" in why:
-        return f"{why} (--force to go on)"
+        return f"{why.replace('not comparable', 'the runs are not comparable')} (--force compares anyway)"
     if "without steps" in why:
-        return f"{why}; name the steps with --step REGEX"
+        return f"{why} (name the steps with --step REGEX)"
     if LEFT_OUT in why:
-        return f"{why}; {WHOLE_STEP}"
+        return f"{why} ({WHOLE_STEP})"
     if row["ci_low"] is None:
         is_known = None not in (row["baseline"], row["candidate"])
-        return f"{why}; capture more steps" if is_known and "step" in why else why
+        return f"{why} (capture more steps)" if is_known and "step" in why else why
     if row["baseline_mean"] is not None and _OPPOSED in why:
         sides = ((f"baseline_{name}", f"candidate_{name}") for name in (MEAN, MEDIAN))
         apart = (delta_text(row["unit"], row[after] - row[before]) for before, after in sides)
         return "mean and median differ in sign ({}, {})".format(*apart)
     found = _interval_and_limit(row)
-    return why if found is None else f"it may be {found[0]}, and {found[1]} counts"
+    return why if found is None else f"the change may be {found[0]} (minimum effect {found[1]})"
 
 
 def _interval_and_limit(row: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -444,7 +539,7 @@ def _interval_and_limit(row: Mapping[str, Any]) -> tuple[str, str] | None:
         return None
     is_ratio = row["unit"] == "ratio"
     if not is_ratio and 100 * max(abs(row[name]) for name in ("ci_low", "ci_high")) >= _NO_PERCENTAGE * abs(base):
-        return interval_text(row).replace(" .. ", " to "), value_text(row["unit"], least)
+        return interval_text(row), value_text(row["unit"], least)
     unit, word = (1, units.POINTS) if is_ratio else (abs(base), "%")
     counts = 100 * least / unit
     low, high = (units.signed(100 * row[name] / unit, counts) for name in ("ci_low", "ci_high"))
@@ -457,7 +552,7 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     aim = "settle it" if what == "settle" else "settle the gate"
     is_close = what == "settle" and row["ci_low"] is not None and "interval" in (row["why"] or "")
     hint = settling_text(row[f"{what}_steps"], row[f"{what}_captures"], counts, aim)
-    return hint or "too close to what counts for more steps to settle it" * is_close
+    return hint or "the change is so close to the minimum effect that more steps would not settle it" * is_close
 
 
 def notes(difference: RunDifference) -> list[str]:
@@ -466,14 +561,16 @@ def notes(difference: RunDifference) -> list[str]:
     uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
     texts = []
     if difference.has_capture_without_steps:
-        needs = "step time, times per step and a verdict need steps: name them with --step REGEX, or mark them with NVTX ranges"
-        whole = "its shares and bandwidths as a whole are compared, without intervals"
-        texts.append(f"A capture without steps: {whole}; {needs}.")
+        texts.append(
+            "A side is a capture without steps. Only its shares and bandwidths are compared, without confidence intervals. "
+            "For a verdict name the steps with --step REGEX, or mark them with NVTX ranges."
+        )
     elif uneven:
-        texts += [*uneven, "Times are judged on means, since steps are uneven."]
+        texts += [*uneven, "Steps are uneven, so nsyspipe judges means."]
     if method:
         least = percent_text(difference.rules.min_effect)
-        texts.append(f"Intervals of the difference: {method}; no change: all of the interval within {least}.")
+        texts.append(f"Confidence intervals of the difference: {method}.")
+        texts.append(f"Unchanged means that the whole confidence interval is within ±{least}.")
         texts += spread_text(difference, "LABEL=REPORTS")
     texts += filter(None, [_beside_text(difference)])
     return texts + ([f"Thresholds from {file}."] if (file := difference.settings.file) else [])
@@ -481,7 +578,7 @@ def notes(difference: RunDifference) -> list[str]:
 
 def spread_text(difference: RunDifference, several: str) -> list[str]:
     """Return what the intervals leave out where each side is one capture, and how `several` are named; else nothing."""
-    what = f"the spread between captures is not in the interval; name several as {several}"
+    what = f"the confidence interval does not include the spread between captures. Pass several captures as {several}"
     has_intervals = any(row["ci_low"] is not None for row in difference.metrics.to_pylist())
     return [f"One capture per side: {what}."] if has_intervals and not difference.has_spread_between_captures else []
 
@@ -495,13 +592,13 @@ def _beside_text(difference: RunDifference) -> str | None:
     if after - before < max(compute["min_effect"], compute["delta"]):
         return None
     text = (
-        f"Compute takes {delta_text('ns', compute['delta'])}, while communication beside it went from {ms_text(before)} to "
-        f"{ms_text(after)} a step: they share the GPU. The step time has both"
+        f"Compute changed by {delta_text('ns', compute['delta'])} per step, and overlapped communication from "
+        f"{ms_text(before)} to {ms_text(after)}. Both share the GPU, and the step time includes both"
     )
     findings = {row["id"] for run in difference.candidate.runs for row in run.judged_findings().to_pylist()}
     is_told = _SLOWED_COMPUTE in findings
-    where = f"; what of it is a slowdown is in the candidate's nsyspipe analyze ({_SLOWED_COMPUTE})"
-    return f"{text}{where}." if is_told else f"{text}."
+    where = f"nsyspipe analyze of the candidate shows the slowdown ({_SLOWED_COMPUTE})."
+    return f"{text}. {where}" if is_told else f"{text}."
 
 
 def _against_parts(difference: RunDifference) -> dict[str, str]:
@@ -510,18 +607,24 @@ def _against_parts(difference: RunDifference) -> dict[str, str]:
     parts = [(row["part"], row["delta_ns"] or 0, deltas[row["part"]]) for row in difference.step_time_parts.to_pylist()]
     little = _LITTLE * (difference.mean_step_time[0] or 0)
     opposed = {name: delta for name, delta, own in parts if min(delta, own) < -little and max(delta, own) > little}
-    return {name: f" (slowest rank's {delta_text('ns', delta)})" for name, delta in opposed.items()}
+    return {name: f" (on the slowest rank {delta_text('ns', delta)})" for name, delta in opposed.items()}
 
 
 def gate_text(gate: Gate) -> str:
     """Return in one line what a gate found."""
     if gate.failed:
-        return "; ".join(f"{_judged(row)} {row['verdict']}, {change_text(row)}" for row in gate.failed)
-    aim = "gate" if gate.fail_on == REGRESSION else "settle"
-    said = ((f"{_judged(row)} is {row['verdict']} ({_reason(row)})", settle_text(row, aim)) for row in gate.undecided)
-    undecided = "; ".join(part for texts in said for part in texts if part)
+        return ", ".join(f"{row['verdict']} of {_judged(row)}, {change_text(row)}" for row in gate.failed)
+    if gate.undecided:
+        return _undecided_text(gate)
     names, effect = listed(map(_judged, gate.judged)), units.decimals(gate.judged[0]["min_effect_pct"])
-    return undecided or f"no {gate.fail_on.removeprefix('any-')} of {names} by {effect} % or more"
+    return f"no {gate.fail_on.removeprefix('any-')} of {names} by {effect}% or more"
+
+
+def _undecided_text(gate: Gate) -> str:
+    aim = "gate" if gate.fail_on == REGRESSION else "settle"
+    texts = [f"{_judged(row)} is {row['verdict']}, because {_reason(row)}" for row in gate.undecided]
+    hints = dict.fromkeys(hint for row in gate.undecided if (hint := settle_text(row, aim)))
+    return ". ".join([", ".join(texts), *(f"{hint[:1].upper()}{hint[1:]}" for hint in hints)])
 
 
 def _judged(row: Mapping[str, Any]) -> str:
@@ -536,34 +639,41 @@ def rule_text(gate: Gate, settings: GateSettings) -> str:
         "min_effect": f"--min-effect {units.decimals(first['min_effect_pct'])}%", "confidence": f"--confidence {first['confidence']:g}",
     }  # fmt: skip
     sources = {name: f" ({settings.source(name)})" if settings.fail_on else "" for name in options}
-    return f"It rests on {', '.join(option + sources[name] for name, option in options.items())}."
+    return f"Rule of the gate: {', '.join(option + sources[name] for name, option in options.items())}."
 
 
-def cause_text(difference: RunDifference, cause: Cause) -> str:
+def cause_text(cause: Cause) -> str:
     """Return which part of the step time changed, and what changed in structure that such a part depends on."""
-    whole = delta_text("ns", difference.mean_step_time[2])
     told = []
     for what, unit, *both in cause.facts:  # of words that are too long for a sentence only that they differ
         texts = [_side_text(unit, value) for value in both]
-        arguments = [one.name or "words" for one in changed_arguments(*texts)] if what in COMMANDS else []
+        arguments = [one.name or "others" for one in changed_arguments(*texts)] if what in COMMANDS else []
         if arguments:
             told.append(f"arguments of the command ({listed(arguments, _MOST_FACTS)})")
             continue
-        told.append(f"another {what}" if max(map(len, texts)) > _LONGEST_FACT else f"{what} {' -> '.join(texts)}")
-    facts = listed(told, _MOST_FACTS) if told else ""
-    because = f" Probable cause, by what else changed: {facts}." if facts else ""
-    if cause.n_matters > 1:
-        because = f" Probable causes, by what else changed: {facts}; which of them it is cannot be told apart here."
-    part = f"{metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}"
+        is_long = max(map(len, texts)) > _LONGEST_FACT
+        told.append(f"another {shown_name(what)}" if is_long else f"{shown_name(what)} {' -> '.join(texts)}")
+    sentences = [f"Most of the change is {metric_label(cause.part)}: {_short_delta(cause.delta_ns)}."]
+    if told:
+        facts = listed(told, _MOST_FACTS)
+        likely = f"Likely cause: {facts}."
+        several = f"Possible causes: {facts}. The data do not show which of them it is."
+        sentences.append(likely if cause.n_matters <= 1 else several)
     if cause.bandwidth is not None:
         what, unit, *both = cause.bandwidth
-        because += f" With it {what} {' -> '.join(_side_text(unit, value) for value in both)}"
-        because += "." if cause.is_link_compared else "; the link, which may be the cause, was not compared."
+        sentences.append(f"Also changed: {what} {' -> '.join(_side_text(unit, value) for value in both)}.")
+        if not cause.is_link_compared:
+            sentences.append("The interconnect may be the cause, but was not recorded for both sides.")
     for (what, unit, *both), ns in cause.beside:
         copies = " -> ".join(_side_text(unit, value) for value in both)
-        exposed = delta_text("ns", ns)
-        because += f" Beside it {what} {copies}, as by gradient_as_bucket_view: exposed copies by {exposed}."
-    return f"Mean step time changed by {whole}, {part}.{because}"
+        exposed = f"exposed copies {_short_delta(ns)}"
+        sentences.append(f"Also changed: {what} {copies}, as with gradient_as_bucket_view=True ({exposed}).")
+    return " ".join(sentences)
+
+
+def _short_delta(ns: float) -> str:
+    """Return a difference of times with its sign and three significant digits."""
+    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{ms_text(abs(ns), 3)}"
 
 
 def difference_document(difference: RunDifference) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What ``nsyspipe doctor`` found: what a machine has, what reports can answer, or which runs a store has."""
+"""Words of ``nsyspipe doctor``: what a machine has, what reports can answer, or which runs a run store has."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -28,8 +28,13 @@ _STEP_TIME = METRICS["step_time"]
 _HEAD = {"schema_version": 1, "tool_version": __version__}
 _FULL_WIDTH, _USE_WIDTH, _NAMES_WIDTH = 79, 36, 28  # a narrower terminal gets fewer columns
 _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
+# Names of checks and questions that are shown by other words.
+_DISPLAY_NAMES = {
+    "one_clock": "clock alignment", "link": "interconnect", "message_bytes": "message sizes",
+    "trace_values": "--trace values",
+}  # fmt: skip
 # What a machine is for, in the words of the first line.
-_WITHOUT = {"cuda_driver": " on its CPUs only (--cpu)", "torch": " with a Python that has torch (PYTHON=...)"}
+_WITHOUT = {"cuda_driver": " only on its CPUs (--cpu)", "torch": " with a Python that has torch (PYTHON=...)"}
 _TASKS = {"analyze": "analyze reports", "convert": "convert .nsys-rep files", "capture": "capture runs"}
 
 
@@ -54,10 +59,10 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
     parts = [(" ... " if found.reports[1:-1] else " and ").join(dict.fromkeys((found.reports[0], found.reports[-1])))]
     if len(found.runs) > 1:
         parts = [f"{len(found.runs)} runs: {few(found.runs, 4)}"]
-    versions = {"exported by nsys": found.nsys_versions, "schema": found.schema_versions}
+    versions = {"exported by nsys": found.nsys_versions, "export schema": found.schema_versions}
     yield Facts([*parts, *(f"{what} {', '.join(names)}" for what, names in versions.items() if names)], "Reports")
     yield _table("What these reports can answer", rows[True], widest)
-    yield Heading("Not used by nsyspipe, but shown by Nsight Systems:", "dim")
+    yield Heading("Visible in Nsight Systems, but not used by nsyspipe:", "dim")
     yield _table("Shown by Nsight Systems", rows[False], widest, is_close=True)
     # The reports that lack it are named, unless all do.
     lacking = ((one, f" (for {few(one.lacking, 3)})" if one.n_with else "") for one in found.capabilities if one.fix)
@@ -74,7 +79,8 @@ def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
     runs = _listed(found)
     of_labels = f" of {len(labels)} labels" if len(labels := {run["label"] for run in runs}) > 1 else ""
     n_runs = f"{len(runs)} saved run{'s'[: len(runs) != 1]}{of_labels}"
-    yield Sentence(f"The store has {n_runs}. Name one as {store}:ID, or {store}:LABEL (its latest).", "bold")
+    naming = f"Name a run as {store}:ID, or as {store}:LABEL for the latest run of a label."
+    yield Sentence(f"The run store has {n_runs}. {naming}", "bold")
     columns = [
         Field("ID", itemgetter("run_id"), "word"),
         Field("label", itemgetter("label"), "text"),
@@ -136,7 +142,11 @@ def doctor_formats(blocks: Sequence[Block], document: dict[str, Any]) -> dict[st
 
 
 def _machine_verdict(checks: Sequence[Check]) -> str:
-    can: dict[str, list[str]] = {"This machine can": [], "unclear whether it can": [], "it cannot": []}
+    can: dict[str, list[str]] = {
+        "This machine can": [],
+        "It is unclear whether this machine can": [],
+        "This machine cannot": [],
+    }
     yes, unclear, no = can
     for task, words in _TASKS.items():
         needed = {one.name: one.status for one in checks if task in one.needed_for.split(", ")}
@@ -146,23 +156,24 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
         answer = no if "missing" in needed.values() else unclear if "unknown" in needed.values() else yes
         can[answer].append(words + "".join(_WITHOUT[name] for name in lacking if answer != no))
     joints = {yes: "and", unclear: "or", no: "or"}
-    return f"{'; '.join(f'{answer} {listed(tasks, joint=joints[answer])}' for answer, tasks in can.items() if tasks)}."
+    sentences = (f"{answer} {listed(tasks, joint=joints[answer])}." for answer, tasks in can.items() if tasks)
+    return " ".join(sentences)
 
 
 def _reports_verdict(found: Examination) -> str:
     used = [one for one in found.capabilities if one.is_used]
     names = {status: [_words(one.name) for one in used if one.status == status] for status in ("yes", "partly", "no")}
     whose = "This report answers" if (n := len(found.reports)) == 1 else f"These {n} reports answer"
-    parts = [f"{whose} {len(names['yes'])} of {len(used)} questions"]
-    shown = (("partly", "in part"), ("no", "not at all"))
-    parts += [f"{words}: {', '.join(names[status])}" for status, words in shown if names[status]]
-    return f"{'; '.join(parts)}."
+    sentences = [f"{whose} {len(names['yes'])} of {len(used)} questions."]
+    shown = (("partly", "Partly answered"), ("no", "Not answered"))
+    sentences += [f"{words}: {', '.join(names[status])}." for status, words in shown if names[status]]
+    return " ".join(sentences)
 
 
 def _table(caption: str, rows: list[list[Cell]], name_width: int | None = None, *, is_close: bool = False) -> Table:
     columns = [
         Field("status", kind="word"), Field("what", kind="word", least=name_width), Field("found", kind="prose"),
-        Field("what for", kind="prose", from_width=_FULL_WIDTH, most=_USE_WIDTH),
+        Field("needed for", kind="prose", from_width=_FULL_WIDTH, most=_USE_WIDTH),
     ]  # fmt: skip
     return Table(caption, columns, rows, has_headings=not is_close, is_close=is_close)
 
@@ -171,9 +182,10 @@ def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
     if names := grouped((fix, name) for name, fix in fixes):
         columns = [Field("what is missing", kind="text", most=_NAMES_WIDTH), Field("what adds it", kind="prose")]
         rows = [[", ".join(whose), fix] for fix, whose in names.items()]
-        yield Heading("To add what is missing:")
+        yield Heading("How to add missing data:")
         yield Table("What adds it", columns, rows, has_headings=False, is_close=True)
 
 
 def _words(name: str) -> str:
-    return " ".join(word.upper() if word in _ACRONYMS else word for word in name.split("_"))
+    words = (word.upper() if word in _ACRONYMS else word for word in name.split("_"))
+    return _DISPLAY_NAMES.get(name) or " ".join(words)

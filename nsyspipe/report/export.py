@@ -60,13 +60,13 @@ def _as_text(text_of: Callable[..., str]) -> Callable[..., None]:
 
 
 FORMATS = {
-    "json": RunFormat((".json",), "Write the JSON document; - prints it and nothing else.",
+    "json": RunFormat((".json",), "Write JSON. - prints only the JSON.",
         files.run_id_of_document, _as_text(lambda run: dumps(document(run)))),
-    "markdown": RunFormat((".md",), "Write a summary for a pull request; - prints it and nothing else.",
+    "markdown": RunFormat((".md",), "Write a Markdown summary for a pull request. - prints only the Markdown.",
         lazily("markdown", "run_id_of_markdown"), _as_text(lazily("markdown", "markdown")), has_top=True),
-    "csv": RunFormat((".csv",), "Write all rows of the tables of --top, which the column table tells apart; - prints them and nothing else.",
+    "csv": RunFormat((".csv",), "Write the tables of --top as CSV, with a column that names the table. - prints only the CSV.",
         lazily("costs", "run_id_of_csv"), _as_text(lazily("costs", "costs_csv"))),
-    "html": RunFormat((".html",), "Write one self-contained page with charts.",
+    "html": RunFormat((".html",), "Write an HTML report: one self-contained file with charts.",
         lazily("html.page", "run_id_of_page"), _as_text(lazily("html.run_page", "run_page")), is_printed=False, has_top=True),
     "perfetto": RunFormat((".pftrace", ".perfetto-trace"), "Write a trace for ui.perfetto.dev.",
         lazily("perfetto", "run_id_of_trace"), lazily("perfetto", "perfetto"), is_printed=False),
@@ -188,7 +188,7 @@ def dashboard(
     place, given = Path(path_of("store", store, "dashboard('runs/', 'runs.html')")), path_of("path", path, "runs.html")
     if is_one_run(place):
         fix = f"dashboard({str(find_saved(place)[0])!r}, {given!r})"
-        raise OptionError(f"store={str(place)!r}", "is one run, where all of a store are shown", fix=fix)
+        raise OptionError(f"store={str(place)!r}", "is one run, not a run store", fix=fix)
     check_dashboard(given, place, force=force)
     into = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
     text, *_ = store_page(place, Path(given), into, force=force)

@@ -90,13 +90,13 @@ def check_directory(given: str, name: str) -> None:
         raise OutputError("''", "names no file to write", fix=name)
     try:
         if given.endswith("/") or path.is_dir():
-            raise OutputError(given, "is a directory, where a file is to be written", fix=str(path / name))
+            raise OutputError(given, "is a directory, not a file", fix=str(path / name))
         if path.is_symlink():
             _check_link(path)
         parent = Path(os.path.realpath(path)).parent
         if not parent.exists():
             fix = f"mkdir -p {shlex.quote(decoded(place_as_given(parent, path)))}, or another directory"
-            raise OutputError(given, "cannot be written: its directory is not there", fix=fix)
+            raise OutputError(given, "cannot be written, because its directory does not exist", fix=fix)
         if not parent.is_dir():
             raise NotADirectoryError(20, os.strerror(20))
         if not os.access(parent, os.W_OK):

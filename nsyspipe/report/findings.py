@@ -21,7 +21,7 @@ from nsyspipe.findings.judge import (
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.names import few
 from nsyspipe.report import words
-from nsyspipe.report.blocks import Sentence
+from nsyspipe.report.blocks import Line, Lines, Sentence
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
 from nsyspipe.run.rank_names import RankNames
 from nsyspipe.run.run import Run
@@ -35,29 +35,29 @@ _UNITS = (
 # What figures of the evidence are called that are none of a run's, and their parts.
 _LABELS = {
     "left_for_compute": "less, for what the rank that computes least computes meanwhile", "idle_for_launches": "idle for late launches",
-    "idle_at_late_start": "idle until what was launched late starts", "idle_for_input_and_calls": "idle for input and in blocking calls, as much as the host launches beside",
-    "left_for_launching": "less, for the time that even the fastest host takes to launch a step", "fastest_launch": "time of the fastest host to launch a step", "beside_compute": "beside compute, which stays", "above_launching": "step longer than the fastest host takes to launch it", "host_launch": "time to launch a step",
-    "is_launch_bound": "hosts take longer to launch a step than devices work",
-    "all_reduce": "longest all-reduce", "arrived_last": "collectives reached last, in all steps", "backward_on_device": "backward on the device",
-    "bubble": "pipeline bubble", "by_breakdown": "as measured", "comm_delay_at_most": "compute delayed by communication, at most", "comm_delay": "compute delayed by communication", "comm_on_compute_stream": "communication on the compute stream", "could_hide": "time that could hide more",
-    "exposed": "exposed comm", "exposed_grad_copy": "exposed gradient copies", "exposed_wait": "exposed waiting",
-    "first_step_is_skipped": "first step is left out", "first_step_to_median": "first step, of the median one",
+    "idle_at_late_start": "idle until what was launched late starts", "idle_for_input_and_calls": "idle for input and in blocking calls, while the CPU launches",
+    "left_for_launching": "less, for the time that even the fastest CPU takes to launch a step", "fastest_launch": "time of the fastest CPU to launch a step", "beside_compute": "concurrent with compute, which stays", "above_launching": "step time above the launch time of the fastest CPU", "host_launch": "time to launch a step",
+    "is_launch_bound": "CPUs take longer to launch a step than GPUs work",
+    "all_reduce": "longest all-reduce", "arrived_last": "collectives reached last, in all steps", "backward_on_device": "backward on the GPU",
+    "bubble": "pipeline bubble", "by_breakdown": "as measured", "comm_delay_at_most": "compute delayed by communication, at most", "comm_delay": "compute delayed by communication", "comm_on_compute_stream": "communication on the compute stream", "could_hide": "compute that could overlap with communication",
+    "exposed": "exposed comm", "exposed_grad_copy": "exposed gradient copies", "exposed_wait": "exposed wait time",
+    "first_step_is_skipped": "first step is not used", "first_step_to_median": "first step, of the median one",
     "grad_copies": "number of gradient copies", "grad_copy": "gradient copies", "grad_copy_span": "from first to last gradient copy",
-    "held_up": "others held up", "held_up_steps": "steps in which others were held up", "idle_pause": "idle in pauses of the host", "is_conditional": "rests on what was not recorded",
-    "is_nvlink_assumed": "assumes NVLink, which was not recorded", "is_wait_included": "holds waiting that is not known",
-    "is_estimate": "an estimate", "judged_idle_blocked": "idle blocked, rank waited for", "judged_idle_input": "idle input, rank waited for",
-    "judged_idle_launch": "idle launch, rank waited for",
-    "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "left over if transfers take no time (by a replay)", "limit_rank": "rank that the bound is of", "link_nominal": "nominal bandwidth of the link", "longer_window": "step shorter than the slowest rank's by",
-    "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute_at_most": "compute beside communication, at most", "overlap_compute": "compute beside communication",
-    "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_conditional": "gain of the replay, if so", "replay_limit": "gain of the replay, a limit", "replay_refused": "not replayed",
-    "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
-    "replay_step_time_low": "step time in the replay, at least", "saving": "gain at most", "slowdown_at_most": "slower beside communication, at most", "slowdown": "slower beside communication",
+    "held_up": "delay of others", "held_up_steps": "steps in which others were delayed", "idle_pause": "idle in pauses of the CPU", "is_conditional": "conditional (not recorded)",
+    "is_nvlink_assumed": "assumes NVLink, which was not recorded", "is_wait_included": "may include wait time",
+    "is_estimate": "an estimate", "judged_idle_blocked": "idle (CPU blocked), late rank", "judged_idle_input": "idle (data loading), late rank",
+    "judged_idle_launch": "idle (late launch), late rank",
+    "lateness": "delays of others", "launched_late": "idle for lack of launches, more than the others", "left_by_replay": "left over if transfers take no time (simulated)", "limit_rank": "rank that the bound is of", "link_nominal": "peak bandwidth of the interconnect", "longer_window": "difference to the slowest rank",
+    "nvlink_nominal": "peak bandwidth of NVLink", "overlap_compute_at_most": "compute during communication, at most", "overlap_compute": "compute during communication",
+    "phase_excess": "excess of the phase", "replay_assumes": "simulation assumes", "replay_change": "simulated with", "replay_conditional": "estimated saving, if available", "replay_limit": "saving with perfect overlap, a limit", "replay_refused": "no estimate",
+    "replay_step_time": "estimated step time", "replay_step_time_high": "estimated step time, at most",
+    "replay_step_time_low": "estimated step time, at least", "saving": "saving at most", "slowdown_at_most": "slowdown under communication, at most", "slowdown": "slowdown under communication",
     "exposed_by_late_launches": "communication that late launches expose",
-    "possible_waiting": "communication that may be waiting", "slowed_by_possible_waiting": "compute slowed by that communication",
-    "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "number of steps in which others were held up", "wait_caused": "waiting caused, in all steps",
+    "possible_waiting": "communication that may be wait time", "slowed_by_possible_waiting": "compute slowed by that communication",
+    "slowed_by_waiting": "slowdown while waiting", "steps_held_up": "number of steps in which others were delayed", "wait_caused": "wait time caused, in all steps",
 }  # fmt: skip
 _BY_NUMBER, _NUMBERS_OF_RANKS = RankNames(), {"rank", "limit_rank"}
-_LITTLE = 0.02  # of the step time: where no bound is more, there is little to gain
+LITTLE = 0.02  # of the step time: a change that saves less at most is not on the first screen
 _OF_WINDOW = {"exposed_wait", "longer_window"}  # parts of the bound on late ranks where more than compute is left
 _MOST_LISTED = 12
 _LEAST_PART = 0.00005  # of a bound: smaller parts change none of its four digits
@@ -89,15 +89,17 @@ class Finding(Struct, frozen=True):
     is_nvlink_assumed: bool  # whether it promises NVLink that was not recorded
     refused: str  # why its advice was not replayed
     evidence: list[tuple[str, str]]
+    saving_ns: float | None  # the bound
+    expected_ns: float | None  # by a replay: of its advice, of a condition or of a limit
 
     @property
     def likely(self) -> str:
         """What stands beside the bound where findings are replayed: a share, or why there is none."""
         if self.expected is None:
-            return ("conditional" if self.is_conditional else "not replayed") if self.share else absent
+            return ("conditional" if self.is_conditional else "no estimate") if self.share else absent
         if self.is_limit:
-            return f"hidden: {self.expected[0]}"
-        return f"{'if so: ' * self.is_conditional}{self.expected[0] if self.is_clear else words.NOT_CLEAR}"
+            return f"with perfect overlap: {self.expected[0]}"
+        return f"{'if available: ' * self.is_conditional}{self.expected[0] if self.is_clear else words.NOT_CLEAR}"
 
     @property
     def gain(self) -> str:
@@ -151,8 +153,26 @@ def findings_of(run: Run) -> list[Finding]:
             None if None in times else times, None in times[1:] or words.is_clear(summary["step_time_ns"], *times[1:]), min(possible or 0.0, 1.0) if expected is None else expected,
             is_conditional(row), is_wait_included(row), words.assumed_text(evidence),
             parts_text(evidence, run.rank_names), evidence.get("replay_assumes"), is_nvlink_assumed(row), evidence.get("replay_refused") or "", [*evidence_rows(evidence, run.rank_names)],
+            saving, limit if is_limit else of_condition,
         ))  # fmt: skip
     return findings
+
+
+def finding_lines(finding: Finding) -> Lines:
+    """Return everything about a finding: what to do, why, and what the saving rests on."""
+    lines = [Line(f"{finding.title}.", "Why:"), Line(f"{finding.advice}.", "How:")]
+    if finding.share:
+        lines.append(Line(f"at most {finding.saving} per step ({finding.share_text}){finding.assumed}.", "Saves"))
+    if finding.parts:
+        lines.append(Line(f"{finding.parts}.", "Upper bound:"))
+    if finding.expected and finding.is_limit:
+        lines.append(Line(f"{finding.gain} with perfect overlap, which is a limit and not a setting.", "Saves"))
+    elif finding.expected:
+        noise = "" if finding.is_clear else ", within noise"
+        lines.append(Line(f"{finding.gain}{noise}{finding.assumes and f', {finding.assumes}'}.", "Estimated saving:"))
+    if finding.refused:
+        lines.append(Line(f"{finding.refused}.", "No estimate:"))
+    return Lines(f"{finding.action} [{finding.id}]", lines)
 
 
 def of_capture(run: Run) -> Iterator[Sentence]:
@@ -214,13 +234,13 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
     if "delays" in parts and longest and has_more:
         late = f"rank {names.name(evidence['rank'])}'s"
         cut = {name: ns for name, ns in parts.items() if name != "delays"}
-        together = "all delays of a step together, at most" + f" {ms_text(parts['delays'])}" * bool(cut)
+        together = "all delays of a step together" + f" {ms_text(parts['delays'])}" * bool(cut)
         if cut:
-            limits = "; ".join(_limit_text(name, evidence) for name in cut)
+            limits = ", ".join(_limit_text(name, evidence) for name in cut)
             together += f", cut to {ms_text(sum(parts.values()))}: {limits}"
-        return f"{together}; its longest is {late} for {ms_text(longest)} in the mean"
+        return f"{together}. The longest delay is {late}, {ms_text(longest)} per step on average"
     if parts.keys() == {"above_launching"}:
-        return "what a step takes longer than the fastest host needs to launch it"
+        return "the step time above the launch time of the fastest CPU"
     whole = sum(parts.values())
     seen = {name: ns for name, ns in parts.items() if abs(ns) >= _LEAST_PART * whole}
     if "delays" in parts or not (longest or len(seen) > 1):
@@ -229,40 +249,40 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
     less = {name: ns for name, ns in seen.items() if ns < 0 and name not in _CUTS}
     text += "".join(f", less {ms_text(-ns)} {_label(name)}" for name, ns in less.items())
     if cuts := [_limit_text(name, evidence) for name in seen if name in _CUTS]:
-        text += f", cut to {ms_text(whole)}: {'; '.join(cuts)}"
+        text += f", cut to {ms_text(whole)}: {', '.join(cuts)}"
     if longest:
-        whose = "with the shortest step but for waiting" if parts.keys() <= _OF_WINDOW else "that computes least"
-        return f"in each step of the rank {whose}: {text}"
+        whose = "with the shortest step without wait time" if parts.keys() <= _OF_WINDOW else "that computes least"
+        return f"in each step, on the rank {whose}: {text}"
     return text if (rank := evidence.get("limit_rank")) is None else f"on rank {names.name(rank)}: {text}"
 
 
 def _limit_text(name: str, evidence: Mapping[str, Any]) -> str:
     """Say what a bound is limited by: no step is shorter than that."""
     if name == "left_for_compute":
-        return "for the rest of a step even the rank that computes least computes"
+        return "even the rank that computes least computes for the rest of a step"
     launch_ns, step_ns = (evidence.get(f"{of}_ns_per_step") for of in ("fastest_launch", "step_time"))
     if launch_ns is None:
-        return "even the fastest host takes the rest of a step to launch it"
+        return "even the fastest CPU needs the rest of a step to launch the step"
     of_step = "" if step_ns is None else f" of {ms_text(step_ns)}"
-    return f"in each step to what even the fastest host leaves, which launches for {ms_text(launch_ns)}{of_step} in the mean"
+    return f"even the fastest CPU launches for {ms_text(launch_ns)}{of_step} on average"
 
 
 def is_little(findings: Sequence[Finding]) -> bool:
     """Tell whether bounds are known, and all are little."""
-    return 0 < max((one.share for one in findings), default=0.0) < _LITTLE
+    return 0 < max((one.share for one in findings), default=0.0) < LITTLE
 
 
 def order_notes(findings: Sequence[Finding]) -> list[str]:
     """Return in which order findings stand, and at last that their bounds do not add up."""
-    by = "likely where it is known, else by up to" if any(one.expected for one in findings) else "up to"
-    if_so = " (if so: over that link)" * any(one.is_conditional and one.expected for one in findings)
-    lasts = {"bounds that may hold waiting": "is_wait_included", f"conditional ones{if_so}": "is_conditional"}
+    by = "estimate, else by upper bound" if any(one.expected for one in findings) else "upper bound"
+    if_so = " (if available: over that interconnect)" * any(one.is_conditional and one.expected for one in findings)
+    lasts = {"bounds that may include wait time": "is_wait_included", f"conditional ones{if_so}": "is_conditional"}
     bounds = [one for one in findings if one.share and (one.is_conditional or one.is_limit or not one.expected)]
     there = (those for those, name in lasts.items() if any(getattr(one, name) for one in bounds))
     notes = [f"largest first, by {by}", *(f"{those} last" for those in there)]
     names = {one.id for one in findings}
     late = next((at for at, one in enumerate(findings) if one.id == STRAGGLER), 0)
     is_behind = any(one.id in OF_HOSTS and one.worth < findings[late].worth for one in findings[:late])
-    notes += ["straggler after why its hosts launch late"] * is_behind
-    notes += ["comm-bound after what lessens it"] if EXPOSURE in names and names & LESSEN_EXPOSURE else []
-    return [*notes, "do not add them up: they overlap"]
+    notes += ["straggler after the cause of late launches"] * is_behind
+    notes += ["comm-bound after what reduces it"] if EXPOSURE in names and names & LESSEN_EXPOSURE else []
+    return [*notes, "savings overlap, so do not add them"]

@@ -1,9 +1,10 @@
 """Blocks in GitHub's Markdown, which one pastes into a pull request: how text is escaped, and whose file it is."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 from msgspec.structs import replace
@@ -68,34 +69,60 @@ def as_markdown(parts: Iterable[blocks.Block], head: Sequence[str], command: str
     return "\n\n".join("\n".join(lines) for lines in texts if lines) + "\n"
 
 
-def _lines(block: blocks.Block) -> list[str]:  # noqa: C901, PLR0911 - a case for each kind
-    match block:
-        case blocks.Sentence():
-            if "bold" in block.style:  # it may begin with a name
-                return [f"**{escaped(block.text, _LONGEST_TEXT)}**"]
-            return [prose(f"{block.text[:1].upper()}{block.text[1:]}")]
-        case blocks.Facts():
-            return [f"{block.about}: {', '.join(escaped(part, _LONGEST_NAME) for part in block.parts)}"]
-        case blocks.Heading():
-            return [f"### {escaped(block.text.removesuffix(':'))}"]
-        case blocks.Items():
-            return [f"- {prose(text)}" for text in block.texts]
-        case blocks.Troubles():
-            rest = blocks.left_out(block.rows, block.n_shown)
-            return [*(_trouble(*row) for row in block.rows[: block.n_shown]), *([f"- {prose(rest)}"] if rest else [])]
-        case blocks.Notes():
-            return [prose(text) + "<br>" for text in block.texts]
-        case blocks.Tiles():
-            names, texts = zip(*((tile.name, escaped(tile.text)) for tile in block.tiles), strict=True)
-            return table(names, ["number"] * len(names), [texts])
-        case blocks.Table(rows=[]) if block.note:
-            return [prose(f"{block.caption}: {block.note}")]
-        case blocks.Table():
-            kinds = [column.kind for column in block.columns]
-            rows = [[*map(_cell, row, kinds)] for row in block.rows[: block.n_shown]]
-            headings = [escaped(column.heading.replace("\n", " ")) for column in block.columns]
-            below = [prose(text) for text in (blocks.left_out(block.rows, block.n_shown), block.note) if text]
-            return [*table(headings, kinds, rows), *(["", *below] if below else [])]
+def _lines(block: blocks.Block) -> list[str]:
+    return _WRITTEN[type(block)](block)
+
+
+def _title(block: blocks.Title) -> list[str]:
+    return [f"**{escaped(block.name, _LONGEST_TEXT)}**: {', '.join(escaped(fact) for fact in block.facts)}"]
+
+
+def _sentence(block: blocks.Sentence) -> list[str]:
+    if "bold" in block.style:  # it may begin with a name
+        return [f"**{escaped(block.text, _LONGEST_TEXT)}**"]
+    return [prose(f"{block.text[:1].upper()}{block.text[1:]}")]
+
+
+def _facts(block: blocks.Facts) -> list[str]:
+    return [f"{block.about}: {', '.join(escaped(part, _LONGEST_NAME) for part in block.parts)}"]
+
+
+def _troubles(block: blocks.Troubles) -> list[str]:
+    rest = blocks.left_out(block.rows, block.n_shown)
+    return [*(_trouble(*row) for row in block.rows[: block.n_shown]), *([f"- {prose(rest)}"] if rest else [])]
+
+
+def _tiles(block: blocks.Tiles) -> list[str]:
+    names, texts = zip(*((tile.name, escaped(tile.text)) for tile in block.tiles), strict=True)
+    return table(names, ["number"] * len(names), [texts])
+
+
+def _table(block: blocks.Table) -> list[str]:
+    if not block.rows and block.note:
+        return [prose(f"{block.caption}: {block.note}")]
+    kinds = [column.kind for column in block.columns]
+    rows = [[*map(_cell, row, kinds)] for row in block.rows[: block.n_shown]]
+    headings = [escaped(column.heading.replace("\n", " ")) for column in block.columns]
+    below = [prose(text) for text in (blocks.left_out(block.rows, block.n_shown), block.note) if text]
+    return [*table(headings, kinds, rows), *(["", *below] if below else [])]
+
+
+def _bars(block: blocks.Bars) -> list[str]:
+    rows = [[escaped(row.label), escaped(row.time), escaped(row.percent)] for row in block.rows]
+    notes = [prose(note) for note in block.notes]
+    headings = [escaped(block.caption), "time", "share"]
+    return [*table(headings, ["text", "number", "number"], rows), *(["", " ".join(notes)] if notes else [])]
+
+
+def _paragraph(block: blocks.Lines) -> list[str]:
+    return [f"### {escaped(block.heading)}", "", *(f"- {_line(line)}" for line in block.lines)]
+
+
+def _line(line: blocks.Line) -> str:
+    text = f"**{prose(line.text)}**" if "bold" in line.style else prose(line.text)
+    label = f"{line.label} " if line.label else ""
+    tag = f" ({escaped(line.tag)})" if line.tag else ""
+    return f"{label}{text}{tag}"
 
 
 def _cell(cell: blocks.Cell, kind: str) -> str:
@@ -106,7 +133,23 @@ def _cell(cell: blocks.Cell, kind: str) -> str:
 
 def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:
     where = f" ({escaped(place)})" if place else ""
-    return f"- **{severity}**{where}: {prose(message)}." + (f" Fix: {prose(fix)}." if fix else "")
+    return f"- **{severity}**{where}: {prose(message.removesuffix('.'))}." + (f" Fix: {prose(fix)}." if fix else "")
+
+
+_WRITTEN: dict[type, Callable[[Any], list[str]]] = {
+    blocks.Title: _title,
+    blocks.Sentence: _sentence,
+    blocks.Facts: _facts,
+    blocks.Heading: lambda block: [f"### {escaped(block.text.removesuffix(':'))}"],
+    blocks.Items: lambda block: [f"- {prose(text)}" for text in block.texts],
+    blocks.Troubles: _troubles,
+    blocks.Notes: lambda block: [prose(text) + "<br>" for text in block.texts],
+    blocks.Tiles: _tiles,
+    blocks.Table: _table,
+    blocks.Bars: _bars,
+    blocks.Lines: _paragraph,
+    blocks.Commands: lambda block: [f"{block.label}: {', '.join(f'`{command}`' for command in block.commands)}"],
+}
 
 
 def marker(command: str, key: str, value: str) -> list[str]:

@@ -105,13 +105,13 @@ def left_out(run: Run) -> str | None:
     """Return which ranks `traced_ranks` are, and how to have the others; None if they are all."""
     n_shown, ranks = len(traced_ranks(run)), run.ranks["rank"].to_pylist()
     which = left_out_note(n_shown, len(ranks)).rstrip(".")
-    return f"note: the trace has {which}; for all: --perfetto-ranks {','.join(ranges(ranks))}" if which else None
+    return f"note: the trace has {which} (all ranks: --perfetto-ranks {','.join(ranges(ranks))})" if which else None
 
 
 def large_trace(run: Run, ranks: Collection[int]) -> str | None:
     """Return a hint where the trace of all steps, judged by the ranks' kernels, would be too large to open with ease."""
     size = _BYTES_PER_KERNEL * sum(row["n_kernels"] or 0 for row in run.ranks.to_pylist() if row["rank"] in {*ranks})
-    hint = f"note: the trace of all steps takes about {bytes_text(size)}; for a few of them: --perfetto-steps FROM:TO"
+    hint = f"note: the trace of all steps takes about {bytes_text(size)}, use --perfetto-steps FROM:TO for fewer steps"
     return hint if size > _LARGE_BYTES else None
 
 
@@ -133,7 +133,7 @@ def _process_track(place: int, rank: Mapping[str, object], names: RankNames, rep
     is_of_several = len({*str(rank["report"]).split(",")} & {*reports}) > 1
     time_name = "time of the first" if is_of_several else "report time"
     parts = (f"rank {names.name(int(str(rank['rank'])))}", rank["gpu_name"], rank["host"])
-    about = "report {report}, process {pid}, devices {device_ids}; "
+    about = "report {report}, process {pid}, devices {device_ids}, "
     about += f"{time_name} + {{clock_shift_ns}} ns = aligned time"
     about += "" if rank["clock_offset_ns"] is None else ", of which clock offset {clock_offset_ns} ns"
     name = " · ".join(str(part) for part in parts if part is not None)
@@ -189,7 +189,7 @@ class _RankTracks(Struct, frozen=True):
         self._write_lanes(Track("phases on host", group, _HOST), slices(starts, ends, names, "host", notes), lanes)
         device = ranges.append_column("name", names).filter(pc.and_(is_phase, pc.is_valid(ranges["device_start_ns"])))
         starts, ends = _times(device, "device_start_ns", "device_end_ns")
-        about = "from the start of the first operation launched in it to the end of the last; a step's data runs before its first kernel"
+        about = "from the start of the first operation launched in it to the end of the last. Data copies of a step run before its first kernel"
         phases = slices(starts, ends, device["name"], "phase", device.select(_RANGE_NOTES))
         self._write_lanes(Track("phases on device", group, _DEVICE_PHASES, about), phases, disjoint_lanes(starts, ends))
 
@@ -207,7 +207,7 @@ class _RankTracks(Struct, frozen=True):
         of_kinds = (events.filter(pc.equal(events["category"], kind)) for kind in ("compute", "comm"))
         compute, comm = (union(*_times(own, "start_ns", "end_ns")) for own in of_kinds)
         if len(inside := _windows(self.steps, "exposed_comm_ns")):
-            track = Track("exposed communication", group, _EXPOSED, "communication beside no computation")
+            track = Track("exposed communication", group, _EXPOSED, "communication during which no compute kernel runs")
             self._write_times(track, exposed_comm(comm.intersect(inside), compute))
         if len(inside := _windows(self.steps, "wait_ns")):
             about = "communication before the last rank of the collective was there"

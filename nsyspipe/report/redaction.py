@@ -8,11 +8,11 @@ from nsyspipe.redact.copy import UNKNOWN, Amount
 from nsyspipe.redact.redact import Redaction
 
 _KEPT = (
-    "names of kernels, NVTX ranges and phases: they may hold private words, so look at them before you share",
+    "names of kernels, NVTX ranges and phases (check them for private words before you share)",
     "names of CUDA calls, GPU models, versions of nsys",
-    "times of all device operations, calls and ranges, and when the session started (UTC): clocks are aligned by it",
-    "numbers of processes, threads, devices and streams; ranks and world size",
-    "NCCL's payloads as far as they are numbers: communicator, message size, rank",
+    "times of all GPU operations, calls and ranges, and the session start (UTC), which aligns clocks",
+    "numbers of processes, threads, devices and streams, ranks and world size",
+    "numbers in NCCL's NVTX payloads: communicator, message size, rank",
 )
 
 
@@ -21,7 +21,7 @@ def redaction_text(done: Redaction, out: Path) -> str:
     what = f"{len(done.places)} report{'s'[: len(done.places) != 1]}"
     n_hosts = "no host" if not done.n_hosts else f"{done.n_hosts} host{'s'[: done.n_hosts != 1]}"
     lines = [f"{what} redacted into {printable(decoded(str(out)))} ({n_hosts} renamed)"]
-    for heading, texts in {"Removed": _removed(done.removed.amounts()), "Kept": _KEPT, "Mind": _notes(done)}.items():
+    for heading, texts in {"Removed": _removed(done.removed.amounts()), "Kept": _KEPT, "Note": _notes(done)}.items():
         lines += ["", heading, *(f"  {text}" for text in texts)]
     return "\n".join(lines) + "\n"
 
@@ -29,7 +29,7 @@ def redaction_text(done: Redaction, out: Path) -> str:
 def _removed(amounts: Iterable[Amount]) -> list[str]:
     ordered = sorted(amounts, key=lambda one: (one.kind, one.unit, one.place))
     if not (groups := grouped(((one.kind, one.unit), one) for one in ordered)):
-        return ["nothing: the report holds only what analysis needs"]
+        return ["nothing, because the report contains only what analysis needs"]
     totals = {(kind, unit): f"{sum(one.n for one in group):,} {unit}" for (kind, unit), group in groups.items()}
     wide, n_wide = max(len(kind) for kind, _ in groups), max(map(len, totals.values()))
     return [f"{key[0]:<{wide}}  {totals[key]:>{n_wide}}  {_places(key[0], group)}" for key, group in groups.items()]
@@ -48,18 +48,18 @@ def _places(kind: str, amounts: list[Amount]) -> str:
 
 def _notes(done: Redaction) -> Iterator[str]:
     if n := done.removed.n_named:
-        texts = "1 kept text still holds" if n == 1 else f"{n:,} kept texts still hold"
-        yield f"warning: {texts} the name of the host or the user, or the home directory, removed elsewhere"
-    yield "file names are kept, or are yours: they may hold private words too"
+        texts = "1 kept text still contains" if n == 1 else f"{n:,} kept texts still contain"
+        yield f"warning: {texts} a host name, a user name or a home directory"
+    yield "file names stay, so check them for private words"
     if len(done.places) == 1 and done.n_hosts:
-        several = "redact the reports of several hosts in one call, or all their hosts are one"
-        yield f"the host is called host-0 in the copy: {several}"
+        several = "redact the reports of several hosts in one call, so that they get different names"
+        yield f"the host is called host-0 in the copy ({several})"
     elif done.n_hosts:
         yield "hosts are called host-0, host-1, ... in the order of the reports"
     if any(one.kind in UNKNOWN for one in done.removed.amounts()):
-        yield "what is unknown was left out: a later nsyspipe may read answers from it"
+        yield "unknown tables were left out (a later nsyspipe may know them)"
     if done.beside:
-        yield f"not copied, though analyze reads them beside the reports: {few([*map(printable, done.beside)], 3)}"
+        yield f"not copied, although analyze uses these files: {few([*map(printable, done.beside)], 3)}"
     if done.beside or done.has_others_beside:
-        files = "logs of NCCL, topologies and sidecars beside the reports"
-        yield f"{files} name hosts, addresses and commands: look at them before you share them"
+        files = "NCCL logs, topology files and sidecars"
+        yield f"{files} contain host names, addresses and commands, so check them before you share them"

@@ -15,15 +15,22 @@ from rich.console import Console
 from nsyspipe.analysis.kernels import TRAFFIC
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.errors import shortened
-from nsyspipe.model.figures import FIGURES, PLACES, RATIOS
+from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, PLACES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
-from nsyspipe.report import blocks, words
+from nsyspipe.report import blocks, first_screen, words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Field, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
-from nsyspipe.report.findings import Finding, findings_of, is_little, of_capture, order_notes
+from nsyspipe.report.findings import Finding, finding_lines, findings_of, is_little, of_capture, order_notes
+from nsyspipe.report.overview import (
+    Checks,
+    Recommendations,
+    SkippedCheck,
+    checks_of,
+    recommendations_of,
+    step_time_of,
+)
 from nsyspipe.report.units import absent, bytes_text, ms_text, percent_text, value_text
-from nsyspipe.report.verdict import verdict
 from nsyspipe.run.run import Run
 
 LOOP = ("data", "forward", "backward", "optimizer")  # as in a training loop
@@ -32,6 +39,9 @@ _SIZES = ("collectives_per_step", "dtod_ns_per_step", "message_bytes_per_step", 
 SHARES = ("comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share", "idle_share")
 _LONGEST_REASON, _MANY_RANKS = 90, 16
 _ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
+_RANK_TIMES = ("wall_ns", "compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "comm_ns", "wait_ns")
+_TIMES_FROM_WIDTH = {"comm_ns": _FULL_WIDTH, "exposed_memory_ns": _ROOMY}
+_STEP_NAME = FIGURES["step_time_ns"].short
 _LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
 # How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
 _FROM_WIDTH = {
@@ -59,64 +69,156 @@ _OF_RANKS = PLACES["ranks"].split()  # the parts of the step come first and sum 
 
 
 class Extent(Struct, frozen=True):
-    """How much of a run is told: which figures, of how many ranks, and how many findings and problems; None for all."""
+    """How much of a run is shown; None for all of it."""
 
     figures: Sequence[str]
     n_ranks: int
     n_findings: int | None
     n_problems: int | None = None
     is_brief: bool = False  # of findings what to change, in a few words, and no phases
-    is_comment: bool = False  # a few dozen lines, without problems that are only worth knowing, and no phases
+    is_comment: bool = False  # a few dozen lines
+    is_verbose: bool = False  # everything below the first screen
     n_top: int | None = None  # of kernels, collectives and communicators the costliest; None for none
+    width: int = 80  # of the terminal
+    reports: str | None = None  # as they were named, for the next command
 
 
 COMMENT = Extent((*_STEPS, *SHARES, "grad_copy_ns"), 8, 8, 8, is_comment=True)
 
 
 def summary_text(
-    run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS, n_top: int | None = None
+    run: Run,
+    console: Console,
+    *,
+    n_findings: int | None = DEFAULT_FINDINGS,
+    n_top: int | None = None,
+    is_verbose: bool = False,
+    reports: str | None = None,
 ) -> str:
-    """Return a run's summary as text for a console, at most `as_text.MAX_WIDTH` columns wide."""
+    """Return a run's summary as text for a console, at most `as_text.MAX_WIDTH` columns wide.
+
+    Parameters
+    ----------
+    run
+        The run.
+    console
+        The console that the text is for.
+    n_findings
+        How many recommendations to show; None for all, with what stands behind each.
+    n_top
+        How many kernels, collectives and communicators to list; None for no lists.
+    is_verbose
+        Whether everything is shown that is known of the run.
+    reports
+        The reports as they were named on the command line, for the next command; None where they are not worth repeating.
+    """
     n_ranks = _MANY_RANKS if run.header.n_ranks <= _MANY_RANKS else COMMENT.n_ranks  # of more those that tell most
-    extent = Extent((*_STEPS, *SHARES, *_SIZES), n_ranks, n_findings, is_brief=n_findings is not None, n_top=n_top)
+    extent = Extent(
+        (*_STEPS, *SHARES, *_SIZES),
+        n_ranks,
+        None if is_verbose else n_findings,
+        is_brief=n_findings is not None and not is_verbose,
+        n_top=n_top,
+        is_verbose=is_verbose,
+        width=console.width,
+        reports=reports,
+    )
     return as_text(run_blocks(run, extent), console)
 
 
 def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
-    """Yield what a run says, the verdict first."""
-    summary = run.summary().to_pylist()[0]
-    said = verdict(run)
-    yield from (
-        blocks.Sentence(line, "bold") for line in ([said.replace("\n", " ")] if extent.is_comment else said.split("\n"))
-    )
-    yield blocks.Facts(words.subject_parts(run, summary), "Run")
-    captured = words.capture_rows(run.header.capture)
-    if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
-        yield blocks.Facts((", ".join(versions),), "Captured with")
-    of_links = ((words.link_text(run), "dim"), (traffic_of(run), ""))
-    yield from (blocks.Sentence(text, style) for text, style in of_links if text)
-    if summary["n_summary_steps"] or run.is_capture:
-        if tiles := key_figures(run, extent.figures):
-            yield blocks.Tiles(tiles)
-        idle = words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run))
-        if texts := [f"{text[0].upper()}{text[1:]}" for text in (words.shares_text(run), idle) if text]:
-            yield blocks.Sentence(". ".join(texts))
-        yield rank_table(run, extent.n_ranks)
-        yield from (blocks.Sentence(text) for text in [words.phases_text(run)] if text)
+    """Yield what a run says: the first screen, then details if they are wanted, and what to type next."""
+    step = step_time_of(run)
+    found = recommendations_of(run)
+    checks = checks_of(run)
+    yield first_screen.title_of(run)
+    yield blocks.Sentence(first_screen.headline_of(run, step), "bold")
+    yield from first_screen.trust_blocks(run)
+    yield from first_screen.step_blocks(run, step)
+    if extent.is_verbose or first_screen.do_ranks_differ(run):
+        yield rank_time_table(run, extent.n_ranks)
+    if first_screen.has_straggler(run) and not extent.is_verbose and (text := words.phases_text(run)):
+        yield blocks.Sentence(text)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
-    is_whole = not (extent.is_brief or extent.is_comment)
-    if is_whole and (phases := phase_table(run)):
-        yield phases
+    if extent.n_findings != 0:
+        yield from _recommendation_blocks(run, extent, found, checks)
     if extent.n_top:
         yield from cost_tables(run, extent.n_top).values()
     elif extent.is_comment and is_more_than_data(run.traffic()):
+        yield from (blocks.Sentence(text) for text in [traffic_of(run)] if text)
         yield from cost_tables(run, extent.n_ranks, TRAFFIC).values()
-    if extent.n_findings != 0:
-        yield from change_blocks(findings_of(run), extent, words.mean_step_ns(summary))
-        yield from () if extent.is_brief else of_capture(run)
-    yield from _problems(run.problem_rows, extent)
+    if extent.is_verbose:
+        yield from _details(run, extent, checks)
+    elif not extent.is_brief and not extent.is_comment:
+        yield from _finding_details(run)
+    if not extent.is_verbose:
+        n_alternatives = None if extent.n_findings is None else max(extent.n_findings - 1, 0)
+        yield blocks.Sentence(first_screen.closing_text(run, found, checks, n_alternatives), is_close=False)
     if extent.is_comment:
-        yield blocks.Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
+        yield blocks.Sentence(f"Run {run.header.run_id}.")
+    yield first_screen.next_commands(found, step, extent.reports, is_comment=extent.is_comment)
+
+
+def _recommendation_blocks(run: Run, extent: Extent, found: Recommendations, checks: Checks) -> Iterator[blocks.Block]:
+    """Yield what to change first, the alternatives, and the limit; or that there is nothing to change."""
+    n_alternatives = None if extent.n_findings is None else extent.n_findings - 1
+    nothing = first_screen.nothing_text(run, found, checks)
+    if nothing is not None:
+        yield blocks.Sentence(nothing, "bold", is_close=False)
+    step_ns = words.mean_step_ns(run.summary().to_pylist()[0])
+    if step_ns is not None:
+        yield from first_screen.change_blocks(found, step_ns)
+    yield from first_screen.alternatives_blocks(found, n_alternatives)
+
+
+def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]:
+    """Yield everything below the first screen: all figures, what was captured with, what was checked, all problems."""
+    (summary,) = run.summary().to_pylist()
+    yield blocks.Heading("Details", "bold")
+    subject = [*words.subject_parts(run, summary)[1:]]
+    yield blocks.Facts([*subject, *words.hosts_text(run)], "Run")
+    captured = words.capture_rows(run.header.capture)
+    if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
+        yield blocks.Facts((", ".join(versions),), "Captured with")
+    yield from (blocks.Sentence(text) for text in (words.link_text(run), traffic_of(run)) if text)
+    has_figures = summary["n_summary_steps"] or run.is_capture
+    if has_figures and (tiles := key_figures(run, extent.figures)):
+        yield blocks.Tiles(
+            [replace(tile, name="median step time") if tile.name == _STEP_NAME else tile for tile in tiles]
+        )
+    if has_figures:
+        texts = (
+            words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)),
+            words.stream_text(run),
+            words.phases_text(run),
+        )
+        yield from (blocks.Sentence(f"{text[:1].upper()}{text[1:]}") for text in texts if text)
+    yield from _finding_details(run)
+    if checks.passed:
+        yield blocks.Heading("Checks that found nothing", "bold")
+        yield blocks.Sentence(", ".join(checks.passed))
+    if checks.skipped:
+        yield blocks.Heading("Skipped checks", "bold")
+        yield blocks.Items([_skipped_text(check) for check in checks.skipped])
+    told = [row for row in run.problem_rows if row["code"] != "not-judged"]
+    yield from _problems(told, extent)
+
+
+def _skipped_text(check: SkippedCheck) -> str:
+    fix = f" Fix: {check.fix}." if check.fix else ""
+    return f"{', '.join(check.rules)}: {check.reason}.{fix}"
+
+
+def _finding_details(run: Run) -> Iterator[blocks.Block]:
+    """Yield the phases, and of each finding its reason, its advice, its bound and what the bound rests on."""
+    if phases := phase_table(run):
+        yield phases
+    findings = findings_of(run)
+    if findings:
+        yield blocks.Heading("All findings", "bold")
+    for finding in findings:
+        yield finding_lines(finding)
+    yield from of_capture(run)
 
 
 def traffic_of(run: Run) -> str | None:
@@ -215,13 +317,47 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
         *([Field("mean\ndelay\nby it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="mean of the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),
     ]  # fmt: skip
     shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
-    notes = filter(None, [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))])
+    notes = filter(
+        None, [unseen and f"Idle time is a lower bound, because {unseen}.", table_note(len(shown), len(rows))]
+    )
     return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None)
+
+
+def rank_time_table(run: Run, n_shown: int) -> blocks.Table:
+    """Return a row per rank with the mean times of its steps, of many ranks only for those that tell most."""
+    means = run.breakdown().group_by("rank").aggregate([(name, "mean") for name in _RANK_TIMES])
+    delays = {row["rank"]: row[_LATENESS] for row in rank_rows(run)}
+    rows = [
+        {**{name: row[f"{name}_mean"] for name in _RANK_TIMES}, "rank": row["rank"], _LATENESS: delays[row["rank"]]}
+        for row in means.sort_by("rank").to_pylist()
+    ]
+    headings = {"wall_ns": "capture" if run.is_capture else "step time"}
+    headings |= {name: FIGURES[name].short for name in _RANK_TIMES if name in FIGURES}
+    headings[_LATENESS] = OTHER_FIGURES["straggler_delay"].short
+    known = [name for name in headings if any(row[name] is not None for row in rows)]
+    fields = [
+        Field("rank", lambda row: run.rank_names.name(row["rank"])),
+        *(
+            Field(_two_lines(headings[name]), of(name, ms_text), from_width=_TIMES_FROM_WIDTH.get(name, 0), unit="ms")
+            for name in known
+        ),
+    ]
+    shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
+    notes = filter(
+        None, [unseen and f"Idle time is a lower bound, because {unseen}.", table_note(len(shown), len(rows))]
+    )
+    caption = "Ranks"
+    return table_of(caption, [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None)
+
+
+def _two_lines(heading: str) -> str:
+    first, _, rest = heading.partition(" ")
+    return f"{first}\n{rest or 'ms'}" + (" ms" if rest else "")
 
 
 def left_out_note(n_shown: int, n_all: int) -> str:
     """Return which `telling_ranks` are shown; nothing if all are."""
-    which = "the most waited for, the slowest, the most exposed, the fastest, and some between"
+    which = "the ranks with the most straggler delay, the slowest, the most exposed, the fastest, and some between"
     return "" if n_shown == n_all else f"{n_shown} of {n_all} ranks: {which}."
 
 
@@ -240,12 +376,12 @@ def phase_table(run: Run) -> blocks.Table | None:
             row["host_ns_per_step"] = sum(of_ranks.values()) / len(of_ranks)
     fields = [
         Field("phase", of("phase"), "word"),
-        Field("host", of("host_ns_per_step", ms_text), hint="the host is in the phase's ranges"),
-        barred(rows, "device", itemgetter("device_ns_per_step"), "compute", "operations launched in the phase run"),
+        Field("CPU", of("host_ns_per_step", ms_text), hint="time of the CPU inside the ranges of the phase"),
+        barred(rows, "GPU", itemgetter("device_ns_per_step"), "compute", "time during which operations launched in the phase run"),
         Field("compute", of("compute_ns_per_step", ms_text), from_width=_FULL_WIDTH),
         Field("communication", of("comm_ns_per_step", ms_text), from_width=_FULL_WIDTH),
-        barred(rows, "exposed\ncomm", itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase beside no compute of any"),
-        barred(rows, "idle before", itemgetter("idle_ns_per_step"), "idle", "idle time that an operation of this phase ends"),
+        barred(rows, "exposed\ncomm", itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase while no compute runs"),
+        barred(rows, "idle before", itemgetter("idle_ns_per_step"), "idle", "idle time that ends when an operation of the phase starts"),
     ]  # fmt: skip
     fields = [replace(field, decimals_of="time" * (field.heading != "phase")) for field in fields]
     in_host = sum(row["host_ns_per_step"] or 0 for row in rows)
@@ -297,31 +433,35 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
         return f"{one.id}: {one.action if extent.is_brief else f'{one.title}. {one.advice}'}"
 
     fields = [
-        Field("up to", attrgetter("share_text")),
+        Field("at most", attrgetter("share_text")),
         Field("in ms", attrgetter("saving"), from_width=_ROOMY, unit="ms"),
-        Field("likely", attrgetter("likely")),
+        Field("estimated", attrgetter("likely")),
         Field("in ms", lambda one: one.expected[1] if one.expected else absent, from_width=_ROOMY, unit="ms"),
-        Field("what to change", what, "prose"),
+        Field("recommendation", what, "prose"),
     ]
     if not is_replayed:
         del fields[2:4]
     n_more = len(findings) - len(shown)
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
     hint = f" ({more}: --findings all)" if (more := ", and ".join(parts)) else ""
-    notes = [f"of the mean step time, {ms_text(step_ns)}"] if step_ns else []
+    notes = [f"shares are of the mean step time, {ms_text(step_ns)}"] if step_ns else []
     bounds = [] if extent.is_brief or extent.is_comment else shown
-    notes += [f"up to, of {ids}{text}" for text, ids in _alike(bounds, "assumed")]
-    notes += [f"up to, of {ids}: {text}" for text, ids in _alike(bounds, "parts")]
-    reasons = [f"no likely gain of {ids}: {text}" for text, ids in _alike(shown, "refused")]
-    notes += ["likely: by a replay"] if is_replayed else reasons[:1]
-    notes += [f"likely, of {ids}, if {text}" for text, ids in _alike(shown, "replay_assumes")]
-    notes += [f"hidden, of {one.id}: were all of it hidden, which no setting does" for one in shown if one.is_limit]
-    notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear or one.is_limit for one in shown) else []
+    notes += [f"the upper bound of {ids} holds{text}" for text, ids in _alike(bounds, "assumed")]
+    notes += [f"upper bound of {ids}: {text}" for text, ids in _alike(bounds, "parts")]
+    reasons = [f"no estimate for {ids}: {text}" for text, ids in _alike(shown, "refused")]
+    notes += ["estimates are simulated"] if is_replayed else reasons[:1]
+    notes += [f"the estimate for {ids} holds if {text}" for text, ids in _alike(shown, "replay_assumes")]
+    notes += [f"{one.id}: with perfect overlap, which is a limit and not a setting" for one in shown if one.is_limit]
+    notes += (
+        ["within noise: the range of the estimate includes the captured step time"]
+        if not all(one.is_clear or one.is_limit for one in shown)
+        else []
+    )
     if len(shown) > 1:
         notes += (order := order_notes(shown))[:: len(order) - 1 if extent.is_comment else 1]
-    note = "; ".join(notes)
+    note = ". ".join(f"{text[:1].upper()}{text[1:]}" for text in notes)
     little = "Little to gain. " if is_little(findings) else ""
-    yield blocks.Heading(f"{little}What to change first, and what it gives back per step{hint}", "bold")
+    yield blocks.Heading(f"{little}Recommendations, and what they save per step{hint}", "bold")
     yield table_of("Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True)
 
 
@@ -332,13 +472,7 @@ def _alike(findings: Sequence[Finding], name: str) -> list[tuple[str, str]]:
 
 
 def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[blocks.Block]:
-    rows = words.troubles(problems, 4 if extent.is_comment else 12)
-    grave = [row for row in rows if row[0] != "info"]
-    if rows and not extent.is_comment:
-        yield blocks.Troubles(rows)
-    elif grave:
-        yield blocks.Heading("Problems")
-        yield blocks.Troubles(grave, extent.n_problems, is_close=True)
-    if extent.is_comment and (n_infos := len(rows) - len(grave)):
-        what = f"{n_infos} of severity info" if grave else f"No errors or warnings; {n_infos} of severity info"
-        yield blocks.Sentence(f"{what} left out: nsyspipe analyze shows all.")
+    rows = words.troubles(problems)
+    if rows:
+        yield blocks.Heading("Warnings and notes", "bold")
+        yield blocks.Troubles(rows, extent.n_problems, is_close=True)

@@ -11,9 +11,9 @@ from nsyspipe.report.markdown import escaped, prose, table
 _HEADINGS = ("column", "type", "unit", "meaning", "source")
 _KINDS = ("word", "word", "word", "long", "prose")
 _LEGEND = (
-    "A type that ends in `?` may be null: not recorded. Intervals are half-open; `|X|` is the total length of a union of "
-    "intervals, `\\` is without, `n` the intersection, `u` the union. In a dataset (`nsyspipe analyze --out`) every table "
-    "begins with the column `run_id`, and `runs` has the figures of `summary`."
+    "A type that ends in `?` may be null, which means not recorded. Intervals are half-open. `|X|` is the total length of a "
+    "union of intervals, `\\` is the difference, `n` the intersection, and `u` the union. In a run store (`nsyspipe analyze "
+    "--out`) every table begins with the column `run_id`, and `runs` has the columns of `summary`."
 )
 _prose = partial(prose, longest=10_000)  # no word is cut in a reference
 
@@ -28,7 +28,13 @@ def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
         meanings = (_meaning(schema, one) + (f" ({one.source})" if one.source else "") for one in schema.columns)
         rows = [[one.name, *of_one] for one, *of_one in zip(schema.columns, kinds, meanings, strict=True)]
         yield Table(f"Columns of {schema.name}", columns, rows)
-    yield Sentence("A type that ends in ? may be null: not recorded.", "dim", is_close=False)
+    yield Sentence("A type that ends in ? may be null, which means not recorded.", "dim", is_close=False)
+
+
+def _meaning(schema: TableSchema, column: Column) -> str:
+    """Return what a column means: the definition of its figure, if the column is one, and its formula."""
+    definition = definition_of(schema.name, column.name)
+    return f"{definition} Formula: {column.doc}" if definition else column.doc
 
 
 def _meaning(schema: TableSchema, column: Column) -> str:

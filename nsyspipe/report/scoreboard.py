@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from nsyspipe.comparison.comparability import OTHER_WORK, SHARED_BATCH, UNKNOWN_WORK, UNLIKE
-from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, Kind, Scoreboard
-from nsyspipe.comparison.series import MIN_STEPS
+from nsyspipe.comparison.metrics import NO_CHANGE
+from nsyspipe.comparison.scoreboard import REFERENCE, SCOREBOARD, SORTS, Kind, Scoreboard
+from nsyspipe.comparison.series import MIN_STEPS, TOO_FEW
 from nsyspipe.comparison.statistics import MEDIAN
 from nsyspipe.model.figures import FIGURES, shown
 from nsyspipe.model.names import listed
-from nsyspipe.model.problems import OF_FILES_BESIDE
+from nsyspipe.model.problems import MORE_STEPS, OF_FILES_BESIDE
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
 from nsyspipe.report.blocks import Block, Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
@@ -41,50 +42,54 @@ _IN_RESULTS = {"step_time_ns", "throughput_steps_per_s", "speedup"}
 _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
-_LIKE = "steps like "
+_GROUP = "Group"  # of runs that are ranked together
 _TOLD = {SHARED_BATCH, OTHER_WORK, UNKNOWN_WORK, UNLIKE}  # what parts runs that no heading tells apart
 _APART = {
-    SHARED_BATCH: "; not ranked together: ranks of tensor and pipeline parallelism share a batch",
-    OTHER_WORK: "; not ranked together; if only torch.compile made the kernels differ, --force ranks them",
+    SHARED_BATCH: ". Not ranked together, because ranks of tensor and pipeline parallelism share a batch",
+    OTHER_WORK: ". Not ranked together. Use --force if you know that they are comparable, for example with torch.compile",
 }
 _RUNS = "nsyspipe-compare"  # the meta element of a page
 _ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
 _SHORT = 12  # letters of a label
+_FIRST_FIGURES = {"exposed_comm_share", "overlap_ratio", "wait_share", "idle_share"}
 
 
-def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
-    """Yield who is fastest, the runs of each kind with their speed-ups, what steps go to, doubts and notes."""
+def scoreboard_blocks(board: Scoreboard, *, is_verbose: bool = True) -> Iterator[Block]:
+    """Yield who is fastest, the runs of each group with their speed-ups, what steps go to, doubts and notes.
+
+    Verbose, also all metrics of the table, files that were found beside the reports, and formulas.
+    """
     yield from (Sentence(line, "bold") for line in headlines(board))
     kinds = rows_by_kind(board)
     # By force runs of several kinds stand in one table.
     common = [kinds[0][2]] if len(kinds) == 1 and len({row["n_ranks"] for row in kinds[0][1]}) == 1 else []
-    yield Facts([of_world(len(board.sides), None, "run", "s"), *common, f"reference: {board.reference}"], "Runs")
+    yield Facts([of_world(len(board.sides), None, "run", "s"), *common, f"baseline: {board.reference}"], "Runs")
     for _, rows, kind_text in kinds:
         if len(kinds) > 1:
             yield Heading(kind_text, "dim")
         yield _results(board, rows)
-    yield _figures([row for _, rows, _ in kinds for row in rows], board.sort)
+    yield _figures([row for _, rows, _ in kinds for row in rows], board.sort, is_verbose=is_verbose)
     rows = board.problem_rows
-    grave = [row for row in rows if row["severity"] != "info" or row["code"] in OF_FILES_BESIDE]
+    grave = [row for row in rows if row["severity"] != "info" or (is_verbose and row["code"] in OF_FILES_BESIDE)]
     problems = same_problems(grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows)))
     if doubtful := [("warning", doubt, "", None) for doubt in doubts(board)] + problems:
         yield Troubles(doubtful, _SHOWN_TROUBLES)
-    yield Notes(notes(board))
+    yield Notes(notes(board) if is_verbose else short_notes(board))
 
 
 def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
     def interval(row: Row) -> str:
         low, high = row["peer_speedup_low"], row["peer_speedup_high"]
-        return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
+        return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} to {high:.3f}"
 
     def change(row: Row) -> str:
         if row["peer_delta_low_ratio"] is None or row["peer"] == row["label"]:
             return absent
         delta, low, high = (signed(100 * row[f"peer_delta_{end}ratio"]) for end in ("", "low_", "high_"))
-        return f"{delta} % ({low} .. {high})"
+        return f"{delta}% ({low} to {high})"
 
     has_kinds, others = len(board.kinds) > 1, _of_other_work(board)
-    peer = "the first of its kind" if has_kinds else board.reference
+    peer = "the first of its group" if has_kinds else board.reference
     judged = " or ".join(sorted({row["peer_statistic"] for row in rows} - {None} or {MEDIAN}, reverse=True))
     has_change, effect = {*map(change, rows)} != {absent}, percent_text(board.rules.min_effect)
     fields = [
@@ -94,10 +99,10 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=0 if board.sort == "step_time" else _TIME),
         Field("steps/s", of("throughput_steps_per_s", rate_text), hint=_DOCS["throughput_steps_per_s"], unit="steps/s", from_width=0 if board.sort == "throughput" else _RATE),
         Field("speed-up\nof means", lambda row: _speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", peer)),
-        Field(f"{units.sure_text(board.rules.confidence)} interval", interval, hint="of the speed-up of means; the verdict rests on that of the change", from_width=_INTERVAL),
+        Field(f"{units.sure_text(board.rules.confidence)} CI", interval, hint="of the speed-up of means (the verdict uses the CI of the change)", from_width=_INTERVAL),
         *([Field("over the\nfirst", lambda row: absent if row["label"] in others else _speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
-        *([Field(f"change\nof {judged}", change, hint=f"of the step time against {peer}, and its interval: the verdict is an improvement or a regression where that excludes 0 and the change is {effect} or more", from_width=_CHANGED)] if has_change else []),
-        Field(f"verdict\non {judged}", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"].replace("the peer", peer), _VERDICT),
+        *([Field(f"change\nof {judged}", change, hint=f"of the step time against {peer}, and its CI (the verdict is an improvement or a regression if the CI excludes 0 and the change is at least {effect})", from_width=_CHANGED)] if has_change else []),
+        Field(f"verdict\non {judged}", lambda row: Word(_verdict_word(row["peer_verdict"]), row["peer_why"]), "word", _DOCS["peer_verdict"].replace("the peer", peer), _VERDICT),
     ]  # fmt: skip
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
 
@@ -117,10 +122,17 @@ def _of_other_work(board: Scoreboard) -> set[str]:
     return {row["label"] for row in checks if row["blocks"] and row["check"] in {OTHER_WORK, SHARED_BATCH}}
 
 
-def _figures(rows: Sequence[Row], sort: str | None) -> Table:
-    if_known = (one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows))
+def _verdict_word(verdict: str) -> str:
+    """Return what a verdict is called on the screen."""
+    return {REFERENCE: "baseline", NO_CHANGE: "unchanged"}.get(verdict, verdict)
+
+
+def _figures(rows: Sequence[Row], sort: str | None, *, is_verbose: bool) -> Table:
+    if_known = [one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows)]
     fields, asked_for = [_run_field(rows, "mean over\nall ranks")], SORTS[sort][0] if sort else None
     figures = [*shown("scoreboard"), *if_known]
+    if not is_verbose:
+        figures = [figure for figure in figures if figure.name in _FIRST_FIGURES]
     if asked_for in FIGURES and FIGURES[asked_for] not in figures and asked_for not in _IN_RESULTS:
         figures.insert(0, FIGURES[asked_for])
     if asked_for == "rank_steps_per_s":
@@ -147,87 +159,94 @@ def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
     of_kind = [[rows[label] for label in kind.labels] for kind in board.kinds]
     sizes = (of_world(first["n_ranks"], _job_ranks(first), "rank", "s") for first, *_ in of_kind)
     texts = [", ".join(filter(None, [size, rows[0]["gpu_names"]])) for size, rows in zip(sizes, of_kind, strict=True)]
-    like = (f"{_LIKE}{kind.peer}'s, " for kind in board.kinds)
-    names = (of_peer * (texts.count(text) > 1) + text for of_peer, text in zip(like, texts, strict=True))
-    return list(zip(board.kinds, of_kind, names, strict=True))
+    if len(texts) > 1:
+        texts = [f"{_GROUP} {number}: {text}" for number, text in enumerate(texts, 1)]
+    return list(zip(board.kinds, of_kind, texts, strict=True))
 
 
 def headlines(board: Scoreboard) -> list[str]:
     """Return a sentence for each kind of several runs, the one with most runs first; one sentence at least."""
     is_alone = len(board.sides) == 1
     if is_alone and not board.checks.num_rows:
-        return [f"{board.reference} is the only run: there is nothing to compare it with."]
+        return [f"{board.reference} is the only run, so there is nothing to compare."]
     kinds = rows_by_kind(board)
     several = sorted((kind for kind in kinds if len(kind[1]) > 1), key=lambda kind: -len(kind[1]))
     if not several:
         checks = {row["message"].partition(": ")[0]: row["check"] for row in board.checks.to_pylist() if row["blocks"]}
         whole = [what for what, check in checks.items() if check in {UNKNOWN_WORK, UNLIKE}]  # sentences of their own
-        differ = "they seem to differ in" if OTHER_WORK in checks.values() else "they differ in"
         facts = [what for what in checks if what not in whole]
-        whole = [*([f"{differ} {_listed(facts)}"] if facts else []), *whole]
-        why = "; ".join(whole) or "which of them are alike is not known"
+        whole = [*([f"the runs have {_listed(facts)}"] if facts else []), *whole]
+        why = ", and ".join(whole) or "nsyspipe does not know which runs do the same work"
         none = f"No two of {len(board.sides)} runs can be compared"
-        alone = f"{board.reference} is the only run, and its captures are hardly of one configuration"
+        alone = f"{board.reference} is the only run, and its captures do not seem to have one configuration"
         return [f"{alone if is_alone else none}: {why}."]
     is_open = {UNKNOWN_WORK: (True, False), SHARED_BATCH: (False,)}
     unknown = [row for row in board.checks.to_pylist() if row["blocks"] in is_open.get(row["check"], ())]
     unseen = [{row["label"], row["against"]} for row in unknown]
     lines = []
     for one in several:
-        caution = " Whether they do the same work is not known." * any(pair.issubset(one[0].labels) for pair in unseen)
+        caution = " nsyspipe cannot check that these runs do the same work." * any(
+            pair.issubset(one[0].labels) for pair in unseen
+        )
         lines.append(f"{_headline(board, *one, of_kind=len(kinds) > 1)}{caution}")
     return lines
 
 
 def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool) -> str:
     by_label = {row["label"]: row for row in rows}
-    among = f" {'with' if kind_text.startswith(_LIKE) else 'on'} {kind_text}" if of_kind else ""
+    among = f" in group {kind_text.partition(':')[0].removeprefix(_GROUP).strip()}" if of_kind else ""
     copies = {row["label"] for row in board.checks.to_pylist() if row["check"] == "same-capture"} | {kind.peer}
     is_compared = board.rules.is_forced or len(rows) == 1 or max(row["n_captures"] for row in rows) > 1
     if not is_compared and by_label.keys() <= copies:
-        return f"{_listed(kind.labels)} are the same capture: there is nothing to compare."
-    if kind.best is None:  # nobody can be measured against the first
-        few = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS]
-        why = f"{_listed(few or [kind.peer])} {'have' if len(few) > 1 else 'has'} fewer than {MIN_STEPS} steps in a capture"
-        if by_label[kind.peer]["peer_speedup"] is None:
-            why = f"{kind.peer} has no step times"
-        return f"Which of {len(rows)} runs{among} is fastest cannot be said: {why}."
+        return f"{_listed(kind.labels)} are the same capture, so there is nothing to compare."
+    if kind.best is None:  # no run can be measured against the first
+        return _not_ranked(kind, rows, among)
     best = by_label[kind.best]
-    level = f", level with {_listed(kind.level_with)} in step time (no change that counts)" if kind.level_with else ""
+    tied = f", tied with {_listed(kind.level_with)}" if kind.level_with else ""
     of_all = among or f" of {len(rows)} runs"
     if best["label"] != kind.peer and best["peer_verdict"] != "improvement":
         return f"{_not_sure(best, kind.peer, of_all, rows)}."
     if kind.not_told_from:
         speed = "has the shortest mean step time" if best["label"] == kind.peer else f"is {_speed(best, kind.peer)}"
-        apart = f"not told apart from {_listed(kind.not_told_from)} by these steps"
-        return f"Which of {len(rows)} runs{among} is fastest is open: {best['label']} {speed}, {apart}{level}."
+        rivals = f"but is not distinguishable from {_listed(kind.not_told_from)}"
+        return f"No clear winner{of_all}: {best['label']} {speed}, {rivals}{tied}."
     if best["label"] != kind.peer:
-        return f"{best['label']} is the fastest{of_all}: {_speed(best, kind.peer)}{level}."
+        return f"{best['label']} is the fastest{of_all}: {_speed(best, kind.peer)}{tied}."
     others = [row for row in rows if row is not best and row["peer_speedup"] is not None]
-    if not level and others:
+    if not tied and others:
         second = max(others, key=lambda row: row["peer_speedup"])
-        level = f": {second['label']} is {_speed(second, '')}"
-    return f"{kind.peer} is the fastest{of_all}{level}."
+        tied = f": {second['label']} is {_speed(second, '')}"
+    return f"{kind.peer} is the fastest{of_all}{tied}."
+
+
+def _not_ranked(kind: Kind, rows: Sequence[Row], among: str) -> str:
+    """Return why runs of a group are not ranked: the first has no step times, or runs have too few steps."""
+    if next(row for row in rows if row["label"] == kind.peer)["peer_speedup"] is None:
+        return f"Not ranked{among}: {kind.peer} has no step times."
+    few = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS] or [kind.peer]
+    have, each = ("have", " each") if len(few) > 1 else ("has", "")
+    return f"Not ranked{among}: {_listed(few)} {have} fewer than {MIN_STEPS} measured steps{each}."
 
 
 def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
     speed = f"{best['label']} is {_speed(best, peer)}"
     undecided = [row["label"] for row in rows if row["peer_verdict"] == "inconclusive"]
     if best["peer_verdict"] == "no change" and not undecided:
-        return f"No run{of_all} is faster than {peer} by what counts: {speed}, no change"
-    is_open = f"Whether any run{of_all} is faster than {peer} is open: {speed}"
+        return f"No run{of_all} is faster than {peer} by the minimum effect: {speed}, unchanged"
+    is_open = f"The data do not show whether any run{of_all} is faster than {peer}: {speed}"
     if best["peer_verdict"] == "no change":
-        return f"{is_open}, no change; {_listed(undecided)} not told apart from it by these steps"
-    why = f"; {_why(best)}" if _why(best) else ""
+        return f"{is_open}, unchanged, and {_listed(undecided)} not distinguishable from {peer}"
+    why = f" ({_why(best)})" if _why(best) else ""
     if (best["peer_speedup_low"] or 0) <= 1:
         return f"{is_open}{why}"
-    # Means say so, and the verdict is of medians, or asks for more than a speed-up above 1.
-    return f"{speed}, but its {best['peer_statistic'] or 'median'} step time is {best['peer_verdict']}{why}"
+    # The means show a difference, but the verdict is of medians, or needs more than a speed-up above 1.
+    statistic = best["peer_statistic"] or "median"
+    return f"{speed}, but the verdict on the {statistic} step time is {_verdict_word(best['peer_verdict'])}{why}"
 
 
 def _why(row: Row) -> str:
     hint = settling_text(row["peer_settle_steps"], row["peer_settle_captures"], [row["n_summary_steps"]])
-    return "; ".join(filter(None, [row["peer_why"], hint]))
+    return ", ".join(filter(None, [row["peer_why"], hint]))
 
 
 def _speed(row: Row, peer: str) -> str:
@@ -242,34 +261,53 @@ def notes(board: Scoreboard) -> list[str]:
     """Return what to know of the figures: formulas, what a step of more ranks means, what the intervals leave out."""
     rows = board.table.to_pylist()
     effect, sure = percent_text(board.rules.min_effect), units.sure_text(board.rules.confidence)
-    over = "of the first run of its kind" if len(board.kinds) > 1 else f"of {board.reference}"
+    over = "of the first run of its group" if len(board.kinds) > 1 else f"of {board.reference}"
     speed = (
-        f"Speed-up: mean step time {over} / that of the run, with its {sure} interval; verdict: as nsyspipe diff "
-        f"judges the step time (by the change of the median and its own interval; of the mean where steps are uneven), no change: the whole interval within {effect}."
+        f"Speed-up is the mean step time {over} divided by the mean step time of the run, with a {sure} confidence interval. "
+        "The verdict is the verdict of nsyspipe diff on the median step time (on the mean if steps are uneven). "
+        f"Unchanged means that the whole confidence interval is within ±{effect}."
     )
     has_over_first = any(_has_over_first(board, of_kind) for _, of_kind, _ in rows_by_kind(board))
-    over_first = [f"Over the first: mean step time of {board.reference} / that of the run."] if has_over_first else []
+    over_first = []
+    if has_over_first:
+        over_first = [
+            f"Over the first is the mean step time of {board.reference} divided by the mean step time of the run."
+        ]
     texts = [speed, *over_first, *uneven_notes(board.evenness.items())]
     if len({_job_ranks(row) or row["n_ranks"] for row in rows}) > 1:
         texts.append(
-            "Runs differ in ranks: a speed-up compares steps, however many samples a step processes. If all ranks have batches "
-            "of one size, the speed-up over a run of one rank is the scaling efficiency, and steps/s x ranks is batches/s where all parallelism is of data."
+            "The runs have different numbers of ranks. A speed-up compares steps, not samples. If all ranks have the same batch "
+            "size, the speed-up over a run of one rank is the scaling efficiency. With only data parallelism, steps/s x ranks is "
+            "batches/s."
         )
     for side in board.sides:
         guessed = dict.fromkeys(text for run in side.runs for text in sources(run))
         texts += [f"{side.label}: {', '.join(guessed)}."] if guessed else []
     texts += environment_texts(board)
     texts += [f"Thresholds from {board.settings.file}."] if board.settings.file else []
+    return texts + spread_texts(board)
+
+
+def short_notes(board: Scoreboard) -> list[str]:
+    """Return what limits the comparison, and what `-v` adds."""
+    thresholds = [f"Thresholds from {board.settings.file}."] if board.settings.file else []
+    return [*spread_texts(board), *thresholds, "-v shows more metrics, the formulas and the files that were used."]
+
+
+def spread_texts(board: Scoreboard) -> list[str]:
+    """Return what confidence intervals leave out if some runs have one capture."""
+    rows = board.table.to_pylist()
     single = [side.label for side in board.sides if len(side.runs) == 1]
     has_intervals = any(row["peer_speedup_low"] is not None and row["label"] != row["peer"] for row in rows)
-    if has_intervals and len(single) == len(board.sides):
-        what = "the spread between captures is not in the intervals; several captures of a run share a LABEL=."
-        texts.append(f"One capture per run: {what}")
-    elif has_intervals and single:
-        verb = "has one capture" if len(single) == 1 else "have one capture each"
-        what = "against a run of several, the spread between captures is taken from that run."
-        texts.append(f"{_listed(single)} {verb}: {what}")
-    return texts
+    if not has_intervals or not single:
+        return []
+    if len(single) == len(board.sides):
+        spread = "the confidence intervals do not include the spread between captures"
+        return [f"One capture per run: {spread}. Pass several captures of a run with the same LABEL=."]
+    verb = "has one capture" if len(single) == 1 else "have one capture each"
+    return [
+        f"{_listed(single)} {verb}. nsyspipe takes the spread between captures from the runs with several captures."
+    ]
 
 
 def environment_texts(board: Scoreboard) -> list[str]:
@@ -280,7 +318,7 @@ def environment_texts(board: Scoreboard) -> list[str]:
     texts = [f"{what} differs: {_by_value(by_value)}." for what, by_value in by_variable.items()]
     unknown = board.without_environment
     if texts and unknown:
-        texts.append(f"Environment variables are not recorded for {_listed(unknown)}.")
+        texts.append(f"Environment variables were not recorded for {_listed(unknown)}.")
     return texts
 
 
@@ -308,10 +346,20 @@ def doubts(board: Scoreboard) -> list[str]:
             differ[what, row["against"], row["reference_value"], fate][row["value"]].append(row["label"])
     return [
         *unlike,
-        *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
+        *_undecided(undecided),
         *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items() if labels),
-        *(f"{what}: {against} {value}; {_by_value(own)}{fate}" for (what, against, value, fate), own in differ.items()),
+        *(f"{what}: {against} {value}, {_by_value(own)}{fate}" for (what, against, value, fate), own in differ.items()),
     ]
+
+
+def _undecided(labels_by_reason: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield which runs have no verdict and why; all that only lack steps in one sentence, which names each once."""
+    for why, labels in labels_by_reason.items():
+        if TOO_FEW not in why:
+            yield f"inconclusive: {_listed(labels)} ({why})"
+    of_few = [label for why, labels in labels_by_reason.items() if TOO_FEW in why for label in labels]
+    if of_few:
+        yield f"inconclusive: {_listed(of_few)} (too few steps, {MORE_STEPS})"
 
 
 def _by_value(labels: Mapping[str, Sequence[str]]) -> str:
@@ -360,7 +408,7 @@ def scoreboard_page(board: Scoreboard) -> str:
     formulas = Table("Definitions", fields, [[*pair] for pair in defined.items()])
     parts = [*blocks[:at], _chart(board), *blocks[at:], formulas]
     texts = (text for _, _, text in rows_by_kind(board))
-    short = {text: cut(text.rpartition("'s, ")[0] or text.partition(", ")[0], 2 * _SHORT) for text in texts}
+    short = {text: cut(text.partition(":")[0], 2 * _SHORT) for text in texts}
     title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
     return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard",), short=short)
 
@@ -371,14 +419,15 @@ def _chart(board: Scoreboard) -> Chart:
     for kind, rows, kind_text in kinds:
         drawn += [{"heading": kind_text}] if len(kinds) > 1 else []
         drawn += [_bar(row, is_best=row["label"] == kind.best and len(rows) > 1) for row in rows]
-    over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its kind"
-    about = "Step time of each run by what it goes to, and its speed-up"
+    over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its group"
+    about = "Parts of the step time of each run, and the speed-up of the run"
     height, data = _FRAME_HEIGHT + _ROW_HEIGHT * len(drawn), {"rows": drawn, "over": over}
     table = _parts_table([row for _, rows, _ in kinds for row in rows])
-    bold = " Bold: the best of its kind, where that can be said." * any(row.get("is_best", False) for row in drawn)
+    bold = " Bold marks the best run of a group." * any(row.get("is_best", False) for row in drawn)
     note = (
-        "Bars: mean of the steps in the figures, on the slowest rank of each. Dots: ratio of these means; the line through a dot "
-        f"is its interval, no line where steps are too few; filled where the verdict, by the change of the step time and its own interval, is an improvement or a regression.{bold}"
+        "Bars show the mean of the steps used, on the slowest rank of each step. Dots show the speed-up, and lines its "
+        "confidence interval. A filled dot means that the verdict is an improvement or a regression. There is no line if a "
+        f"run has too few steps.{bold}"
     )
     return Chart("scoreboard", "Time and speed", about, height, data, table, note, PART_LEGEND)
 
@@ -403,7 +452,7 @@ def _parts_table(rows: Sequence[Row]) -> Table:
         Field("mean step time", of("mean_step_time_ns", ms_text)),
         *(Field(figure.short, partial(part, column=figure.column)) for figure in STEP_PARTS),
     ]  # fmt: skip
-    return table_of("Where each run's mean step time goes", rows, fields)
+    return table_of("Parts of the mean step time of each run", rows, fields)
 
 
 def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:

@@ -18,8 +18,9 @@ _ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
 _RATES, _GB_S = ((1.0, "steps/s", 0.0),), ((1e9, "GB/s", 0.0),)
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 absent = "-"  # where nothing was recorded
+_SMALL_SHARE, _NEARLY_ALL = 0.0095, 0.995  # shares that need a decimal
 _MOST_DIGITS, _NO_DECIMAL = 3, 1000
-POINTS = "points"  # what a difference of ratios is in
+POINTS = "pp"  # what a difference of ratios is in
 # What the mean step time is the sum of.
 STEP_PARTS = tuple(METRICS[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))
 
@@ -89,21 +90,34 @@ def _significant(value: float, n_digits: int = 4) -> str:
 
 
 def with_share(time: str, ratio: float | None) -> str:
-    """Return a time and the share of the whole that it is, ``12.34 ms (5.6 %)``."""
+    """Return a time and the share of the whole that it is, ``12.34 ms (5.6%)``."""
     return Quantity(time, time.size, then=f" ({percent_text(ratio)})") if isinstance(time, Quantity) else time
 
 
 def percent_text(ratio: float | None, digits: int = 1) -> str:
-    """Return a ratio as per cent, ``12.3 %``; a small one that is not zero says so."""
+    """Return a ratio in percent, ``12.3%``; a small one that is not zero says so."""
     if ratio is None:
         return absent
     text = f"{100 * ratio + 0.0:.{digits}f}"
-    return f"{'<' if ratio > 0 else '>-'}{10**-digits:.{digits}f} %" if ratio and float(text) == 0 else f"{text} %"
+    is_hidden = ratio and float(text) == 0
+    if is_hidden:
+        sign = "<" if ratio > 0 else ">-"
+        return f"{sign}{10**-digits:.{digits}f}%"
+    return f"{text}%"
+
+
+def short_percent(ratio: float | None) -> str:
+    """Return a ratio in percent for a first look: whole percent, with one decimal below 1%; only all of it is 100%."""
+    if ratio is None:
+        return absent
+    is_small = 0 < abs(ratio) < _SMALL_SHARE
+    is_nearly_all = _NEARLY_ALL <= ratio < 1
+    return percent_text(ratio, 1 if is_small or is_nearly_all else 0)
 
 
 def sure_text(confidence: float) -> str:
-    """Return how sure an interval is, ``95 %``, in as many digits as it was given."""
-    return f"{100 * confidence:.14g} %"
+    """Return how sure an interval is, ``95%``, in as many digits as it was given."""
+    return f"{100 * confidence:.14g}%"
 
 
 def bytes_text(n_bytes: float | None, digits: int = 2) -> str:
@@ -119,9 +133,11 @@ def bandwidth_text(bytes_per_s: float | None) -> str:
     return absent if bytes_per_s is None else Quantity(f"{_significant(bytes_per_s / 1e9)} GB/s", bytes_per_s, _GB_S)
 
 
-def rate_text(per_second: float | None) -> str:
-    """Return steps per second with four significant digits, ``1.551 steps/s``."""
-    return absent if per_second is None else Quantity(f"{_significant(per_second)} steps/s", per_second, _RATES)
+def rate_text(per_second: float | None, n_digits: int = 4) -> str:
+    """Return steps per second with so many significant digits, ``1.551 steps/s``."""
+    if per_second is None:
+        return absent
+    return Quantity(f"{_significant(per_second, n_digits)} steps/s", per_second, _RATES)
 
 
 def count_text(count: float | None) -> str:
@@ -188,5 +204,5 @@ def metric_figure(name: str) -> Figure | None:
 
 def metric_label(name: str) -> str:
     """Return a metric of `diff` in words."""
-    figure = metric_figure(name)
+    figure = METRICS.get(name)
     return figure.short if figure else name.replace("_", " ")

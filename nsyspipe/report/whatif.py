@@ -1,228 +1,425 @@
-"""The answer of a replay: the largest single change first, then the menu."""
+"""The answer of a simulation: the best setting first, then every change in three groups."""
 
-import json
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from nsyspipe.model.names import few, grouped
+from msgspec import Struct
+
+from nsyspipe.model.names import few, grouped, listed
 from nsyspipe.model.problems import OF_FILES_BESIDE
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.replay.answer import ELSEWHERE, UNKNOWN, Scenario, WhatIf
+from nsyspipe.replay.answer import (
+    ELSEWHERE,
+    FASTER_HOSTS,
+    GROUPS,
+    HARDWARE,
+    LIMIT,
+    SETTING,
+    UNKNOWN,
+    Scenario,
+    WhatIf,
+)
 from nsyspipe.report import blocks, words
 from nsyspipe.report.blocks import Field, table_of
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
-from nsyspipe.report.units import in_one_unit, ms_text, percent_text, rate_text
+from nsyspipe.report.subject import hardware_text, steps_text
+from nsyspipe.report.units import ms_text, percent_text, rate_text
 from nsyspipe.report.words import mean_step_ns, same_problems
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
 _META = "nsyspipe-whatif"
-OF_REPLAYED = "Findings that were replayed: what each promises at most, what the replay gives"
-_LIMIT, _FEW_STEPS = "perfect-overlap", "few-steps-to-replay"
-_ANOTHER, _SAME, _AS_FAST = "Another machine", " (no change)", " (as fast as captured)"
-_RECORDED_AS = {"nvlink": "nvlink", "pcie": "p2p_pcie", "shm": "shm"}  # kinds of links, by what their names begin with
-_WITH_NVLINK, _WITH_OTHER = "If NVLink connects all of the GPUs", "If the GPUs have such a link"
-_NO_SETTING = {_LIMIT: " (no setting)", _ANOTHER: " (another machine)"}
-_NO_SETTING |= dict.fromkeys((_WITH_NVLINK, _WITH_OTHER), " (if it is there)")
-_SAME_NS = 1.0  # a gain that is less is none: nothing changes
-_NARROW, _WIDE = 79, 92  # narrower terminals get fewer columns rather than broken ones
+OF_REPLAYED = "Findings of nsyspipe analyze and their estimates"
+_FEW_STEPS = "few-steps-to-replay"
+GROUP_NAMES = {SETTING: "Settings you can change", HARDWARE: "Other hardware", LIMIT: "Limits (not settings)"}
+_ZERO_COMMUNICATION = "zero communication time"
+_AS_CAPTURED = "as captured"
+_SAME_NS = 1.0  # a smaller gain is none: nothing changes
+_DIGITS = 3  # of an estimate
+_MOST_TIED, _MOST_REFUSED = 3, 3  # changes that a sentence names
+_BAR_WIDTH = 14  # characters of the longest bar
+_NARROW, _WIDE, _WIDER = 60, 74, 100  # narrower terminals get fewer columns rather than broken ones
+
+
+class MenuRow(Struct, frozen=True):
+    """A row of the menu: a change with its estimate, or the name of a group, which has no step time."""
+
+    label: str
+    step_time_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    saved_ratio: float | None = None
+    throughput_steps_per_s: float | None = None
+    is_within_noise: bool = False
+
+
+class SortedScenarios(Struct, frozen=True):
+    """The scenarios that have an answer, by what their estimates mean."""
+
+    effective: Sequence[Scenario]  # whose range leaves the captured step time out
+    within_noise: Sequence[Scenario]
+    unchanged: Sequence[Scenario]  # what the run has already
+
+
+def sort_scenarios(found: WhatIf) -> SortedScenarios:
+    """Return the scenarios that have an answer, by what their estimates mean; each part in the order of the answer."""
+    answered = [scenario for scenario in found.scenarios if scenario.refused is None]
+    unchanged = [scenario for scenario in answered if _is_captured(scenario)]
+    changing = [scenario for scenario in answered if not _is_captured(scenario)]
+    return SortedScenarios(
+        effective=[scenario for scenario in changing if is_clear(found, scenario)],
+        within_noise=[scenario for scenario in changing if not is_clear(found, scenario)],
+        unchanged=unchanged,
+    )
 
 
 def headline(found: WhatIf) -> str:
-    """Return the answer in one sentence."""
-    answered = [one for one in found.scenarios if one.refused is None]
+    """Return the answer in a few sentences."""
+    return " ".join(headline_sentences(found))
+
+
+def headline_sentences(found: WhatIf) -> list[str]:
+    """Return the sentences of the answer, the most important first."""
+    answered = [scenario for scenario in found.scenarios if scenario.refused is None]
     if not answered:
-        (why, n), *more_reasons = _most_usual_refusals(found)
-        n_more = sum(n for _, n in more_reasons)
-        rest = f" {n_more} more are not answered for other reasons, see below." if n_more else ""
-        return f"No answer{f' to {n} changes' if n_more else ''}: {why}.{rest}{_at_most(found)}"
-    if (asked := answered[0]).id == "custom":
-        change = "as captured: nothing changes" if _is_captured(asked) else _change(found, asked)
-        return f"With {asked.label}: {ms_text(asked.step_time_ns)}, {change}."
-    # A limit is nothing that can be switched on.
-    gaining = [one for one in answered if is_clear(found, one) and (one.gain_pct or 0.0) > 0 and one.id != _LIMIT]
-    if not gaining:
-        return "No single change has a clear gain: every range includes the captured step time, or a loss."
-    # A setting comes before a link of which it was not recorded whether it is there, and before another machine.
-    faster = {whose: one for one in reversed(gaining) if (whose := _whose_link(one))}
-    text, least = "No setting has a clear gain", 0.0
-    if settings := [one for one in gaining if not _whose_link(one)]:
-        best, *others = settings
-        name = "Largest single change" if len(answered) > 1 else "The only change that could be answered"
-        text, least = f"{name}: {best.label}, {_change(found, best)}", best.gain_pct or 0.0
-        if level := [one.label for one in others if _is_level(best, one)]:
-            text += f"; level with it (each in the other's range): {few(level, 3)}"
-    more = [one for one in faster.items() if (one[1].gain_pct or 0.0) > least]
-    return " ".join([f"{text}.", *(f"{whose} ({one.label}): {_less_or_more(found, one)}." for whose, one in more)])
+        return _no_answer(found)
+    if answered[0].id == "custom":
+        return [_custom_answer(found, answered[0])]
+    settings, others = _gaining(found)
+    sentences = ["No setting has an estimated saving that is larger than its uncertainty."]
+    least_pct = 0.0
+    if settings:
+        best, *next_best = settings
+        least_pct = best.gain_pct or 0.0
+        what = "Best setting" if len(answered) > 1 else "The only change with an estimate"
+        sentences = [f"{what}: {best.label}, {_change(found, best)}."]
+        if tied := [scenario.label for scenario in next_best if _is_tied(best, scenario)]:
+            sentences.append(f"Not distinguishable from this setting: {listed(tied, _MOST_TIED)}.")
+    return sentences + [_condition(found, scenario) for scenario in others if (scenario.gain_pct or 0.0) > least_pct]
 
 
-def _at_most(found: WhatIf) -> str:
-    """Return what no change of the communication can exceed where none could be answered; nothing where that is not known."""
-    if found.limit_step_time_ns is None or not found.step_time_ns:
+def _gaining(found: WhatIf) -> tuple[list[Scenario], list[Scenario]]:
+    """Return the settings that save time, the best first, and the best hardware of each place that may not be there."""
+    gaining = [scenario for scenario in sort_scenarios(found).effective if (scenario.gain_pct or 0.0) > 0]
+    settings = [scenario for scenario in gaining if scenario.group == SETTING]
+    if not settings:  # a rank that is late is not a setting, but may be all that has an estimate
+        settings = [scenario for scenario in gaining if scenario.id == "no-wait"]
+    best_of_place: dict[str, Scenario] = {}
+    for scenario in gaining:
+        if scenario.group == HARDWARE and scenario.link_place is not None:
+            best_of_place.setdefault(scenario.link_place, scenario)
+    return settings, list(best_of_place.values())
+
+
+def _no_answer(found: WhatIf) -> list[str]:
+    (why, n_changes), *more_reasons = _most_usual_refusals(found)
+    n_more = sum(n for _, n in more_reasons)
+    subject = f"No estimate for {n_changes} changes" if n_more else "No estimate"
+    sentences = [f"{subject}: {why}."]
+    if n_more:
+        sentences.append(f"{n_more} more changes have no estimate for other reasons, see below.")
+    if found.limit_step_time_ns is not None and found.step_time_ns:
+        gain = max(found.step_time_ns - found.limit_step_time_ns, 0.0)
+        share = percent_text(gain / found.step_time_ns)
+        sentences.append(
+            f"With {_ZERO_COMMUNICATION} a step would save {ms_text(gain, _DIGITS)} ({share}). No other interconnect, "
+            "bucket size or datatype can save more."
+        )
+    return sentences
+
+
+def _custom_answer(found: WhatIf, scenario: Scenario) -> str:
+    if _is_captured(scenario):
+        return f"{scenario.label}: unchanged. The run is as fast already."
+    return f"{scenario.label}: {_change(found, scenario)}."
+
+
+def _condition(found: WhatIf, scenario: Scenario) -> str:
+    """Return what a link saves that these GPUs may not have, and on which condition."""
+    saved, link = _saved(found, scenario), str(scenario.knobs["link"])
+    if scenario.link_place == ELSEWHERE:
+        return f"Other hardware: {link} would save {saved}."
+    connects = "NVLink connects" if link.startswith("nvlink") else f"{link} connects"
+    return f"Only if {connects} all of the GPUs, which the reports do not show: {link} would save {saved}."
+
+
+def _is_tied(scenario: Scenario, other: Scenario) -> bool:
+    """Tell whether each of two estimates is in the range of the other."""
+    pairs = ((scenario, other), (other, scenario))
+    return all(not words.is_clear(a.step_time_ns, b.low_ns, b.high_ns) for a, b in pairs)
+
+
+def is_clear(found: WhatIf, scenario: Scenario) -> bool:
+    """Tell whether the range of an estimate leaves the captured step time out."""
+    return words.is_clear(found.step_time_ns, scenario.low_ns, scenario.high_ns)
+
+
+def gain_text(found: WhatIf, scenario: Scenario) -> str:
+    """Return the saving as a share of the step time, and whether it is within noise."""
+    if scenario.gain_pct is None:
         return ""
-    gain = max(found.step_time_ns - found.limit_step_time_ns, 0.0)
-    most = f"If transfers took no time, a step would gain at most {ms_text(gain)} ({percent_text(gain / found.step_time_ns)})"
-    return f" {most}: no other link, bucket or datatype gains more. nsyspipe analyze says what to change first."
+    return f"{scenario.gain_pct:.1f}%{'' if is_clear(found, scenario) else ' (within noise)'}"
 
 
-def _whose_link(one: Scenario) -> str:
-    """Return where a link is that these GPUs may not have; nothing of other changes, and of a link that they have."""
-    if one.link_place == UNKNOWN and not str(one.knobs["link"]).startswith("nvlink"):
-        return _WITH_OTHER
-    return {UNKNOWN: _WITH_NVLINK, ELSEWHERE: _ANOTHER}.get(one.link_place or "", "")
-
-
-def _is_level(one: Scenario, other: Scenario) -> bool:
-    return all(not words.is_clear(a.step_time_ns, b.low_ns, b.high_ns) for a, b in ((one, other), (other, one)))
-
-
-def is_clear(found: WhatIf, one: Scenario) -> bool:
-    """Tell whether the range of an answer leaves the captured step time out."""
-    return words.is_clear(found.step_time_ns, one.low_ns, one.high_ns)
-
-
-def gain_text(found: WhatIf, one: Scenario) -> str:
-    """Return the gain in per cent, and that it is not clear where it is not."""
-    if one.gain_pct is None:
+def _change(found: WhatIf, scenario: Scenario) -> str:
+    """Return the predicted step time with its range, and by how much it differs from the captured one."""
+    if scenario.gain_pct is None or not found.step_time_ns:
         return ""
-    text = f"{one.gain_pct:+.1f}"
-    return f"{text if float(text) else '0.0'} %{'' if is_clear(found, one) else f', {words.NOT_CLEAR}'}"
+    times = f"{ms_text(found.step_time_ns, _DIGITS).removesuffix(' ms')} -> {ms_text(scenario.step_time_ns, _DIGITS)}"
+    estimated = f"{times} per step (estimated {_range_text(scenario.low_ns, scenario.high_ns)} ms)"
+    if not is_clear(found, scenario):
+        return f"{estimated}, which is within noise"
+    return f"{estimated}, {abs(scenario.gain_pct):.1f}% {'less' if scenario.gain_pct > 0 else 'more'}"
 
 
-def _change(found: WhatIf, one: Scenario) -> str:
-    if one.gain_pct is None or not found.step_time_ns:
-        return ""
-    low, high = sorted(abs(found.step_time_ns - ns) for ns in (one.low_ns or 0.0, one.high_ns or 0.0))
-    if not is_clear(found, one):
-        return f"no clear {'gain' if one.gain_pct > 0 else 'change'}: {_less_or_more(found, one)} step time, but the range includes 0"
-    bounds = " to ".join(percent_text(ns / found.step_time_ns).removesuffix(" %") for ns in (low, high))
-    return f"{_less_or_more(found, one)} step time ({bounds} %)"
+def _saved(found: WhatIf, scenario: Scenario) -> str:
+    gain = scenario.gain_pct or 0.0
+    return f"{ms_text(gain / 100 * (found.step_time_ns or 0.0), _DIGITS)} ({gain:.1f}%)"
 
 
-def _less_or_more(found: WhatIf, one: Scenario) -> str:
-    """Return by how much the step time changes, without a sign: that of a gain is another one."""
-    gain = one.gain_pct or 0.0
-    time = ms_text(abs(gain) / 100 * (found.step_time_ns or 0.0))
-    return f"{time} ({abs(gain):.1f} %) {'more' if gain < 0 else 'less'}"
+def _number_text(ns: float | None) -> str:
+    return ms_text(ns, _DIGITS).removesuffix(" ms")
 
 
-def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
-    """Yield the answer: the sentence, the menu, what findings promise, what it rests on, and what is not answered."""
-    yield from (blocks.Sentence(text, "bold") for text in re.split(r"(?<=\.) (?=[A-Z])", headline(found)))
-    few = (f"{row['message'].capitalize()}; {row['fix']}." for row in found.problem_rows if row["code"] == _FEW_STEPS)
-    yield from (blocks.Sentence(text, "bold") for text in few)
-    (summary,) = run.summary().to_pylist()
-    yield blocks.Facts(words.subject_parts(run, summary), "Run")
-    times = {"step time": found.step_time_ns, "if transfers took no time,": found.limit_step_time_ns}
-    figures = [f"{name} {ms_text(ns)}" for name, ns in times.items() if ns is not None]
-    if found.identity_error_pct is not None:
-        figures.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
-    if figures:
-        yield blocks.Facts(figures, "Figures")
-    if answered := [one for one in found.scenarios if one.refused is None]:
-        yield menu(found, answered)
-    if bounds := _bounds(found, run, mean_step_ns(summary)):
-        yield blocks.Heading(OF_REPLAYED, "dim")
-        yield blocks.Sentence("Of the mean step time, as analyze has them; gains above are of the median.", "dim")
-        yield blocks.Items(bounds)
+def _range_text(low_ns: float | None, high_ns: float | None) -> str:
+    return "" if low_ns is None or high_ns is None else f"{_number_text(low_ns)} to {_number_text(high_ns)}"
+
+
+def whatif_blocks(
+    found: WhatIf, run: Run, *, is_verbose: bool = True, has_bars: bool = False
+) -> Iterator[blocks.Block]:
+    """Yield the answer: the best setting, every change in its group, and what has no estimate.
+
+    Verbose, also what findings promise, what each estimate assumes, changes within noise, and every problem.
+    """
+    yield from (blocks.Sentence(text, "bold") for text in headline_sentences(found))
+    for row in found.problem_rows:
+        if row["code"] == _FEW_STEPS:
+            yield blocks.Sentence(f"Warning: {row['message']}. Fix: {row['fix']}.", "bold")
+    answered = [scenario for scenario in found.scenarios if scenario.refused is None]
+    has_menu = len(menu_rows(found, answered, is_verbose=is_verbose)) > 1
+    yield blocks.Facts([found.label, hardware_text(run)], "Run")
+    yield blocks.Facts(_basis(found, run, has_step_time=is_verbose or not has_menu, is_verbose=is_verbose), "Steps")
+    if has_menu:
+        yield menu(found, answered, is_verbose=is_verbose, has_bars=has_bars)
+    if answered:
+        yield from _without_effect(found, is_verbose=is_verbose)
+    if is_verbose:
+        yield from _finding_blocks(found, run)
+    yield from _assumption_blocks(answered, is_verbose=is_verbose)
+    if reasons := refusals(found, None if is_verbose else _MOST_REFUSED):
+        yield from (blocks.Heading("No estimate", "dim"), blocks.Items(reasons))
+    if found.is_answered_without_late_ranks:
+        example = "for example --no-wait --bucket-mb 25"
+        yield blocks.Notes([f"To predict a change as if no rank were late, combine it with --no-wait, {example}."])
+    shown = [row for row in found.problem_rows if row["code"] != _FEW_STEPS and _is_shown(row, is_verbose=is_verbose)]
+    if answered and shown:
+        yield blocks.Troubles(same_problems(shown, lambda _: ""))
+
+
+def _is_shown(row: dict[str, Any] | Any, *, is_verbose: bool) -> bool:  # noqa: ANN401 - a row of problems
+    return row["severity"] != "info" or (is_verbose and row["code"] in OF_FILES_BESIDE)
+
+
+def _basis(found: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -> list[str]:
+    """Return what the estimates are based on."""
+    parts = [steps_text(run)]
+    if found.step_time_ns is not None and has_step_time:
+        parts.append(f"step time {ms_text(found.step_time_ns)}")
+    if found.identity_error_pct is not None and is_verbose:
+        parts.append(f"simulation error {percent_text(found.identity_error_pct / 100, 2)}")
+    return parts
+
+
+def _without_effect(found: WhatIf, *, is_verbose: bool) -> Iterator[blocks.Block]:
+    """Yield which changes change nothing, in a line; a menu that has them as rows needs none."""
+    if is_verbose or found.scenarios[0].id == "custom":
+        return
+    parts = sort_scenarios(found)
+    sentences = []
+    if parts.within_noise:
+        sentences.append(f"Within noise: {', '.join(scenario.label for scenario in parts.within_noise)}.")
+    if parts.unchanged:
+        sentences.append(f"As fast as captured: {', '.join(scenario.label for scenario in parts.unchanged)}.")
+    if sentences:
+        yield blocks.Notes([" ".join(sentences)])
+
+
+def _assumption_blocks(answered: Sequence[Scenario], *, is_verbose: bool) -> Iterator[blocks.Block]:
+    """Yield what estimates assume: of a single one all, of several only what you have to check."""
     if len(answered) == 1:
-        yield from (blocks.Heading("This rests on", "dim"), blocks.Items(answered[0].assumptions))
-    if reasons := refusals(found):
-        yield from (blocks.Heading("Not answered", "dim"), blocks.Items(reasons))
-    if len(answered) > 1:
-        yield blocks.Sentence("What each answer rests on: see --json -", "dim", is_close=bool(bounds))
-    # Few steps stand in front.
-    told = [row for row in found.problem_rows if row["severity"] != "info" or row["code"] in OF_FILES_BESIDE]
-    grave = [row for row in told if row["code"] != _FEW_STEPS]
-    if answered and grave:
-        yield blocks.Troubles(same_problems(grave, lambda _: ""))
+        yield from (blocks.Heading("This estimate assumes", "dim"), blocks.Items(answered[0].assumptions))
+    elif is_verbose and answered:
+        by_text = grouped((text, scenario.label) for scenario in answered for text in scenario.assumptions)
+        items = [f"{text} ({_labels_text(labels, len(answered))})" for text, labels in by_text.items()]
+        yield from (blocks.Heading("Estimates assume", "dim"), blocks.Items(items))
+    else:
+        assuming = [one.label for one in answered if any(FASTER_HOSTS in text for text in one.assumptions)]
+        if assuming:
+            yield blocks.Notes(
+                [f"Assumes that the CPU can launch kernels early enough: {_labels_text(assuming, len(answered))}."]
+            )
 
 
-def refusals(found: WhatIf) -> list[str]:
-    """Return what is not answered and why: that which the headline says comes first and is not said again."""
-    refused = ((one.refused_in_options, one.label) for one in found.scenarios)
-    whose = grouped((why, label) for why, label in refused if why is not None)
-    is_answered = any(one.refused is None for one in found.scenarios)
-    said = None if is_answered else _most_usual_refusals(found)[0][0]
-    others = [f"{', '.join(labels)}: {why}" for why, labels in whose.items() if why != said]
-    if said is None or not others:
+def _labels_text(labels: Sequence[str], n_all: int) -> str:
+    return "all estimates" if len(labels) == n_all else ", ".join(labels)
+
+
+def refusals(found: WhatIf, n_shown: int | None = None) -> list[str]:
+    """Return which changes have no estimate and why, at most so many by name; what the headline has is not repeated."""
+    refused = ((scenario.refused_in_options, scenario.label) for scenario in found.scenarios)
+    labels_by_reason = grouped((why, label) for why, label in refused if why is not None)
+    is_answered = any(scenario.refused is None for scenario in found.scenarios)
+    in_headline = None if is_answered else _most_usual_refusals(found)[0][0]
+
+    def named(labels: Sequence[str]) -> str:
+        return few(labels, len(labels) if n_shown is None else n_shown)
+
+    others = [f"{named(labels)}: {why}" for why, labels in labels_by_reason.items() if why != in_headline]
+    if in_headline is None or not others:
         return others
-    return [f"{', '.join(whose[said])}: for the reason above", *others]
+    return [f"{named(labels_by_reason[in_headline])}: for the reason above", *others]
 
 
 def _most_usual_refusals(found: WhatIf) -> list[tuple[str | None, int]]:
-    """Return why changes are refused and how many, the most usual reason first."""
-    return Counter(one.refused_in_options for one in found.scenarios).most_common()
+    """Return why changes have no estimate and how many, the most usual reason first."""
+    return Counter(scenario.refused_in_options for scenario in found.scenarios).most_common()
 
 
-def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:
-    """Return what each change that was answered would bring."""
-    link_kinds = set() if found.run is None else set(found.run.links()["kind"].to_pylist())
-    ends = in_one_unit([ms_text(ns) for one in rows for ns in (one.low_ns, one.high_ns)])
-    pairs = zip(rows, ends[::2], ends[1::2], strict=True)
-    spans = {one.id: f"{low.rpartition(' ')[0]} to {high}" for one, low, high in pairs}
-    notes = {one.id: _note(one, link_kinds) for one in rows}
+def menu_rows(found: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool) -> list[MenuRow]:
+    """Return the rows of the menu: the captured run, then each group by its name, the largest saving first."""
+    rows = [MenuRow(_AS_CAPTURED, found.step_time_ns)]
+    is_custom = len(scenarios) == 1
+    effective = set(map(id, sort_scenarios(found).effective))
+    shown = [scenario for scenario in scenarios if is_verbose or is_custom or id(scenario) in effective]
+    for group in GROUPS:
+        of_group = [_row(found, scenario) for scenario in shown if scenario.group == group]
+        if group == LIMIT and not is_custom and found.limit_step_time_ns is not None and found.step_time_ns:
+            saved = 1 - found.limit_step_time_ns / found.step_time_ns
+            of_group.append(MenuRow(_ZERO_COMMUNICATION, found.limit_step_time_ns, saved_ratio=saved))
+        if of_group:
+            rows += [] if is_custom else [MenuRow(GROUP_NAMES[group])]
+            rows += of_group
+    return rows
+
+
+def _row(found: WhatIf, scenario: Scenario) -> MenuRow:
+    label = str(scenario.knobs["link"]) if [*scenario.knobs] == ["link"] else scenario.label
+    return MenuRow(
+        label=label + _note(scenario),
+        step_time_ns=scenario.step_time_ns,
+        low_ns=scenario.low_ns,
+        high_ns=scenario.high_ns,
+        saved_ratio=None if scenario.gain_pct is None else scenario.gain_pct / 100,
+        throughput_steps_per_s=scenario.throughput_steps_per_s,
+        is_within_noise=not is_clear(found, scenario),
+    )
+
+
+def menu(
+    found: WhatIf, scenarios: Sequence[Scenario], *, is_verbose: bool = True, has_bars: bool = False
+) -> blocks.Table:
+    """Return what each change that has an estimate would bring, by group, the settings first."""
+    rows = menu_rows(found, scenarios, is_verbose=is_verbose)
+    longest_ns = max((row.step_time_ns or 0.0 for row in rows), default=0.0)
+    has_groups = any(row.step_time_ns is None for row in rows)
+
+    def label(row: MenuRow) -> str:
+        is_indented = has_groups and row.step_time_ns is not None and row.label != _AS_CAPTURED
+        return f"  {row.label}" if is_indented else row.label
+
+    def bar(row: MenuRow) -> str:
+        if row.step_time_ns is None or not longest_ns:
+            return ""
+        return "#" * max(round(_BAR_WIDTH * row.step_time_ns / longest_ns), 1)
+
     fields = [
-        Field("change", lambda one: one.label + notes[one.id], "text"),
-        Field("gain", partial(gain_text, found)),
-        Field("step time", lambda one: ms_text(one.step_time_ns)),
-        Field("range", lambda one: spans[one.id], from_width=_NARROW),
-        Field("throughput", lambda one: rate_text(one.throughput_steps_per_s), from_width=_WIDE),
+        Field("change", label, "text"),
+        Field("ms per step", lambda row: "" if row.step_time_ns is None else _number_text(row.step_time_ns)),
+        Field("range", lambda row: _range_text(row.low_ns, row.high_ns), from_width=_NARROW),
+        Field("saved", _saved_cell),
     ]
-    return table_of("What each change would bring", rows, fields)
+    if has_bars:
+        fields.append(Field("", bar, "word", from_width=_WIDE))
+    if is_verbose:
+        rate = Field("steps/s", _rate_cell, from_width=_WIDER)
+        fields.append(rate)
+    return table_of("What each change would save", rows, fields)
+
+
+def _saved_cell(row: MenuRow) -> str:
+    if row.saved_ratio is None:
+        return ""
+    text = f"{100 * row.saved_ratio:.1f}"
+    return f"{text if float(text) else '0.0'}%{' (noise)' if row.is_within_noise else ''}"
+
+
+def _rate_cell(row: MenuRow) -> str:
+    return rate_text(row.throughput_steps_per_s).removesuffix(" steps/s") if row.throughput_steps_per_s else ""
 
 
 def _page(found: WhatIf, run: Run) -> str:
+    rows = menu_rows(found, [scenario for scenario in found.scenarios if scenario.refused is None], is_verbose=True)
     step = found.step_time_ns
-    rows = [one for one in found.scenarios if one.refused is None]
     # how much less, at most, by the estimate, at least
-    gains = [[step and ns and step - ns for ns in (one.low_ns, one.step_time_ns, one.high_ns)] for one in rows]
+    gains = [[step and ns and step - ns for ns in (row.low_ns, row.step_time_ns, row.high_ns)] for row in rows]
     largest = max((gain[0] or 0 for gain in gains), default=0) or 1.0
     tracks = [blocks.Track(*(ns and ns / largest for ns in (at, low, high))) for high, at, low in gains]
     drawn = partial(blocks.with_column, at=2, column=Field("loss or gain", kind="track"), cells=tracks)
-    parts = (drawn(block) if isinstance(block, blocks.Table) else block for block in whatif_blocks(found, run))
+    parts = (
+        drawn(menu(found, [one for one in found.scenarios if one.refused is None]))
+        if isinstance(block, blocks.Table)
+        else block
+        for block in whatif_blocks(found, run)
+    )
     return blocks_page(parts, f"{found.label}: nsyspipe whatif", (_META, found.run_id))
 
 
-def _note(one: Scenario, link_kinds: Set[str]) -> str:
-    if not _is_captured(one):
-        return _NO_SETTING.get(_whose_link(one) or one.id, "")
-    link = one.knobs.get("link")
-    # Several links may be as fast as the captured one.
-    is_recorded = link is None or link_kinds == {_RECORDED_AS.get(str(link).rstrip("0123456789x"))}
-    return _SAME if is_recorded else _AS_FAST
+def _note(scenario: Scenario) -> str:
+    """Return what has to be known of a row of the menu."""
+    if _is_captured(scenario):
+        return " (as now)"
+    return " (if available)" if scenario.link_place == UNKNOWN else ""
 
 
-def _is_captured(one: Scenario) -> bool:
-    is_same = one.mean_gain_ns is not None and abs(one.mean_gain_ns) < _SAME_NS
-    return is_same and not {"link", "bucket_mb", "bandwidth_factor"}.isdisjoint(one.knobs)
+def _is_captured(scenario: Scenario) -> bool:
+    is_same = scenario.mean_gain_ns is not None and abs(scenario.mean_gain_ns) < _SAME_NS
+    return is_same and not {"link", "bucket_mb", "bandwidth_factor"}.isdisjoint(scenario.knobs)
 
 
-def _bounds(found: WhatIf, run: Run, mean_ns: float | None) -> list[str]:
-    """Set what each finding says could be gained at most beside the replay of what it advises, else the best of its kind."""
-    if not mean_ns:  # savings are of the mean step: as shares of it none exceeds 100 %
+def _finding_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
+    if bounds := _bounds(found, mean_step_ns(run.summary().to_pylist()[0])):
+        yield blocks.Heading(OF_REPLAYED, "dim")
+        yield blocks.Sentence("Shares of the mean step time, as in analyze. The table above uses the median.", "dim")
+        yield blocks.Items(bounds)
+
+
+def _bounds(found: WhatIf, mean_ns: float | None) -> list[str]:
+    """Return for each finding the upper bound of its saving, and the estimate for the change that the finding advises."""
+    if not mean_ns:  # savings are of the mean step: as shares of it none exceeds 100%
         return []
     chosen: dict[str, Scenario] = {}
-    for one in sorted(found.scenarios, key=lambda one: (not one.is_advised, -(one.gain_pct or 0.0))):
-        is_tried = one.mean_gain_ns is not None and (one.is_advised or one.mean_gain_ns > 0)  # else it is the opposite
-        if is_tried and one.finding is not None and one.finding_saving_ns is not None:
-            chosen.setdefault(one.finding, one)
-    evidence = dict(zip(*(run.judged_findings()[name].to_pylist() for name in ("id", "evidence")), strict=True))
+    for scenario in sorted(found.scenarios, key=lambda one: (not one.is_advised, -(one.gain_pct or 0.0))):
+        is_answered = scenario.mean_gain_ns is not None
+        is_gain = scenario.is_advised or (scenario.mean_gain_ns or 0.0) > 0  # otherwise it is the opposite change
+        if is_answered and is_gain and scenario.finding is not None and scenario.finding_saving_ns is not None:
+            chosen.setdefault(scenario.finding, scenario)
 
-    def worth(ns: float | None) -> str:
-        return f"{percent_text((ns or 0.0) / mean_ns)}, {ms_text(ns)}"
+    def saving(ns: float | None) -> str:
+        return f"{ms_text(ns, _DIGITS)} ({percent_text((ns or 0.0) / mean_ns)})"
 
-    return [
-        f"{rule}: up to {worth(one.finding_saving_ns)}{words.assumed_text(json.loads(evidence[rule]))}; replay of {one.label}: "
-        f"{worth(one.mean_gain_ns)}{'' if is_clear(found, one) else f', {words.NOT_CLEAR}'}"
-        for rule, one in sorted(chosen.items(), key=lambda pair: -(pair[1].finding_saving_ns or 0.0))
-    ]
+    def sentence(rule: str, scenario: Scenario) -> str:
+        noise = "" if is_clear(found, scenario) else ", which is within noise"
+        estimate = f"{scenario.label} saves an estimated {saving(scenario.mean_gain_ns)}{noise}"
+        return f"{rule}: at most {saving(scenario.finding_saving_ns)}. {estimate}"
+
+    by_bound = sorted(chosen.items(), key=lambda pair: -(pair[1].finding_saving_ns or 0.0))
+    return [sentence(rule, scenario) for rule, scenario in by_bound]
 
 
 def whatif_document(found: WhatIf) -> dict[str, Any]:

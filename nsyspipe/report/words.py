@@ -23,7 +23,7 @@ from nsyspipe.analysis.summary import (
 from nsyspipe.errors import shortened
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.captured import RunCapture
-from nsyspipe.model.figures import Figure
+from nsyspipe.model.figures import FIGURES, Figure
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
@@ -41,25 +41,32 @@ _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eig
 SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
 NVLINK_THERE = "NVLink connects all of the GPUs"
 WITHOUT_END = "without an end"
-NOT_CLEAR = "not clear"  # a gain within the error of a replay
+NOT_CLEAR = "within noise"  # a gain within the error of a replay
 Row: TypeAlias = "Mapping[str, Any]"
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
 _DIGITS, _MOST_ALIKE = re.compile(r"\d+"), 4
-_NOT_JUDGED = re.compile(r"not judged: (?P<rules>[a-z-]+(, [a-z-]+)*) \((?P<reason>.*)\)")
+_NOT_JUDGED = re.compile(r"skipped checks: (?P<rules>[a-z-]+(, [a-z-]+)*) \((?P<reason>.*)\)")
 _MOST_RULES = 5  # that are named where one reason keeps them from being judged
 _ABOUT_COMM = {*CAUSES["communication and late ranks"], *CAUSES["communication that slows compute"]}
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and a cause of it
 _TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
+_MUCH_ON_STREAM = 0.1  # of communication, from which on its stream is shown
+_PHASE_WORDS = {
+    "host_ns": "CPU time",
+    "device_ns": "GPU time, with wait time",
+    "compute_ns": "compute",
+    "comm_ns": "communication",
+    "exposed_comm_ns": "exposed communication",
+    "idle_ns": "idle before",
+}
 _MUCH_OF_RANKS = 0.1  # of a step: by so much phases differ between ranks, whatever runs ahead
-STEP_ENDS = "On the device a step ends where the next one's first kernel begins:"
-NEXT_IDLE = f"{STEP_ENDS} the idle time before that kernel counts in it, under that kernel's phase."
-NEXT_COPIES = (
-    f"{STEP_ENDS} the next step's copies of data count in it, and the idle time before that kernel, under its phase."
-)
-_MORE_ON_HOST = "On the host phases sum to more than the step on the device:"
-HOST_AHEAD = f"{_MORE_ON_HOST} the host runs ahead, and what it waits for may be of other steps."
-HOST_NOT_AHEAD = f"{_MORE_ON_HOST} a phase inside of another counts in both, or the host takes longer than the device."
+STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begins."
+NEXT_IDLE = f"{STEP_ENDS} The idle time before that kernel counts in the phase of that kernel."
+NEXT_COPIES = f"{NEXT_IDLE} Data copies of the next step count in this step."
+_MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"
+HOST_AHEAD = f"{_MORE_ON_HOST} the CPU runs ahead and may wait for the GPU in other steps."
+HOST_NOT_AHEAD = f"{_MORE_ON_HOST} phases are nested, or the CPU takes longer than the GPU."
 _MORE_THAN_STEP = 1.02  # from this part of a step on the host's phases are said to sum to more than it
 _MUCH_AHEAD = 0.1  # of a step: from so much on the host waits for what the device still has to do of earlier steps
 
@@ -77,9 +84,9 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     if run.is_capture:
         parts.append("a capture without steps")
     elif header.n_ranks:
-        family = " found by repetition" if header.steps_from == "repetition" else family
+        family = ", steps found by launch pattern" if header.steps_from == "repetition" else family
         left_out = [f"{_numbered('step', steps)} {why}" for why, steps in _left_out(run).items() if steps]
-        steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps{family}"
+        steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps used{family}"
         parts.append(f"{steps} ({', '.join(left_out)})" if left_out else steps)
     return [*parts, *backward_source(run)]
 
@@ -92,8 +99,8 @@ def _left_out(run: Run) -> dict[str, list[int]]:
     uneven, endless = others - cut_off, others & steps_without_end(steps)
     return {
         "skipped": sorted(skipped),
-        "cut off": sorted(others - uneven - endless),
-        f"{WITHOUT_END}: no step follows": sorted(endless),
+        "incomplete": sorted(others - uneven - endless),
+        "without a recorded end": sorted(endless),
         "not on every rank": sorted(uneven),
     }
 
@@ -114,7 +121,10 @@ def backward_source(run: Run) -> list[str]:
 
 def sources(run: Run) -> list[str]:
     """Return what steps and backward are taken to be, for what is said of a run without `subject_parts`."""
-    return [*(["steps found by repetition"] if run.header.steps_from == "repetition" else []), *backward_source(run)]
+    return [
+        *(["steps found by launch pattern"] if run.header.steps_from == "repetition" else []),
+        *backward_source(run),
+    ]
 
 
 def hosts_text(run: Run) -> list[str]:
@@ -146,15 +156,16 @@ def link_text(run: Run) -> str | None:
         return None
     link = verdict.slowest
     is_foreign = any(row["code"] == "log-of-other-processes" for row in run.problem_rows)
-    rest, nominal = f"; {link.edges}{', by a log of other processes' * is_foreign}", link.nominal_bytes_per_s
+    foreign = ", by a log of other processes" if is_foreign else ""
+    rest, nominal = f", {link.edges}{foreign}", link.nominal_bytes_per_s
     if verdict.busbw_bytes_per_s is not None:
         about = "about " if verdict.is_estimate else ""
-        rest += f"; bus bandwidth {about}{bandwidth_text(verdict.busbw_bytes_per_s)}"
-        rest += f" of {bandwidth_text(nominal)} nominal" if nominal else ""
-        rest += ", by the gradients' copies" if verdict.is_estimate else ""
+        rest += f", bus bandwidth {about}{bandwidth_text(verdict.busbw_bytes_per_s)}"
+        rest += f" of {bandwidth_text(nominal)} peak" if nominal else ""
+        rest += ", estimated from gradient copy sizes" if verdict.is_estimate else ""
     elif nominal:
-        rest += f"; nominal {bandwidth_text(nominal)}"
-    return shortened(printable(f"link: {link.text}"), _LINK_LENGTH - len(rest)) + rest
+        rest += f", peak {bandwidth_text(nominal)}"
+    return shortened(printable(f"Interconnect: {link.text}"), _LINK_LENGTH - len(rest)) + rest
 
 
 def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
@@ -176,17 +187,34 @@ def uneven_text(evenness: Evenness) -> str:
     if evenness.is_median_nobodys:
         text += ", which no step takes"
     elif 2 * evenness.n_near < evenness.n_steps:
-        text += f", only {evenness.n_near} of {evenness.n_steps} steps within 10 % of it"
+        text += f", only {evenness.n_near} of {evenness.n_steps} steps within 10% of it"
     if evenness.levels is None or evenness.n_long is None:
         return text
     short, long = map(ms_text, evenness.levels)
     if evenness.period == _TWO:
-        return f"{text}; {short} and {long} in turn"
+        return f"{text}, {short} and {long} in turn"
     if not evenness.period:
-        return f"{text}; two levels, {short} and {long} ({evenness.n_long} of {evenness.n_steps} steps)"
+        return f"{text}, two levels, {short} and {long} ({evenness.n_long} of {evenness.n_steps} steps)"
     rare, usual = (long, short) if 2 * evenness.n_long <= evenness.n_steps else (short, long)
     every = f"every {_ORDINALS.get(evenness.period, f'{evenness.period}th')} step"
-    return f"{text}; {every} takes {rare} instead of {usual}"
+    return f"{text}, {every} takes {rare} instead of {usual}"
+
+
+def uneven_sentence(evenness: Evenness) -> str:
+    """Return that steps are uneven, with their pattern where there is one, else with mean and median."""
+    if evenness.levels is None or evenness.n_long is None:
+        mean, median = ms_text(evenness.mean), ms_text(evenness.median)
+        return f"Steps are uneven: their mean is {mean}, and their median is {median}."
+    short, long = map(ms_text, evenness.levels)
+    if evenness.period == _TWO:
+        return f"Steps are uneven: they alternate between {short} and {long}."
+    if not evenness.period:
+        of_steps = f"{evenness.n_long} of {evenness.n_steps} steps"
+        return f"Steps are uneven: {of_steps} take about {long}, and the others take about {short}."
+    is_rare_long = 2 * evenness.n_long <= evenness.n_steps
+    rare, usual = (long, short) if is_rare_long else (short, long)
+    every = f"every {_ORDINALS.get(evenness.period, f'{evenness.period}th')} step"
+    return f"Steps are uneven: {every} takes {rare} instead of {usual}."
 
 
 def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
@@ -269,7 +297,7 @@ def _without_earlier_waits(run: Run, phases: pa.Table) -> pa.Table:
 def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
     """Say of which phases the host's time is a median, and why."""
     named = listed(sorted(medians))
-    return f"Host of {named}: the mean over ranks of their medians, because one step dominates a rank's mean."
+    return f"The CPU time of {named} is the mean over ranks of their medians, because one step dominates a mean."
 
 
 def phases_text(run: Run) -> str | None:
@@ -284,14 +312,16 @@ def phases_text(run: Run) -> str | None:
     for phase, name in product({row["phase"] for row in means}, PHASE_TIMES):
         of_ranks = [(row[f"{name}_mean"], row["rank"]) for row in means if row["phase"] == phase]
         (low, fast), *_, (high, slow) = sorted(pair for pair in of_ranks if pair[0] is not None) * 2 or [(0.0, 0)] * 2
-        what = name.removesuffix("_ns").replace("_", " ") + ", waits included" * (name == "device_ns")
+        what = _PHASE_WORDS[name]
         if name == "host_ns":
-            what = "host, median" if phase in medians else "host, any waiting for the GPU included"
+            what = "median CPU time" if phase in medians else "CPU time, with any wait for the GPU"
         where = {rank: f"on rank {run.rank_names.name(rank)}" for rank in (slow, fast)}
-        text = f"{phase} ({what}) {ms_text(high)} {where[slow]}, {ms_text(low)} {where[fast]}"
+        text = f"{phase} ({what}): {ms_text(high)} {where[slow]}, {ms_text(low)} {where[fast]}."
         most[phase] = max(most.get(phase, (0.0, "")), (high - low, text))
     told = [text for more, text in sorted(most.values(), reverse=True) if more and more >= least]
-    return f"Phases differ by rank: {'; '.join(told)}." if told else None
+    return (
+        f"Phases differ between ranks. {' '.join(f'{text[:1].upper()}{text[1:]}' for text in told)}" if told else None
+    )
 
 
 def rank_step_ns(run: Run) -> float | None:
@@ -309,12 +339,28 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     names = "assumed_slowdown_ratio", "is_conditional", "is_nvlink_assumed", "is_wait_included"
     ratio, is_open, is_nvlink_assumed, may_wait = (evidence.get(name) for name in names)
     text = f", if {NVLINK_THERE}" if is_open or is_nvlink_assumed else ""
-    text += ", waiting included, which is not known" if may_wait else ""
+    text += ", which may include wait time" if may_wait else ""
     if (compared := evidence.get("compared_share")) and compared < 1 - SEEN:
-        text += f", as if all compute beside communication were slowed like the {percent_text(compared, 0)} of it that can be compared"
+        text += f", if all compute concurrent with communication is slowed like the {percent_text(compared, 0)} that can be compared"
     if ratio:
-        text += f", assuming that communication slows compute by {percent_text(ratio, 0)} on the whole, as too few kernels could be compared"
+        text += f", if communication slows compute by {percent_text(ratio, 0)}, which is assumed because too few kernels can be compared"
     return text
+
+
+def stream_text(run: Run) -> str | None:
+    """Return how much communication runs on the stream that computes, where that is much; None where it is not."""
+    rows = run.breakdown()
+    on_stream, comm = (
+        pc.mean(rows[name], skip_nulls=False).as_py() for name in ("comm_on_compute_stream_ns", "comm_ns")
+    )
+    if not on_stream or not comm or on_stream < _MUCH_ON_STREAM * comm:
+        return None
+    numbers = sorted(set(run.ranks["compute_stream_id"].drop_null().to_pylist()))
+    streams = f"stream{'s'[: len(numbers) > 1]} {few(ranges(numbers), 3)}"
+    how_much = "Communication runs" if on_stream >= (1 - SEEN) * comm else f"{ms_text(on_stream)} of communication runs"
+    return (
+        f"{how_much} on {streams}, which also runs compute. No compute of that stream can overlap with communication."
+    )
 
 
 def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
@@ -348,7 +394,7 @@ def _counted_rules(message: str) -> str:
     if found is None or len(names) <= _MOST_RULES:
         return message
     about = " about communication" if _ABOUT_COMM.issuperset(names) else ""
-    return f"not judged: {len(names)} rules{about} ({found['reason']})"
+    return f"skipped {len(names)} checks{about} ({found['reason']})"
 
 
 def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
@@ -376,7 +422,7 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
 
 def unseen_idle(run: Run) -> str:
     """Return why idle time is at least what is known of it; nothing where that is all."""
-    return "what is idle inside CUDA graphs is not seen" if has_whole_graphs(run) else ""
+    return "idle time inside CUDA graphs is not visible" if has_whole_graphs(run) else ""
 
 
 def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
@@ -390,18 +436,22 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
     known = {cause: part for cause, part in parts.items() if part is not None}
     if 0 < len(known) < len(parts):  # the other causes are still told apart
         known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(known.values())
-    call = {"dependency": ", launched but not started"}
+    call: dict[str, str] = {}
     others = " and others" * (calls.num_rows > 1)
-    call |= {"blocked": f", {printable(calls['call'][0].as_py())[:LONGEST_CALL]}{others}"} if calls.num_rows else {}
+    call |= (
+        {idle_cause("idle_blocked_ns"): f", {printable(calls['call'][0].as_py())[:LONGEST_CALL]}{others}"}
+        if calls.num_rows
+        else {}
+    )
     causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])
     texts = [f"{name} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(name, '')})" for name, part in causes]
     total = f"idle {'at least ' if unseen else ''}{ms_text(idle / n)} ({percent_text(idle / wall)})"
-    return f"{total}: {', '.join(texts) or 'why is not known'}{unseen and f'; {unseen}'}"
+    return f"{total}: {', '.join(texts) or 'cause not known'}{unseen and f' ({unseen})'}"
 
 
 def idle_cause(column: str) -> str:
-    """Return the cause that a column is of: ``launch`` of ``idle_launch_ns``."""
-    return column.removeprefix("idle_").removesuffix("_ns")
+    """Return the cause of idle time that a column is of: ``late kernel launch (CPU-bound)`` of ``idle_launch_ns``."""
+    return FIGURES[f"{column}_per_step"].label.removeprefix("Idle: ")
 
 
 def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
@@ -465,7 +515,13 @@ def settling_text(steps: int | None, captures: int | None, counts: Sequence[int]
 def opposed_text(parts: Sequence[tuple[str, float]]) -> str:
     """Return what part of the step time changed against it, or which two against each other, ns."""
     if len(parts) > 1:
-        told = ", ".join(f"{metric_label(name)} by {delta_text('ns', ns)}" for name, ns in parts)
-        return f"Its parts changed against each other: {told}."
+        changes = ", ".join(f"{_part_label(name)} {delta_text('ns', ns)}" for name, ns in parts)
+        return f"Parts of the step changed in opposite directions: {changes}."
     ((name, ns),) = parts
-    return f"Against that, {metric_label(name)} takes {ms_text(abs(ns))} {'more' if ns > 0 else 'less'}."
+    return f"In the other direction, {_part_label(name)} takes {ms_text(abs(ns), 3)} {'more' if ns > 0 else 'less'}."
+
+
+def _part_label(name: str) -> str:
+    """Return what a part of the step, or a cause of idle time (``idle, launch``), is called."""
+    part, _, cause = name.partition(", ")
+    return metric_label(f"{part}_{cause}" if cause else part)

@@ -364,7 +364,7 @@ def _of_ranks(
         yield from _of_missing({rank.process_number for rank in ranks}, noun, job.world_size, sidecars, there)
     if numbering.has_shared_processes and job.world_size is None and not job.has_all(len(ranks)):
         n_missing = (job.n_ranks or 0) - len(ranks)
-        words: dict[str, Any] = {"noun": "ranks", "missing": "by NCCL's communicator"}
+        words: dict[str, Any] = {"noun": "ranks", "missing": "according to NCCL's communicator"}
         yield problem("ranks-missing", n=n_missing, world_size=job.n_ranks, **words)
 
 
@@ -396,7 +396,7 @@ def _of_missing(
     if n_missing := size - sum(number < size for number in known):
         missing = _ranks((number for number in range(size) if number not in known), n_missing, noun)
         if files := sorted({rank.report for rank in sidecars.ranks if rank.report and rank.rank not in known}):
-            missing += f"; captured as {', '.join(files[:_SHOWN])}"
+            missing += f", captured as {', '.join(files[:_SHOWN])}"
         yield problem("ranks-missing", n=n_missing, missing=missing, **words)
     if n := len(left_out):
         yield problem("ranks-not-captured", n=n, missing=_ranks(left_out, n, noun), **words)
@@ -418,8 +418,8 @@ def _of_messages(across: comm.CrossRank, digests: Sequence[ReportDigest]) -> Ite
     gaps = {digest.size_gap for digest in digests}
     # Sizes may be there, of which none belongs to a kernel.
     without_kernel = (
-        "NCCL's payloads fit no communication kernel",
-        "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)",
+        "no NCCL payload matches a communication kernel",
+        "capture whole steps on every rank, with CUDA API calls (--trace=cuda,nvtx)",
     )
     why, how = next((pair for gap, pair in SIZE_GAPS.items() if gap in gaps), without_kernel)
     yield problem("no-message-size", why=why, how=how)

@@ -54,7 +54,7 @@ def _answer_within(seconds: float, call: Callable[[], T]) -> T:
     try:
         return answer.result(seconds)
     except TimeoutError as error:
-        what = str(error) or f"it took the connection, and said nothing for {seconds:.0f} s"
+        what = str(error) or f"it accepted the connection, but did not answer for {seconds:.0f} s"
         raise TimeoutError(what) from error
 
 
@@ -62,13 +62,13 @@ def _no_scheduler(place: str, address: str, error: Exception) -> InputError:
     """Return the error for an address where no scheduler answers, by what a library made of the answer."""
     said = (str(error).splitlines() or [type(error).__name__])[0]
     if isinstance(error, MemoryError):  # what another protocol says is read as a length
-        said = "something else does; its dashboard has another port"
-    problem = f"no scheduler of Dask answers there ({printable(said[:_LONGEST_REASON])})"
-    fix = "the address that dask scheduler prints"
-    of_tls = "; for tls:// the certificates of Dask's own configuration"
+        said = "another program answers, perhaps its dashboard"
+    problem = f"no Dask scheduler answers there ({printable(said[:_LONGEST_REASON])})"
+    fix = "use the address that dask scheduler prints"
+    of_tls = " (for tls:// configure the certificates in Dask)"
     if place != address:
-        problem = f"names {address}, where {problem.replace(' there', '')}"
-        fix = "the file of a scheduler that runs: it is left when one ends; start dask scheduler --scheduler-file anew"
+        problem = f"names {address}, but {problem.replace(' there', '')}"
+        fix = "use the file of a running scheduler, or start dask scheduler --scheduler-file again"
     return InputError(place, problem, fix=fix + of_tls * address.startswith("tls"))
 
 
@@ -119,8 +119,8 @@ class Cluster(Executor):
             _answer_within(_RUN_S, self._check_versions)
         except (TimeoutError, OSError) as error:
             self.kill()
-            problem = f"its scheduler answers, but its workers did not within {_RUN_S:g} s"
-            raise InputError(place, problem, fix="look at dask scheduler's log, or start it again") from error
+            problem = f"the scheduler answers, but its workers did not answer within {_RUN_S:g} s"
+            raise InputError(place, problem, fix="read the log of dask scheduler, or restart dask scheduler") from error
         except BaseException:
             self.kill()
             raise
@@ -163,14 +163,16 @@ class Cluster(Executor):
         try:
             future.set_result(done.result())
         except CancelledError:
-            problem = "the scheduler has ended, or has dropped what it was asked for"
-            future.set_exception(self._error or InputError(self._place, problem, fix="start it again, and this too"))
+            problem = "the scheduler has ended or dropped the task"
+            future.set_exception(
+                self._error or InputError(self._place, problem, fix="restart the scheduler and this command")
+            )
         except ModuleNotFoundError as error:
-            problem = f"one of its workers has no module {error.name}"
+            problem = f"a worker does not have the module {error.name}"
             future.set_exception(InputError(self._place, problem, fix=_INSTALL))
         except Exception as error:  # noqa: BLE001 - the caller of result() gets it
-            problem = "its workers died, one after the other, at the same report; perhaps no memory was left"
-            fix = "dask worker --nthreads 1 --memory-limit 16GB; its log says more"
+            problem = "its workers died one after the other at the same report, perhaps out of memory"
+            fix = "dask worker --nthreads 1 --memory-limit 16GB (see its log)"
             told = InputError(self._place, problem, fix=fix)
             future.set_exception(told if type(error).__name__ == "KilledWorker" else error)
 
@@ -179,7 +181,7 @@ class Cluster(Executor):
         # By a function of Python's own, which is there whatever else is not.
         found = self.on_each_worker(pkgutil.resolve_name, "nsyspipe.version:__version__")
         if wrong := {worker: one for worker, one in found.items() if one != __version__}:
-            problem = f"nsyspipe {__version__}, the one here, is not on {len(wrong)} of its {len(found)} workers"
+            problem = f"{len(wrong)} of {len(found)} workers do not have nsyspipe {__version__}"
             versions = ("none" if isinstance(one, Exception) else one for one in wrong.values())
             names = listed(map("{} has {}".format, wrong, versions), MOST_NAMES)
             raise InputError(self._place, problem, found=names, fix=_INSTALL)
@@ -197,8 +199,8 @@ class Cluster(Executor):
                     seen_at = time.monotonic()
                 elif time.monotonic() - seen_at > patience_s:
                     wait = "to wait longer: DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=1h"
-                    fix = f"dask worker {self._address}; {wait}"
-                    self._error = InputError(self._place, "has no worker, or none that may do this", fix=fix)
+                    fix = f"dask worker {self._address}, then {wait}"
+                    self._error = InputError(self._place, "has no worker for this task", fix=fix)
                     self._executor.shutdown(wait=False)
                     return
 
@@ -224,15 +226,15 @@ def answer(version: str, request: bytes) -> object:
 
     worker = get_worker().address
     if version != __version__:
-        problem = f"has nsyspipe {__version__}, and {version} is asking"
-        raise InputError(f"worker {worker}", problem, fix=f"install nsyspipe {version} where workers are started")
+        problem = f"has nsyspipe {__version__}, but the client has {version}"
+        raise InputError(f"worker {worker}", problem, fix=f"install nsyspipe {version} on the workers")
     function, args, kwargs = pickle.loads(request)  # noqa: S301 - Dask's protocol is pickles too
     try:
         return function(*args, **kwargs)
     except ReportNotFoundError as error:
-        fix = "a directory that all workers see by the same path"
+        fix = "use a directory that all workers see by the same path"
         if Path(error.subject).parent.match("exports/*"):
-            fix += "; exports are cached in $NSYSPIPE_CACHE_DIR"
+            fix += " (exports are cached in $NSYSPIPE_CACHE_DIR)"
         raise InputError(error.subject, f"is not there for worker {worker}", fix=fix) from None
 
 
@@ -244,10 +246,10 @@ def _address(place: str) -> str:
         found = json.loads(read_small_text(path))["address"]
         if isinstance(found, str) and len(found) <= _LONGEST_REASON:
             return found
-        problem = "has no address of a scheduler"
+        problem = "contains no address of a scheduler"
     except FileNotFoundError:
-        problem = "is no address of a scheduler, and no such file is there"
+        problem = "is not an address of a scheduler or an existing file"
     except (OSError, KeyError, TypeError, ValueError, RecursionError):
-        problem = "is no file that Dask's scheduler wrote"
-    fix = "tcp://HOST:8786, or what dask scheduler --scheduler-file FILE writes"
+        problem = "is not a file of a Dask scheduler"
+    fix = "use tcp://HOST:8786, or the file that dask scheduler --scheduler-file FILE writes"
     raise OptionError(f"--scheduler {place}", problem, fix=fix)

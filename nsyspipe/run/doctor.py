@@ -182,7 +182,7 @@ def _of_host(name: str, answer: Answer, report: Examined) -> Answer:
     if name == "phases" and (counts := report.phase_counts):
         return Answer(PARTLY, counts, fix=fix)  # their times on the host
     if name == "phases" and report.was_left_out:
-        return replace(answer, text="no NVTX range is named like a phase", fix=None)
+        return replace(answer, text="no NVTX range has the name of a phase", fix=None)
     if name not in _OF_DEVICE:
         return answer
     if report.was_left_out:
@@ -202,11 +202,11 @@ def _words(answers: Sequence[Answer], n_ranks: Sequence[int] | None = None) -> s
     having = [answer for answer in answers if answer.status == YES]
     # Where some reports have it, what they have is said; the others are named elsewhere.
     texts = dict.fromkeys(answer.text for answer in having or answers if answer.text)
-    words = ", ".join(f"{n} {noun}" for noun, n in told.items()) or "; ".join(texts)
-    words += "" if not told or sum(n_ranks or ()) < 2 else " per rank" if is_of_each else " over all ranks"  # noqa: PLR2004 - ranks
+    words = ", ".join(f"{n} {noun}" for noun, n in told.items()) or " / ".join(texts)
+    words += "" if not told or sum(n_ranks or ()) < 2 else " per rank" if is_of_each else " in all ranks"  # noqa: PLR2004 - ranks
     is_of_all = not told and len({answer.text for answer in answers}) == 1  # says itself which reports lack what
     if is_of_all or len(having) in {0, len(answers)}:
         return words
     why = dict.fromkeys(one.text for one in answers if one.status != YES and one.text and not one.counts)
-    others = f"; the others: {'; '.join(why)}" if why and not counts else ""
+    others = f" (the others: {' / '.join(why)})" if why and not counts else ""
     return f"{len(having)} of {len(answers)} reports: {words}{others}"

@@ -106,7 +106,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     kernels, copies = capture.operations.kernels, capture.operations.copies
     n_processes = len(processes_with_operations(kernels, copies))
     if n_processes > _MOST_PROCESSES:
-        what = f"has device operations of {n_processes} processes, more than the {_MOST_PROCESSES} that are analyzed"
+        what = f"has device operations of {n_processes} processes, more than the limit of {_MOST_PROCESSES}"
         raise DamagedReportError(path, what, fix="pass one report per rank, or per node")
     operations = operations_by_process(kernels, copies, capture.calls.all)
     del kernels, copies
@@ -285,7 +285,7 @@ def _agreed(
         return digests, None, _why_none(digests)
     if not any(process.windows.num_rows for digest in digests for process in digest.processes):
         shown = reading.step.pattern if reading.step else family
-        return _redo(digest_all, digests, None), None, f"{shown!r} ranges launched no kernel"
+        return _redo(digest_all, digests, None), None, f"the ranges {shown!r} launched no kernel"
     return digests, family, None
 
 
@@ -300,18 +300,18 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
     for name, _ in own[0].families[:_LARGEST_FAMILIES]:
         n_ranges = [dict(digest.families[:_LARGEST_FAMILIES]).get(name) for digest in own]
         if is_step_name(name) and n_ranges == [len(digest.processes) for digest in own]:
-            why = f"there is one range {name!r} on every rank, and one step does not show what is usual"
-            return f"{why}: {MORE_STEPS}, or ask for it with --step '^{name.replace('#', '[0-9]+')}$'"
+            why = f"every rank has only one range {name!r}, and one step does not show what is usual"
+            return f"{why}: {MORE_STEPS}, or pass --step '^{name.replace('#', '[0-9]+')}$'"
     ranks = [process for digest in own for process in digest.processes]
     units = [one for process in ranks for one in process.candidates if one.name == REPETITION]
-    why = "no family of NVTX ranges qualifies on every rank"
+    why = "no group of NVTX ranges qualifies as steps on every rank"
     if units and all(one.is_part for one in units):  # of a step: it would have been chosen else
         shown = max(units, key=lambda one: one.n_members)
         every_ms = shown.union_ns / shown.n_members / 1e6
-        why += f"; what repeats {shown.n_members} times, every {every_ms:.3f} ms,"
-        return f"{why} neither updates weights nor has a backward pass"
-    where = f"on {len(units)} of {len(ranks)} ranks only" if units else "nowhere"
-    return f"{why}, and launches are seen to repeat {where}"
+        why += f". A launch pattern repeats {shown.n_members} times, every {every_ms:.3f} ms,"
+        return f"{why} but neither updates weights nor has a backward pass"
+    where = f"only on {len(units)} of {len(ranks)} ranks" if units else "on no rank"
+    return f"{why}, and nsyspipe found a periodic launch pattern {where}"
 
 
 def _redo(digest_all: _DigestAll, digests: list[ReportDigest], family: str | None) -> list[ReportDigest]:
@@ -351,8 +351,8 @@ def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
     families = sum((Counter(dict(digest.families[:_LARGEST_FAMILIES])) for digest in digests), Counter[str]())
     shown = ", ".join(f"{name!r} ({n})" for name, n in [*families.items()][:_NAMED_FAMILIES])
     example = next(iter(families), "step #").replace("#", "[0-9]+")
-    problem, found = "matches no NVTX range, needed for steps", shown or "no NVTX ranges at all"
-    fix = f"leave --step out, or name one of these, digits as [0-9]+: --step '^{example}$'"
+    problem, found = "matches no NVTX range, so there are no steps", shown or "no NVTX ranges"
+    fix = f"leave out --step, or name one of these ranges, with [0-9]+ for digits: --step '^{example}$'"
     return OptionError(f"--step {pattern!r}", problem, found=found, fix=fix)
 
 

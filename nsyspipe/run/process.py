@@ -165,7 +165,7 @@ class ProcessDigest(_Process, frozen=True):
     others: LaunchingThreads = NO_OTHER_THREADS  # the threads besides that of the steps whose ranges are phases too
 
 
-_NO_KERNEL_LATER = "no kernel launched in them starts later than the step before does"
+_NO_KERNEL_LATER = "no kernel launched in these ranges starts later than the preceding step"
 
 
 class HostDigest(_Process, frozen=True):
@@ -231,7 +231,7 @@ def _problems_of_steps(events: ProcessEvents, members: Members, windows: Windows
         yield problem("steps-missing-on-rank", process_id=events.process_id)
     elif (without := np.setdiff1d(np.arange(members.starts.size), windows.member)).size:
         n_kernels = _launched_kernels(operations, members)[without]
-        why = _NO_KERNEL_LATER if n_kernels.any() else "no kernel was launched in them"
+        why = _NO_KERNEL_LATER if n_kernels.any() else "no kernel was launched in these ranges"
         yield problem("step-without-window", process_id=events.process_id, n=without.size, why=why)
     edges = np.stack((members.starts, members.ends), axis=1).ravel()
     launches = operations.kernel_launch[: operations.n_launched]

@@ -37,28 +37,29 @@ YES, PARTLY, NO = "yes", "partly", "no"
 _SHOWN_FAMILIES, _LONGEST_TEXT = 3, 32
 _MIN_STEPS = 2
 _ONE_RUN = "pass the reports of one run, each once"
-_LOG = "run with NCCL_DEBUG=INFO and pass --nccl-log FILE"
+_LOG = "run with NCCL_DEBUG=INFO, and pass --nccl-log FILE"
 _ALL_LOGS = "pass the logs of all processes: --nccl-log 'nccl_*.log'"
-_TOPOLOGY = "nvidia-smi topo -m > topo.txt and --topology topo.txt"
+_TOPOLOGY = "run nvidia-smi topo -m > topo.txt, and pass --topology topo.txt"
 _UNDER_TORCHRUN = "capture under torchrun with nsys 2023.3 or newer, which records WORLD_SIZE"
 NSYS_OF_EACH = (
-    "start nsys inside torchrun, one report for each rank: it records each rank's WORLD_SIZE (launchers/ddp.sh does so)"
+    "start nsys inside torchrun, with one report per rank, so that nsys records the WORLD_SIZE of each rank "
+    "(launchers/ddp.sh does this)"
 )
-# A second nsys that is to count on the same GPU fails to start.
-ONE_NSYS_PER_GPU = " on one rank of each host only: a GPU can be counted by one nsys at a time"
+# A second nsys that counts on the same GPU fails to start.
+ONE_NSYS_PER_GPU = ", on only one rank of each host (only one nsys at a time can count on a GPU)"
 _NSYS_WITH_DEVICES = (2024, 5)  # the first that calls the option --gpu-metrics-devices
 _ONLY_BETWEEN_GRAPHS = "of gaps between CUDA graphs; those inside are not seen"
 _ONE_RANK = "one rank"
-_SHAPES = "grid and block of every kernel"
+_SHAPES = "grid and block size of every kernel"
 LESS_WAITING = (
-    "capture a run whose ranks wait less for each other, or that communicates for less of the step, and compare their "
-    "kernels: nsyspipe diff"
+    "capture a run in which ranks wait less for each other or communicate for a smaller part of the step, and compare "
+    "the kernels: nsyspipe diff"
 )
 _MOSTLY_HIDDEN = 0.5  # of communication
 _NO_CALLS = "API calls were not recorded"
 _SOURCES = {  # what each source of ranks is called
-    "sidecar": "the capture's sidecar", "nccl_payload": "NCCL's payload", "nvtx_mpi": "MPI's thread names",
-    "file_name": "file names",
+    "sidecar": "the sidecar of the capture", "nccl_payload": "NCCL's NVTX payloads", "nvtx_mpi": "MPI's thread names",
+    "file_name": "the file names",
 }  # fmt: skip
 
 
@@ -171,29 +172,29 @@ def _steps(report: Examined) -> Answer:
     with_members = (*of_process.values(), *digest.hosts)
     n_steps = sum(one.members.num_rows for one in with_members) if family is not None else 0
     if family == REPETITION and n_steps:
-        counts = [("found by repetition", n_steps)]
+        counts = [("found by a periodic launch pattern", n_steps)]
     elif not report.counts.rows[versions.NVTX]:
         is_lost = report.has("no-nvtx")
         return (
             _lack("no-nvtx", "NVTX ranges were not recorded") if is_lost else _lack("no-nvtx-ranges", "no NVTX range")
         )
     elif not report.families and not digest.n_named_steps:
-        return _lack("no-steps", "no NVTX range but libraries' own")
+        return _lack("no-steps", "only NVTX ranges of libraries")
     elif step is not None:
         n_steps = (digest.n_named_steps or 0) * bool(n_steps)
         counts = [(f"match --step {_short(step.pattern)!r}", n_steps)]
         if not n_steps:
-            unmatched = "leave --step out, or let it match one of the ranges that there are"
+            unmatched = "leave out --step, or match one of the existing ranges"
             return Answer(NO, (*counts, *others), fix=unmatched)
     elif family is None or not n_steps:
-        fix = "leave --step none out" if report.reading.is_capture else CATALOGUE["no-steps"].fix
+        fix = "leave out --step none" if report.reading.is_capture else CATALOGUE["no-steps"].fix
         return Answer(NO, tuple(others), fix=fix)
     else:
         counts = [(repr(_short(family)), n_steps), *others[: _SHOWN_FAMILIES - 1]]
     complete = [pc.sum(one.windows["is_complete"], min_count=0).as_py() for one in of_process.values()]
     counted = [max(n - 1, 1) for n in complete if n]  # without the first
     if is_few := n_steps >= _MIN_STEPS and min(counted, default=_MIN_STEPS) < _MIN_STEPS:
-        counts.insert(1, ("in the figures", sum(counted)))
+        counts.insert(1, ("used", sum(counted)))
     if n_steps < _MIN_STEPS or is_few:
         return _lack("few-steps" if is_few else "no-complete-step", counts=tuple(counts), status=PARTLY)
     return Answer(YES, tuple(counts))
@@ -211,7 +212,7 @@ def _phases(report: Examined) -> Answer:
             return Answer(PARTLY, ((text, n_steps), *counts), fix=report.fix_of(code))
     if report.family is not None and has_backward and lacking is None:
         return Answer(YES, counts)
-    text = "" if counts else "no NVTX range is named like a phase"
+    text = "" if counts else "no NVTX range has the name of a phase"
     fix = report.fix_of("no-steps" if has_backward else lacking or "no-backward")
     return Answer(PARTLY if counts else NO, counts, text, fix)
 
@@ -219,17 +220,17 @@ def _phases(report: Examined) -> Answer:
 def _kernels(report: Examined) -> Answer:
     n_kernels = report.counts.rows[versions.KERNEL]
     if not n_kernels and report.counts.rows[versions.GRAPH]:
-        return _lack("graphs-as-a-whole", "CUDA graphs as a whole, no kernel of its own", status=PARTLY)
+        return _lack("graphs-as-a-whole", "only CUDA graphs as a whole, no single kernel", status=PARTLY)
     if not n_kernels and report.has("no-kernels"):
         return _lack("no-kernels", "kernels were launched, but not recorded")
     if not n_kernels:
-        return _lack("no-gpu-activity", "no kernel")
+        return _lack("no-gpu-activity", "no kernels")
     if not report.counts.rows[versions.STRINGS]:
-        return _lack("no-kernel-names", "no kernel has a name")
-    whose = "of them NCCL's" if report.has_only_nccl else "of them communication"
+        return _lack("no-kernel-names", "kernels without names")
+    whose = "NCCL kernels" if report.has_only_nccl else "communication kernels"
     counts = [("kernels", n_kernels), (whose, report.n_comm - report.n_copied)]
     if report.n_copied:
-        counts.append(("collectives of copies", report.n_copied))
+        counts.append(("collectives made of copies", report.n_copied))
     if report.hides_comm or (report.is_several and not report.n_comm):
         return _lack("comm-in-graphs" if report.hides_comm else "no-comm-kernels", counts=tuple(counts), status=PARTLY)
     return Answer(YES, tuple(counts))
@@ -242,7 +243,7 @@ def _copies(report: Examined) -> Answer:
         return _lack("no-memcpy", f"not recorded: {', '.join(lacking)}", status=status)
     counts = tuple((noun, report.counts.rows[table]) for noun, table in kinds.values())
     if report.digest.n_graphs:
-        return _lack("graphs-as-a-whole", "those inside CUDA graphs as a whole are not seen", counts, status=PARTLY)
+        return _lack("graphs-as-a-whole", "copies inside CUDA graphs are not visible", counts, status=PARTLY)
     return Answer(YES, counts)
 
 
@@ -258,7 +259,7 @@ def _message_bytes(report: Examined) -> Answer:
         text, fix = SIZE_GAPS["replayed"]
         return Answer(NO, text=text, fix=fix)
     if report.digest.size_gap is None:
-        return Answer(YES, (("calls with their size", report.digest.n_message_bytes),))
+        return Answer(YES, (("calls with a size", report.digest.n_message_bytes),))
     text, fix = SIZE_GAPS[report.digest.size_gap]
     return Answer(NO, text=text, fix=fix)
 
@@ -299,7 +300,7 @@ def _compared(report: Examined) -> float | None:
 def _kernel_shapes(report: Examined) -> Answer:
     has_kernels = bool(report.counts.rows[versions.KERNEL])
     if report.counts.rows[versions.GRAPH] and not has_kernels:
-        return _lack("graphs-as-a-whole", "not known inside CUDA graphs as a whole")
+        return _lack("graphs-as-a-whole", "unknown inside CUDA graphs captured as a whole")
     if not (report.counts.has_shapes and has_kernels):
         return _lack("no-kernels", "not recorded")
     share = _compared(report)
@@ -330,7 +331,10 @@ def _shapes_of_all(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     shares = sorted(100 * (_compared(report) or 0.0) for report in few)
     percent = " to ".join(dict.fromkeys(f"{share:.1f}" for share in (shares[0], shares[-1])))
     where = "" if len(few) == len(reports) else f"in {len(few)} of {len(reports)} reports "
-    text = f"{_SHAPES}; {where}only {percent} % of the kernel time beside communication has equal kernels without it"
+    text = (
+        f"{_SHAPES}, but {where}only {percent}% of the kernel time under communication is of kernels that also "
+        "run without communication"
+    )
     return [replace(answer, text=text) if answer.text == _SHAPES else answer for answer in answers]
 
 
@@ -385,22 +389,22 @@ def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
     processes = one_of_each_process(ranks)
     if beside.rank_map is not None:
         numbers = ranks_by_map(processes, beside.rank_map, beside.sidecars)
-        return Answer(YES, text=f"{_of_processes(numbers, len(ranks))} from --rank-map")
-    best = _lack("rank-by-order", "nothing names them", status=PARTLY)
+        return Answer(YES, text=f"{_of_processes(numbers, len(ranks))}, from --rank-map")
+    best = _lack("rank-by-order", "the reports do not identify the ranks", status=PARTLY)
     for source, of_each in rank_sources(processes, beside.sidecars):
         numbers = [number for number in of_each if number is not None]
         if len(numbers) < len(processes):
             continue
-        name = _SOURCES.get(source, source.removeprefix("env:"))
+        name = _SOURCES.get(source, f"the {source.removeprefix('env:')} environment variable")
         repeated = sorted(number for number, n in Counter(numbers).items() if n > 1)
         if not repeated:
-            return Answer(YES, text=f"{_of_processes(numbers, len(ranks))} from {name}")
+            return Answer(YES, text=f"{_of_processes(numbers, len(ranks))}, from {name}")
         if best.fix != _ONE_RUN:
-            text = f"rank {repeated[0]} is there {numbers.count(repeated[0])} times in {name}"
+            text = f"rank {repeated[0]} occurs {numbers.count(repeated[0])} times in {name}"
             best = Answer(PARTLY, text=text, fix=_ONE_RUN)
     if len(processes) > 1:
         return best
-    return Answer(YES, text="only one" if len(ranks) == 1 else f"the {len(ranks)} GPUs of the only process")
+    return Answer(YES, text="one rank" if len(ranks) == 1 else f"the {len(ranks)} GPUs of the only process")
 
 
 def _of_processes(numbers: Sequence[int], n_ranks: int) -> str:
@@ -426,24 +430,24 @@ def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     n_here = sum(report.n_processes for report in reports)
     here = Answer(YES, text=shown_ranks(known))
     if is_shared:
-        here = Answer(YES, text=f"{shown_ranks(known)}: processes, which have {n_ranks} GPUs here")
+        here = Answer(YES, text=f"{shown_ranks(known)} processes, with {n_ranks} GPUs in these reports")
     if len(known) > 1:
         here = Answer(PARTLY, text=f"{shown_ranks(known)} in different reports", fix=_ONE_RUN)
     elif known and n_here < known[0]:
-        here = _lack("ranks-missing", f"{known[0]}, of which {n_here} in these reports", status=PARTLY)
+        here = _lack("ranks-missing", f"{known[0]}, but only {n_here} in these reports", status=PARTLY)
     answers = []
     for report, size in zip(reports, sizes, strict=True):
         # Of one nsys around a launcher the environment is the launcher's, which does not have it.
         fix = NSYS_OF_EACH if report.n_processes > 1 else _UNDER_TORCHRUN
-        answers.append(Answer(NO, text="no WORLD_SIZE recorded", fix=fix) if size is None else here)
+        answers.append(Answer(NO, text="WORLD_SIZE was not recorded", fix=fix) if size is None else here)
     return answers
 
 
 def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     hosts = {report.digest.facts.host for report in reports if report.digest.facts.host}
-    text = "session starts" if len(reports) > 1 else "session start"
+    text = "from session start times" if len(reports) > 1 else "from the session start time"
     if len(hosts) > 1:
-        text += f", on {len(hosts)} hosts whose clocks may differ"
+        text += f" of {len(hosts)} hosts, which may have different clocks"
     sizes = {world_size([report.digest]) or report.job.world_size or 0 for report in reports}
     if _are_shared(reports):
         sizes = {report.job.n_ranks or 0 for report in reports}
@@ -451,13 +455,11 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     if all(report.sends_nothing for report in reports) and len(reports) == 1:
         there = Answer(YES, text=_ONE_RANK)
     if there.status == YES and len(_pids(reports)) < max(sizes):
-        there = _lack("ranks-missing", "who waits is not known where the other ranks take part", status=PARTLY)
+        there = _lack("ranks-missing", "waiting is unknown for communication with missing ranks", status=PARTLY)
     elif there.status == YES and any(report.hides_comm for report in reports):
-        there = _lack("comm-in-graphs", "communication inside CUDA graphs is not seen")
+        there = _lack("comm-in-graphs", "communication inside CUDA graphs is not visible")
     elif there.status == YES and any(report.lacks_groups for report in reports):
-        there = _lack(
-            "groups-not-named", f"{text}, but which ranks communicate with each other is not known", status=PARTLY
-        )
+        there = _lack("groups-not-named", f"{text}, but the process groups are unknown", status=PARTLY)
     absent = _lack("no-session-start", "no session start")
     return [absent if report.digest.facts.session_start_utc_ns is None else there for report in reports]
 
@@ -479,10 +481,10 @@ def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
 def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | None]) -> Answer:
     log, topology, pids = beside.log, beside.topology, _pids(reports)
     if log is None and topology is None:
-        fix = f"{_log_fix(reports)}; {_TOPOLOGY}"
-        return Answer(NO, text="neither NCCL's log nor the topology", fix=fix)
+        fix = f"{_log_fix(reports)}. Also {_TOPOLOGY}"
+        return Answer(NO, text="no NCCL log and no topology file", fix=fix)
     if log is not None and log.of_run(pids, {len(pids), *sizes}) is None:
-        return _lack("log-of-another-run", "the log is of another run")
+        return _lack("log-of-another-run", "the NCCL log is of another run")
     # Which GPU a process without a log has its rank says.
     ranks: Ranks = ranks_or_hosts([report.digest for report in reports])
     numbers = number_by_name(ranks, beside.sidecars).numbers if log and log.communicators else ()
@@ -495,15 +497,15 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
         # Direct access is over NVLink or PCIe, which the topology tells.
         if not (unclear := {"p2p", "unknown"}.intersection(rows["kind"].to_pylist())):
             return Answer(YES, text=link.text)
-        text = f"{link.text}; {link.edges}" if link.n_unknown else link.text
+        text = f"{link.text}, {link.edges}" if link.n_unknown else link.text
         fixes = [_ALL_LOGS] * link.is_unlogged + [_TOPOLOGY] * ("p2p" in unclear and topology is None)
-        return Answer(PARTLY, text=text, fix="; ".join(fixes) or _LOG)
+        return Answer(PARTLY, text=text, fix=". Also ".join(fixes) or _LOG)
     if topology is None:
-        return Answer(PARTLY, text="the log does not say what NCCL uses", fix=f"{_LOG}; {_TOPOLOGY}")
+        return Answer(PARTLY, text="the log does not show what NCCL uses", fix=f"{_LOG}. Also {_TOPOLOGY}")
     gpus = {f"GPU{index}" for index in topology.gpus}
     paths = sorted({path for ends, path in topology.paths.items() if gpus.issuperset(ends)})
     text = f"the GPUs are connected by {', '.join(paths)}" if paths else "a topology of one GPU"
-    return Answer(PARTLY, text=f"{text}; no NCCL log says what NCCL uses", fix=_log_fix(reports))
+    return Answer(PARTLY, text=f"{text}, but no NCCL log shows what NCCL uses", fix=_log_fix(reports))
 
 
 def _log_fix(reports: Sequence[Examined]) -> str:
@@ -540,23 +542,23 @@ _SYSTEM_CALLS = _rows(versions.OS_RUNTIME, "calls", "--trace=cuda,nvtx,osrt")
 _CPU_SAMPLES = _rows(versions.CPU_SAMPLES, "samples", "--sample=process-tree")
 QUESTIONS = (
     Question("steps", "time per step", _each(_steps)),
-    Question("phases", "hidden by backward, cost by phase", _each(_phases)),
+    Question("phases", "overlap with backward, time by phase", _each(_phases)),
     Question("compute_and_comm", "where the time goes, overlap", _each(_kernels)),
-    Question("launches", "which step launched what", _CALLS),
+    Question("launches", "which step launched each kernel", _CALLS),
     Question("copies", "gradient copies and others", _each(_copies)),
-    Question("ranks", "which report is which rank", _ranks),
+    Question("ranks", "the rank of each report", _ranks),
     Question("world_size", "whether ranks are missing", _world_size),
-    Question("one_clock", "who waits for whom across ranks", _one_clock),
-    Question("link", "what connects the ranks, and its bandwidth", _link),
-    Question("gpu_model", "which GPU each rank ran on", _each(_gpu_model)),
-    Question("nccl_ranges", "which collective each call was", _each(_nccl_ranges)),
+    Question("one_clock", "which ranks wait for which", _one_clock),
+    Question("link", "interconnect and its bandwidth", _link),
+    Question("gpu_model", "the GPU of each rank", _each(_gpu_model)),
+    Question("nccl_ranges", "the collective of each call", _each(_nccl_ranges)),
     Question("message_bytes", "bytes and bandwidth of collectives", _each(_message_bytes)),
-    Question("idle_causes", "why the GPU idles", _each(_idle_causes)),
-    Question("kernel_shapes", "kernels slower beside communication", _shapes_of_all),
+    Question("idle_causes", "why the GPU is idle", _each(_idle_causes)),
+    Question("kernel_shapes", "slowdown under communication", _shapes_of_all),
     Question("cuda_graphs", "communication inside CUDA graphs", _each(_cuda_graphs)),
     # Records of overhead nest, so that they are no count of pauses.
-    Question("profiler_overhead", "what the capture itself cost", _rows(versions.OVERHEAD, "records")),
-    Question("os_runtime", "system calls the host waits in", _SYSTEM_CALLS, is_used=False),
-    Question("cpu_samples", "which host code runs", _CPU_SAMPLES, is_used=False),
-    Question("gpu_metrics", "how busy GPU units and links are", _gpu_metrics, is_used=False),
+    Question("profiler_overhead", "the cost of the capture itself", _rows(versions.OVERHEAD, "records")),
+    Question("os_runtime", "system calls that block the CPU", _SYSTEM_CALLS, is_used=False),
+    Question("cpu_samples", "which CPU code runs", _CPU_SAMPLES, is_used=False),
+    Question("gpu_metrics", "utilization of GPU units and links", _gpu_metrics, is_used=False),
 )

@@ -28,7 +28,7 @@ from nsyspipe.run.sidecars import RunSidecars
 Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
 _ONE_RUN_NS, _ONE_HOST_NS, _TOGETHER_NS, _LONG_NS = 60 * 10**9, 10 * 10**9, 5 * 10**9, 600 * 10**9
 _SHOWN = 4
-_TWICE, _DIFFERENT, _ACTIVE = "the same report twice", "{}: reports of different runs", "active"
+_TWICE, _DIFFERENT, _ACTIVE = "are the same report", "{}, so they are reports of different runs", "active"
 # What tells runs apart: report, key, the value that all reports have alike, and words if they do not.
 _Identity: TypeAlias = tuple[ReportDigest, object, object, str]
 _ENVIRONMENT = "env:"
@@ -74,8 +74,8 @@ def _check_processes_once(digests: Sequence[ReportDigest], ranks: Ranks) -> None
     before, _ = pair
     names = " and ".join(decoded(str(files.source_of(Path(rank.report.path)))) for rank in pair)
     what = (
-        f"process {before.process.pid} of one host in both, one after the other: captures of one process, it seems,"
-        " which nothing in the reports confirms"
+        f"both contain process {before.process.pid} of one host, one after the other. They may be captures of one process, "
+        "but the reports do not confirm this"
     )
     captures = capture_numbers(groups)
     first = [
@@ -83,7 +83,7 @@ def _check_processes_once(digests: Sequence[ReportDigest], ranks: Ranks) -> None
     ]
     words = " ".join(shlex.quote(decoded(str(files.source_of(Path(path))))) for path in first)
     example = f": nsyspipe analyze {words}" if len(first) <= _SHOWN_NAMES else ""
-    fix = f"analyze the reports of each capture by themselves{example}; if they are ranks of one run, use --rank-map"
+    fix = f"analyze the reports of each capture separately{example}, or use --rank-map if they are ranks of one run"
     raise RankConflictError(names, what, fix=fix)
 
 
@@ -138,7 +138,7 @@ def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportD
     if what != _TWICE and len(groups) > 1 and has_ranks:
         more = f" or {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
         return RankConflictError(names, what, fix=f"{fix}: {' or '.join([*groups][:_SHOWN])}{more}")
-    but = "; if they are," if what.startswith(_ACTIVE) else ", or"
+    but = ". If they are of one run," if what.startswith(_ACTIVE) else ", or"
     return RankConflictError(names, what, fix=f"{fix}{but} number them yourself with --rank-map")
 
 
@@ -155,9 +155,9 @@ def check_several_runs(arguments: Iterable[str], start: str = "") -> None:
         paths = [path for path in named if path.is_file()]  # not globs
         is_raw = any(path.suffix in files.RAW_SUFFIXES for path in paths)
         if len(paths) > 1 and (is_raw or _are_of_one_job(paths)):
-            problem = f"{len(paths)} reports of one {'name' if is_raw else 'job'}, each named as a run of its own; a run is one argument"
+            problem = f"{len(paths)} reports of one {'name' if is_raw else 'job'}, but each is given as its own run"
             other = " and another for the other run" if len(groups) == 1 and not start else ""
-            fix = f"{start}{' '.join(groups)}{other}; where each is a run: LABEL=REPORT"
+            fix = f"{start}{' '.join(groups)}{other}, or LABEL=REPORT if each is a run"
             raise RankConflictError(word, problem, fix=fix)
 
 
@@ -485,12 +485,12 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
         of_process = sorted({rank_map[key] for key in _first_names(parts, rank_map)})
         if len(of_process) > 1:
             both = " and ".join(map(str, of_process[:2]))
-            problem = f"gives ranks {both} to one process, which was captured several times"
+            problem = f"assigns ranks {both} to one process that was captured several times"
             raise OptionError("--rank-map", problem, found=parts[0][0], fix="one rank per process")
     if unused := rank_map.keys() - told:  # or another name of one that is named already
-        problem = f"names {min(unused)}, which is not among the reports with GPU activity or steps"
+        problem = f"names {min(unused)}, but no such report has GPU activity or steps"
         there = few([keys[0] for keys in names], _SHOWN_NAMES)
-        raise OptionError("--rank-map", problem, found=there, fix="one of these, or leave it out")
+        raise OptionError("--rank-map", problem, found=there, fix="use one of these reports, or leave out --rank-map")
     if absent := [keys[0] for keys, key in zip(names, named, strict=True) if key is None][:_SHOWN_NAMES]:
         found, given = ", ".join([*rank_map][:_SHOWN_NAMES]), [f"{key}={rank_map[key]}" for key in named if key]
         fix = f'--rank-map "{",".join([*given, *(f"{name}=N" for name in absent)])}"'
@@ -537,7 +537,7 @@ class ChosenRanks(Struct, frozen=True):
     def check(self, numbers: Sequence[int], source: str) -> None:
         """Refuse reports that turn out to be of other ranks than was taken from their names."""
         if not self.ranks.issuperset(numbers):
-            problem = f"was looked up in the names of the reports, which are of other ranks ({source})"
+            problem = f"does not match the reports, whose names and ranks differ ({source})"
             raise OptionError(f"--ranks {self.asked}", problem, found=shown_ranks(numbers), fix=RANK_MAP)
 
 
@@ -552,10 +552,12 @@ def choose_ranks(
     text = asked if isinstance(asked, str) and len(asked) < _LONG else shown_ranks(wanted_ranks).replace(", ", ",")
     given_map = parse_rank_map(rank_map)
     if (of_reports := _ranks_of(paths, given_map)) is None:
-        problem = "chooses among reports of which neither all names (REPORT_0.sqlite) nor a captured RANK tell the rank"
+        problem = (
+            "cannot choose reports, because their ranks are unknown (no names like REPORT_0.sqlite, no recorded RANK)"
+        )
         pairs = ",".join(f"{files.source_of(path).name}={rank}" for rank, path in enumerate(paths[:_SHOWN]))
-        fix = f'--rank-map "{pairs}{",..." * (len(paths) > _SHOWN)}", or leave it out'
-        fix = fix if len(paths) > 1 else "leave it out: one report is read as a whole"
+        fix = f'--rank-map "{pairs}{",..." * (len(paths) > _SHOWN)}", or leave out --ranks'
+        fix = fix if len(paths) > 1 else "leave out --ranks, nsyspipe reads one report as a whole"
         raise OptionError(f"--ranks {text}", problem, fix=fix)
     there = frozenset(rank for own in of_reports for rank in own)
     if absent := wanted_ranks - there:
@@ -564,8 +566,8 @@ def choose_ranks(
     chosen = [not wanted_ranks.isdisjoint(own) for own in of_reports]
     ranks = frozenset(rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own)
     if others := ranks - wanted_ranks:
-        problem = f"leaves out {shown_ranks(others)}, which are in the same reports; a report is read as a whole"
-        raise OptionError(f"--ranks {text}", problem, fix=f"--ranks {shown_ranks(ranks)}, or leave it out")
+        problem = f"leaves out {shown_ranks(others)}, but nsyspipe reads a report with all its ranks"
+        raise OptionError(f"--ranks {text}", problem, fix=f"--ranks {shown_ranks(ranks)}, or leave out --ranks")
     own_map = given_map and {name: rank for name, rank in given_map.items() if rank in ranks}
     return ChosenRanks(text, tuple(itertools.compress(paths, chosen)), ranks, there, own_map)
 

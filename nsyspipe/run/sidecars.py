@@ -150,7 +150,7 @@ def _step_family(sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]) -
         return None, []
     families = set(family_of.values())
     family = families.pop()
-    why = "these differ" if families else "that is more than a text with numbers"
+    why = "the patterns differ" if families else "the pattern is not a text with numbers"
     if not families and family is not None:
         own = [process.candidates for digest in digests for process in digest.processes]
         if not own:  # of these, only some may be ranks
@@ -161,7 +161,7 @@ def _step_family(sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]) -
             return family, []
         if not any(is_there):  # the launcher's own pattern, in a program that names its steps otherwise
             return None, []
-        why = "some rank has no such step"
+        why = "some ranks have no such step"
     return None, [problem("step-pattern-ignored", pattern=" and ".join(map(repr, sorted(family_of))), why=why)]
 
 
@@ -169,8 +169,8 @@ def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
     by_outcome: dict[str, list[int]] = {}
     for rank in (rank for sidecar in sidecars for rank in sidecar.ranks):
         is_bad = rank.status and not rank.is_complete  # after a whole capture its status says nothing of that
-        status = f"its program ended with status {rank.status}" if is_bad else None
-        if outcome := "; ".join(filter(None, (status, rank.problem and rank.problem[:200].rstrip(".")))):
+        status = f"the program ended with status {rank.status}" if is_bad else None
+        if outcome := ", and ".join(filter(None, (status, rank.problem and rank.problem[:200].rstrip(".")))):
             by_outcome.setdefault(outcome, []).append(rank.rank)
     for outcome, ranks in by_outcome.items():
         more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""

@@ -151,10 +151,10 @@ def _candidates(events: ProcessEvents, families: TextFamilies, names: Mapping[in
 def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
     given = f"--steps {short_repr(n_steps)}"
     if (repeated := find_repetition(sequence)) is None:
-        return OptionError(given, "launches repeat nothing", fix="leave --steps out")
+        return OptionError(given, "no launch pattern repeats", fix="leave out --steps")
     n_units = repeated.edges.size - 1
-    found, fix = f"{n_units} x {repeated.n_launches} launches", f"--steps {n_units}, or leave --steps out"
-    return OptionError(given, "launches repeat nothing about as often", found=found, fix=fix)
+    found, fix = f"{n_units} x {repeated.n_launches} launches", f"--steps {n_units}, or leave out --steps"
+    return OptionError(given, "no launch pattern repeats about as often", found=found, fix=fix)
 
 
 def _by_repetition(process_id: int, units: Repetition, *, is_marked: bool) -> Iterator[Problem]:

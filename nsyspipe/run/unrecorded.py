@@ -15,9 +15,10 @@ from nsyspipe.reader.report import pid_of
 
 _SHOWN = 8
 _COST_OF_RANKS = (
-    "what they ran is in no figure, and waiting, transfer, bandwidth and who is late are null where they take part"
+    "No metric includes their GPU work. Wait time, transfer time, bandwidth and stragglers are not available for "
+    "communication with these processes"
 )
-_COST_OF_OTHERS = "if they ran any, it is in no figure"
+_COST_OF_OTHERS = "If these processes ran kernels, no metric includes the kernels"
 
 
 class UnrecordedProcess(Struct, frozen=True):
@@ -109,14 +110,14 @@ def _stand_for(processes: Iterable[UnrecordedProcess], missing: MissingRanks, n_
     told = [one.number for one in processes]
     known = [number for number in told if number is not None]
     if known and len(known) == len(told):
-        return f"; they are {_ranks(sorted(known))}"
+        return f" (these processes are {_ranks(sorted(known))})"
     if missing.world_size is None:
         return ""
     if missing.numbers is None:
-        return f"; they stand for {len(told)} of the {missing.world_size} ranks of the job"
+        return f" (these processes are {len(told)} of the {missing.world_size} ranks of the job)"
     if len(missing.numbers) == n_ranks == len(told):
-        return f"; they stand for {_ranks(missing.numbers)}"
-    return f"; they stand for some of {_ranks(missing.numbers)}" if missing.numbers else ""
+        return f" (these processes are {_ranks(missing.numbers)})"
+    return f" (these processes are some of {_ranks(missing.numbers)})" if missing.numbers else ""
 
 
 def _ranks(numbers: Sequence[int]) -> str:

@@ -147,7 +147,7 @@ def dead_worker(status: int | None = None) -> InputError:
     how = "" if status is None else f" with status {status}"
     if status is not None and status < 0:
         how = f" by {signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"
-    return InputError("analysis", f"a worker process died{how}; perhaps no memory was left", fix=_FEWER)
+    return InputError("analysis", f"a worker process died{how}, perhaps out of memory", fix=_FEWER)
 
 
 def _send(file: IO[bytes], payload: bytes) -> None:

@@ -136,7 +136,7 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
     root = Path(os.path.realpath(store))
     try:
         if root.exists() and not root.is_dir():
-            raise OutputError(str(store), "is no directory", fix="--out DIR")
+            raise OutputError(str(store), "is not a directory", fix="--out DIR")
         made = [path for path in (root, *root.parents) if not path.exists()]
         is_new = not os.path.lexists(root / layout.HIDDEN)
         try:
@@ -148,14 +148,14 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
             raise
     except NotPlainError as error:
         shown = error.path.relative_to(root) if error.path.is_relative_to(root) else error.path
-        problem = f"has {error.found} at {shown}, where a store has {error.wanted}; the store is as it was"
+        problem = f"has {error.found} at {shown}, but a run store needs {error.wanted}, so nothing was saved"
         raise OutputError(str(store), problem, fix=f"remove {error.path}") from error
     except OSError as error:
         why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-        what, fix = f"cannot be written ({why})", "--out with another directory"
+        what, fix = f"cannot be written ({why})", "use --out with another directory"
         if error.errno in _FULL:
             what, fix = "its disk is full", f"free some space, or {fix}"
-        raise OutputError(str(store), f"{what}; the store is as it was", fix=fix) from error
+        raise OutputError(str(store), f"{what}, so nothing was saved", fix=fix) from error
 
 
 @contextlib.contextmanager
@@ -189,8 +189,8 @@ def locked(store: Path) -> Iterator[Locked]:
                     opened.enter_context(trial.pop_all())
                     break
             if time.monotonic() > until:
-                what = f"is locked by another writer since {_LONGEST_WAIT_S:.0f} s"
-                raise OutputError(str(store), what, fix="try again, or end the process that holds .nsyspipe/lock")
+                what = f"has been locked by another writer for {_LONGEST_WAIT_S:.0f} s"
+                raise OutputError(str(store), what, fix="try again, or stop the process that holds .nsyspipe/lock")
         for run_id in found.switch.names():  # by a writer that was killed
             found.settle(run_id)
         yield found

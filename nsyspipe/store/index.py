@@ -81,20 +81,20 @@ def stored_runs(store: Path, *, on_progress: OnProgress | None = None) -> Stored
         return found
     if found.unreadable:
         first, n_runs = found.unreadable[0], len(found.unreadable)
-        what = f"none of its {n_runs} saved runs can be read"
+        what = f"contains {n_runs} saved runs, but none can be read"
         raise DatasetError(str(store), what, found=printable(f"{first.run_id} {first.message}"), fix=first.fix)
     what, fix = "no such directory", f"nsyspipe analyze REPORTS --out {shlex.quote(str(store))}"
     if store.is_file():
-        what = f"{OUTPUTS.get(store.suffix, 'a file')}, where a store was needed"
+        what = f"is {OUTPUTS.get(store.suffix, 'a file')}, not a run store"
         name = shlex.quote(str(store))
-        fix = "name the store, a directory" if store.suffix in OUTPUTS else f"nsyspipe analyze {name} --out runs"
+        fix = "pass the run store (a directory)" if store.suffix in OUTPUTS else f"nsyspipe analyze {name} --out runs"
     elif store.is_dir():
         there = [*store.iterdir()]
         if reports := [one for one in there if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]:
             fix = f"nsyspipe analyze {next(iter(words_of_runs(without_exported(sorted(reports)))))} --out runs"
         elif there:
             fix = f"nsyspipe analyze REPORTS --out {shlex.quote(str(store / 'runs'))}"
-        what, fix = table_of_store(store) or ("holds no saved run", fix)
+        what, fix = table_of_store(store) or ("contains no saved run", fix)
     raise DatasetError(str(store), what, fix=fix)
 
 
@@ -115,7 +115,7 @@ def read_index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
     path = store / layout.published(layout.RUNS_FILE, run_id)
     row = table_of(content, RUNS, path)
     if row.num_rows != 1:
-        raise DatasetError(str(path), f"holds {row.num_rows} rows of the run, not 1", fix=AGAIN)
+        raise DatasetError(str(path), f"has {row.num_rows} rows for the run instead of 1", fix=AGAIN)
     try:
         return index_row(row, run_id, digest_of(content))
     except ValueError as error:  # a directory's name that is no text

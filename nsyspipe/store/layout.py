@@ -212,9 +212,9 @@ def check_run_id(run_id: str) -> None:
     mended = run_id
     if not RUN_ID.fullmatch(run_id):
         mended = re.sub(r"[^A-Za-z0-9._+-]+", "-", run_id).lstrip("._+-")[:_LONGEST].rstrip("-.") or "1"
-        what = f"names a directory of the dataset: up to {_LONGEST} letters, digits and . _ + -, the first a letter or digit"
+        what = f"is not a valid directory name (up to {_LONGEST} letters, digits and . _ + -, first a letter or digit)"
     elif _is_number_or_date(run_id):
-        what = "reads like a number or a date, and DuckDB and pandas would make it one"
+        what = "looks like a number or a date, and DuckDB and pandas would convert it"
     else:
         return
     fix = f"run-{mended}"[:_LONGEST] if _is_number_or_date(mended) else mended
@@ -254,7 +254,7 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
         meant = [*dict.fromkeys([*[named][: has_run(store, named)], *of_label[-1:]])]
         if len(meant) > 1:
             ways = f"{shlex.quote(place_of(store, named))}, that run, or {argument_of(store, meant[-1])}, the label's latest"
-            what = "is the id of a run and the label of others, which a diff against that label takes"
+            what = "is the ID of a run and the label of other runs"
             raise OptionError(f"{store}:{named}", what, fix=ways)
         named = [named, *meant][-1]
     wanted = named if run_id is None else run_id
@@ -278,7 +278,7 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
         # One with its operations fits every command.
         with_operations = [one for one in ids if (store / "events" / f"{RUN_DIRECTORY}{one}").is_dir()]
         fix = f"{argument_of(store, [*ids, *with_operations][-1])}, or {listing}" if ids else None
-        raise OptionError(str(path), f"holds {len(ids)} runs, where one is meant", found=shown, fix=fix)
+        raise OptionError(str(path), f"contains {len(ids)} runs, choose one", found=shown, fix=fix)
     # A label is no value of --run-id, but its latest run's id is.
     named_by = {label: one for one, label in labels.items() if label}
     nearest = nearest_name(wanted, named_by) or nearest_name(wanted, ids, cutoff=_ALIKE)
@@ -323,11 +323,11 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
 
     store, asked = Path(place), f"--against {label}"
     if not is_saved(store) or is_one_run(store):
-        raise OptionError(asked, f"{place} is no store, in which labels name runs", fix=_with_a_store(store, label))
+        raise OptionError(asked, f"{place} is not a run store", fix=_with_a_store(store, label))
     found, ids = listed_runs(store), dict[str, dict[str, bool]]()  # of a label: of each run whether it has all ranks
     if found.unreadable:
-        problem = f"{argument_of(store, found.unreadable[0].run_id)} cannot be read, whatever its label is"
-        raise OptionError(asked, problem, fix="remove it")
+        problem = f"{argument_of(store, found.unreadable[0].run_id)} cannot be read, so its label is unknown"
+        raise OptionError(asked, problem, fix="remove this run")
     for run in found.runs.select(["run_id", "label", "n_ranks", "n_processes", "world_size"]).to_pylist():
         n_there = run["n_ranks"] if run["n_processes"] is None else run["n_processes"]
         ids.setdefault(printable(run["label"]), {})[run["run_id"]] = n_there >= (run["world_size"] or 0)
@@ -348,10 +348,12 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
         is_place = os.path.lexists(named) or glob.has_magic(named) or is_one_run(Path(named))
         if named and named not in ids and not (is_place or {*named} & {os.sep, "="}):
             fix = f"{start} {shlex.quote(nearest_name(named, candidates) or [*candidates, 'REPORTS'][0])}"
-            raise OptionError(named, f"is no label of {place}, and no such file or directory", found=counts, fix=fix)
+            raise OptionError(named, f"is not a label of {place}, a file or a directory", found=counts, fix=fix)
         candidates = [named] if named in ids and not os.path.lexists(named) else []
     elif len(candidates) != 1:
-        problem = f"{place} has {'several other labels' if candidates else 'no other label'}, and no candidate is named"
+        problem = (
+            f"{place} has {'several other labels' if candidates else 'no other label'}, and the candidate is missing"
+        )
         raise OptionError(asked, problem, found=counts, fix=f"{start} {shlex.quote([*candidates, 'REPORTS'][0])}")
     sides = ((name, ids[name]) for name in (label, *candidates))
     left_out = {name: [one for one, has_all in of.items() if any(of.values()) > has_all] for name, of in sides}

@@ -72,13 +72,13 @@ def check_size(file: BinaryIO) -> int:
     """
     size = file.seek(0, os.SEEK_END)
     n_tail = len(_MAGIC) + 4
-    require(size >= n_tail + len(_MAGIC), f"{size} bytes are no Parquet file")
+    require(size >= n_tail + len(_MAGIC), f"{size} bytes are too few for a Parquet file")
     file.seek(size - n_tail)
     tail = file.read(n_tail)
     n_footer = int.from_bytes(tail[:4], "little")
     end_of_rows = size - n_footer - n_tail
     is_whole = tail[4:] == _MAGIC and len(_MAGIC) <= end_of_rows < size - n_tail and n_footer <= _LARGEST_FOOTER
-    require(is_whole, "it is no Parquet file, or its end is missing")
+    require(is_whole, "it is not a complete Parquet file")
     file.seek(end_of_rows)
     reader = _Thrift(file.read(n_footer), "its footer")
     footer = reader.struct(_FILE)

@@ -56,7 +56,7 @@ class RunFiles(Struct, frozen=True):
         if found is None:
             found = table_of(self.contents.get(file) or self._later(file), DATASET[name], path)
         if name == "runs" and found.num_rows != 1:
-            raise DatasetError(str(path), f"holds {found.num_rows} rows of the run, not 1", fix=AGAIN)
+            raise DatasetError(str(path), f"has {found.num_rows} rows for the run instead of 1", fix=AGAIN)
         return found
 
     def has(self, name: str, rank: int | None = None) -> bool:
@@ -78,8 +78,8 @@ class RunFiles(Struct, frozen=True):
             return found
         runs = _readable(self.store, self.run_id, layout.RUNS_FILE)
         if runs is None or not runs.equals(self.contents[layout.RUNS_FILE]):
-            raise DatasetError(f"run {self.run_id}", "was replaced or removed while it was read", fix="read it again")
-        what = "cannot be read (it is damaged, or of another save of the run than its row in runs)"
+            raise DatasetError(f"run {self.run_id}", "was replaced or removed during reading", fix="read the run again")
+        what = "cannot be read (damaged, or from another save of the run)"
         raise DatasetError(str(path), what, fix=AGAIN)
 
 
@@ -237,17 +237,17 @@ def _check_schema(path: Path, file: pq.ParquetFile, numbers: set[str]) -> None:
     """Refuse a later version, columns twice, and texts in place of numbers: a few bytes can stand for many long ones."""
     version = (file.schema_arrow.metadata or {}).get(b"schema_version", b"").decode(errors="replace")
     if not version.isdecimal():
-        what = "is not what nsyspipe writes: it has no schema version"
-        raise DatasetError(str(path), what, fix=f"{AGAIN}, or move it away")
+        what = "was not written by nsyspipe (no schema version)"
+        raise DatasetError(str(path), what, fix=f"{AGAIN}, or move the file away")
     if int(version) > SCHEMA_VERSION:
-        what = f"has columns of version {version}, this nsyspipe knows {SCHEMA_VERSION}"
+        what = f"has columns of version {version}, but this nsyspipe knows only {SCHEMA_VERSION}"
         raise DatasetError(str(path), what, fix="a newer nsyspipe")
     names = file.schema.names
     if twice := sorted({one for one in names if names.count(one) > 1}):
         raise DatasetError(str(path), f"has columns twice: {', '.join(twice)}", fix=AGAIN)
     for column in file.schema:
         is_text = column.physical_type.endswith("BYTE_ARRAY")
-        require(not (is_text and column.name in numbers), f"{column.name} is no number")
+        require(not (is_text and column.name in numbers), f"{column.name} is not a number")
 
 
 def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) -> pa.Table:
@@ -271,7 +271,7 @@ def check_values(table: pa.Table, wanted: TableSchema) -> None:
         values = table[column.name]
         require(column.nullable or not values.null_count, f"{column.name} has nulls")
         is_finite = column.type != FLOAT or pc.all(pc.is_finite(values)).as_py() is not False
-        require(is_finite, f"{column.name} has values that are no number")
+        require(is_finite, f"{column.name} has values that are not numbers")
         if column.type in (INT, FLOAT) or column.unit == "time":
             low, high = _LIMITS.get(column.unit, (-LARGEST, LARGEST))
             span = pc.min_max(values.cast(INT) if column.unit == "time" else values).as_py()
@@ -287,20 +287,20 @@ def check_values(table: pa.Table, wanted: TableSchema) -> None:
     require(is_once, f"it has rows of the same {', '.join(key)}")
     for start, end in _SPANS:
         is_before = start in table.column_names and pc.any(pc.less(table[end], table[start])).as_py()
-        require(not is_before, f"{end} lies before {start}")
+        require(not is_before, f"{end} is before {start}")
 
 
 def parsed_object(text: str) -> dict[str, Any]:
     """Parse a JSON object of somebody else; a ValueError if it is none, too long or too deep, or has a number that is none."""
-    require(len(text) <= _LONGEST_JSON, f"it has {len(text)} characters, more than a run has")
+    require(len(text) <= _LONGEST_JSON, f"it has {len(text)} characters, more than any run has")
     try:
         found = json.loads(text, parse_constant=_number, parse_float=_number)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    require(isinstance(found, dict), "it is no JSON object")
+    require(isinstance(found, dict), "it is not a JSON object")
     return dict(found)
 
 
 def _number(word: str) -> float:
-    require(math.isfinite(number := float(word)), f"{word} is no number")
+    require(math.isfinite(number := float(word)), f"{word} is not a number")
     return number

@@ -125,7 +125,7 @@ class SavedRun(Run):
         if steps is not None:
             steps = check_steps(self.steps(), steps)
         if chosen and not any(self.files.has("events", rank) for rank in self.ranks["rank"].to_pylist()):
-            raise DatasetError(f"run {self.run_id}", "was saved without its operations", fix=self._saved_again)
+            raise DatasetError(f"run {self.run_id}", "was saved without single operations", fix=self._saved_again)
         return (self._of_rank(rank, steps) for rank in chosen)
 
     def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> schema.OfRank:
@@ -203,9 +203,9 @@ def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever
     if found is None and needed != kind:
         return None
     if needed not in _OBJECTS:
-        require(_IS[needed](found), f"{where} is no {kind}")
+        require(_IS[needed](found), f"{where} is not {kind}")
         return tuple(found) if needed.startswith("tuple") else found
-    require(isinstance(found, dict), f"{where} is no object")
+    require(isinstance(found, dict), f"{where} is not an object")
     values = {}
     for one in fields(_OBJECTS[needed]):
         if one.name in found:
@@ -245,4 +245,4 @@ def _check_moment(text: str | None, where: str) -> None:
     is_utc = text is None
     with contextlib.suppress(ValueError):
         is_utc = is_utc or datetime.fromisoformat(str(text)).tzinfo is not None
-    require(is_utc, f"{where}.captured_at_utc is no time of UTC")
+    require(is_utc, f"{where}.captured_at_utc is not a time in UTC")

@@ -143,8 +143,8 @@ def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, fo
         if RUNS_FILE in there
         else "and no such run"
     )
-    fix = "--run-id with another name, or --force to lose them"
-    raise OutputError(str(store), f"has {', '.join(lost)} of run {run_id}, {what}; the store is as it was", fix=fix)
+    fix = "use --run-id with another name, or --force to replace the old run"
+    raise OutputError(str(store), f"has {', '.join(lost)} of run {run_id}, {what}, so nothing was saved", fix=fix)
 
 
 def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
@@ -161,14 +161,14 @@ def check_store(run: Run, store: Path) -> None:
     """Refuse a directory in which reports lie: whoever names it next would get the saved run, not them; and ``STORE:NAME``."""
     place, colon, name = str(store).rpartition(":")
     if colon and not store.exists():
-        fix = f"--out {place}/ (a label is given where the reports are named: --label {name!r})"
-        raise OutputError(str(store), "names a run of a store, where a directory was needed", fix=fix)
+        fix = f"--out {place}/ (to set the label of reports use --label {name!r})"
+        raise OutputError(str(store), "names a run of a run store, not a directory", fix=fix)
     where = Path(os.path.realpath(store))  # resolve() fails on a link to itself
     # Of the inputs a directory is a saved run.
     if any(Path(os.path.realpath(one)).parent == where for one in run.inputs if not one.is_dir()):
-        raise OutputError(str(store), "is where the reports lie", fix=f"--out {store / 'runs'}")
+        raise OutputError(str(store), "is the directory of the reports", fix=f"--out {store / 'runs'}")
     if has_reports(store, (EXPORT_SUFFIX, *RAW_SUFFIXES)) and not any(run_ids(store)):
-        problem, fix = "holds reports, and no saved run", f"--out {store / 'runs'}"
+        problem, fix = "contains reports, but no saved run", f"--out {store / 'runs'}"
         raise OutputError(str(store), problem, found=reports_near(store), fix=fix)
 
 
@@ -178,8 +178,8 @@ def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) 
     try:
         check_values(whole, DATASET[name])
     except ValueError as error:
-        problem = f"cannot hold the table {name}: {' '.join(str(error).split())}; the store is as it was"
-        fix = "the other outputs, and doctor REPORTS, which may say what is wrong with the report"
+        problem = f"cannot hold the table {name}: {' '.join(str(error).split())}, so nothing was saved"
+        fix = "use other outputs, and check the report with doctor REPORTS"
         raise OutputError(staged.run_id, problem, fix=fix) from error
     content, file = _encoded(whole), file_name(name, rank)
     with staged.tables.create(file) as opened:

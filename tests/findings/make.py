@@ -22,7 +22,7 @@ IDS = (
     *("tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "pipeline-bubble", "expert-comm", "no-sync"),
     *("flat-all-reduce", "serialized-streams", "blocking-launches", "pageable-copy"),
 )
-LONGEST_ACTION = 56
+LONGEST_ACTION = 66
 # What a case expects of a rule of which nothing else is of interest.
 FIRES = {"fires": True}
 NOT_JUDGED = "not judged"

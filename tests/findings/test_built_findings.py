@@ -329,11 +329,10 @@ def test_a_pipelines_bubble_is_its_own_and_nobodys_lateness(tmp_path, has_norm, 
     # as they are launched: a send and a receive, and the norm.
     assert launch["saving_ns_per_step"] == (280 + 30 if has_norm else 500 + 20)
     worded(launch["title"], "launch-bound")
-    # Bound, 31 or 52 %. 400 and 220 of 1000 communicate; with the norm 10 and 210 more, of which the second waits 200.
+    # Bound, 31 or 52 %. Of the slowest stage 400 of 1000 communicate, with the norm 10 more.
     said = verdict(run)
     worded(said, "verdict")
-    # Of the bound, of communication, all exposed, and of waiting.
-    assert figures(said) >= ({"31.0", "42", "29", "10"} if has_norm else {"52.0", "31", "29"})
+    assert figures(said) >= ({"31", "41"} if has_norm else {"52", "40"})
 
 
 def test_a_bound_on_late_ranks_tells_what_it_leaves_of_their_delays():

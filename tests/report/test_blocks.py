@@ -110,11 +110,11 @@ TEXTS = {
     units.ms_text: {0: "0 ms", 1_234_567: "1.235 ms", 12_340_000: "12.34 ms", 123_400_000: "123.4 ms", 99_990_000: "99.99 ms",
               100_000_000: "100.0 ms", 10_000_000: "10.00 ms", 500_000.5: "0.5000 ms", 100: "<0.001 ms",
               99_996_000: "100.0 ms", 12_345_600_000: "12346 ms"},
-    units.percent_text: {0: "0.0 %", 0.1234: "12.3 %", 1: "100.0 %", 0.0004: "<0.1 %", 0.0006: "0.1 %", 1.5: "150.0 %",
-                   -0.0004: ">-0.1 %", -0.02: "-2.0 %"},
-    partial(units.percent_text, digits=1): {-0.0: "0.0 %"},
-    partial(units.percent_text, digits=0): {0.126: "13 %", 0.004: "<1 %"},
-    partial(units.percent_text, digits=2): {0.00004: "<0.01 %"},
+    units.percent_text: {0: "0.0%", 0.1234: "12.3%", 1: "100.0%", 0.0004: "<0.1%", 0.0006: "0.1%", 1.5: "150.0%",
+                   -0.0004: ">-0.1%", -0.02: "-2.0%"},
+    partial(units.percent_text, digits=1): {-0.0: "0.0%"},
+    partial(units.percent_text, digits=0): {0.126: "13%", 0.004: "<1%"},
+    partial(units.percent_text, digits=2): {0.00004: "<0.01%"},
     units.bytes_text: {0: "0 B", 999: "999 B", 1000: "1.00 kB", 1024: "1.02 kB", 1_500_000: "1.50 MB", 999_999: "1.00 MB",
                  1_700_000_000: "1.70 GB", 2.5e12: "2.50 TB", 5e15: "5000.00 TB"},
     units.rate_text: {1.5512: "1.551 steps/s", 12.0: "12.00 steps/s", 0.0123: "0.01230 steps/s", 1234.5: "1234 steps/s"},
@@ -159,11 +159,11 @@ def test_the_times_of_a_column_have_one_unit(times, unit, texts):
 
 def test_differences_keep_their_signs_and_other_columns_are_left_alone():
     assert units.in_one_unit([units.delta_text("ns", ns) for ns in (7.305e6, -255.9)]) == ["+7.305 ms", "-0.0003 ms"]
-    mixed = [units.ms_text(445.4e6), "17.0 %", units.rate_text(6.261)]
+    mixed = [units.ms_text(445.4e6), "17.0%", units.rate_text(6.261)]
     assert units.in_one_unit(mixed) == mixed
     assert units.in_one_unit([units.rate_text(10.73), units.rate_text(6.261), "-"], "steps/s") == ["10.73", "6.26", "-"]
     shares = [units.with_share(units.ms_text(ns), 0.8) for ns in (101.9e6, 598_500, None)]
-    assert units.in_one_unit(shares) == ["101.9 ms (80.0 %)", "0.6 ms (80.0 %)", "-"]
+    assert units.in_one_unit(shares) == ["101.9 ms (80.0%)", "0.6 ms (80.0%)", "-"]
 
 
 UNITS = sorted({figure.unit for figure in FIGURES.values()})

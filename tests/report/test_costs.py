@@ -67,7 +67,7 @@ def test_a_capture_has_totals_and_no_column_of_steps(tmp_path, worded):
     run = run_with(*(row | dict.fromkeys(of_steps) for row in ROWS), is_capture=True)
     kernels, *_ = tables(run).values()
     gemm, nccl, _ = ([words_of(cell) for cell in row.values()] for row in kernels)
-    assert {"100", "16.00", "20.0 %"} <= {*gemm}
+    assert {"100", "16.00", "20.0%"} <= {*gemm}
     assert nccl.count("-") == 3
     worded(as_text(cost_tables(run, 15).values(), Console(width=200)))
     # So does a real one, whose text and Markdown have them.
@@ -80,13 +80,17 @@ def test_a_capture_has_totals_and_no_column_of_steps(tmp_path, worded):
 def test_the_tables_are_told_only_where_they_are_asked_for_but_traffic_of_a_grid_in_a_comment(tmp_path, worded):
     run = run_of(tmp_path, *(grid_rank(rank, 2, 8) for rank in range(8)))
     comment = markdown(run)
-    (parallelism,) = [line for line in comment.splitlines() if "0,2,4,6; 1,3,5,7" in line and "|" not in line]
-    assert re.findall(r"\d+ %", parallelism) == ["78 %"]
+    (parallelism,) = [line for line in comment.splitlines() if "0,2,4,6 / 1,3,5,7" in line and "|" not in line]
+    assert re.findall(r"\d+%", parallelism) == ["78%"]
     worded(parallelism)
-    assert ("| role |" in comment, "| kernel |" in comment, "| kernel |" in markdown(run, 1)) == (True, False, True)
+    assert ("| parallelism |" in comment, "| kernel |" in comment, "| kernel |" in markdown(run, 1)) == (
+        True,
+        False,
+        True,
+    )
     plain, shown = summary_text(run, Console(width=100)), summary_text(run, Console(width=100), n_top=1)
-    assert [text in plain for text in ("\nkernel", "\ncollective  ", "\nrole")] == [False] * 3
-    assert [text in shown for text in ("\nkernel", "\ncollective  ", "\nrole")] == [True] * 3
+    assert [text in plain for text in ("\nkernel", "\ncollective  ", "\nparallelism")] == [False] * 3
+    assert [text in shown for text in ("\nkernel", "\ncollective  ", "\nparallelism")] == [True] * 3
     assert "--csv" in shown
     assert len(comment.splitlines()) < 60
 

@@ -122,14 +122,14 @@ def test_facets_hold_the_values_in_their_own_order():
 
 @pytest.mark.parametrize(("figure", "changes", "text"), [
     ("step time", {}, "100.0 ms"), ("throughput", {}, "10.00 steps/s"),
-    ("exposed comm", {"exposed_comm_share": 0.0}, "0.0 %"), ("step time", {"step_time_ns": None}, "not recorded"),
-    ("waits for others", {"wait_share": None}, "not recorded"),
-    ("waits for others", {"wait_share": None, "n_ranks": 1}, "one rank"),
-    ("waits for others", {"wait_share": None, "comm_share": 0.0}, "no communication"),
-    ("hidden by backward", {"backward_overlap_ratio": None, "comm_share": 0.0}, "no communication"),
-    ("hidden by backward", {"backward_overlap_ratio": None, "comm_share": None}, "not recorded"),
+    ("exposed comm", {"exposed_comm_share": 0.0}, "0.0%"), ("step time", {"step_time_ns": None}, "not recorded"),
+    ("wait", {"wait_share": None}, "not recorded"),
+    ("wait", {"wait_share": None, "n_ranks": 1}, "one rank"),
+    ("wait", {"wait_share": None, "comm_share": 0.0}, "no communication"),
+    ("overlap with backward", {"backward_overlap_ratio": None, "comm_share": 0.0}, "no communication"),
+    ("overlap with backward", {"backward_overlap_ratio": None, "comm_share": None}, "not recorded"),
     ("idle", {"idle_share": float("nan")}, "not recorded"),
-    ("comm in all", {"comm_share": float("inf")}, "not recorded"),
+    ("total comm", {"comm_share": float("inf")}, "not recorded"),
 ])  # fmt: skip
 def test_a_figure_is_a_number_a_zero_or_says_why_not(figure, changes, text):
     assert dashboard._cell(run_row("a", **changes), FIGURES[figure])[0] == text

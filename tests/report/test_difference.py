@@ -217,8 +217,8 @@ def much(runs, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("width", "left_out"), [
-    (45, {"change, its 95 % interval, %, verdict", "phase, status", "change"}), (60, {"change, its 95 % interval, %", "phase, status", "change"}),
-    (80, {"its 95 % interval"}), (100, set()), (200, set()),
+    (45, {"change, its 95% interval, %, verdict", "phase, status", "change"}), (60, {"change, its 95% interval, %", "phase, status", "change"}),
+    (80, {"its 95% interval"}), (100, set()), (200, set()),
 ])  # fmt: skip
 def test_no_figure_is_cut_and_what_has_no_room_is_named(much, width, left_out):
     text = text_of(much, width)

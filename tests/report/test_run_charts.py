@@ -48,7 +48,7 @@ def test_parts_of_a_rank_are_summed_over_its_steps_and_the_table_holds_the_means
     assert found == {"n_steps": 2, "whole": "step", "ranks": [rank]}
     table = module.rank_chart(steps(step(wall=2_000_000, compute=1_000_000, hidden=500_000)), [0]).table
     # 1 ms of 2 ms is compute, half of it beside communication.
-    assert table.rows[0][:4] == ["0", "2.000 ms", "0.5000 ms (25.0 %)", "0.5000 ms (25.0 %)"]
+    assert table.rows[0][:4] == ["0", "2.000 ms", "0.5000 ms (25.0%)", "0.5000 ms (25.0%)"]
 
 
 NO = {"in_summary": False}

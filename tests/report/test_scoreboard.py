@@ -10,7 +10,7 @@ from rich.console import Console
 from nsyspipe.api import compare
 from nsyspipe.comparison.difference import Side
 from nsyspipe.report import scoreboard as module
-from nsyspipe.report.as_text import as_text
+from nsyspipe.report.as_text import MAX_WIDTH, as_text
 from nsyspipe.report.html.page import LIBRARY, read_asset
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE
@@ -69,7 +69,7 @@ def test_a_built_scoreboard_says_in_all_formats_what_it_did(case, board_runs, wi
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut(board, width):
     said = text(board("slow", "fast", "wide", "wider", "short"), width)
-    assert max(map(len, said.splitlines())) <= min(width, 100)
+    assert max(map(len, said.splitlines())) <= min(width, MAX_WIDTH)
     assert "\N{HORIZONTAL ELLIPSIS}" not in said
     assert "1.297x" in said
     assert "\nfast " in said

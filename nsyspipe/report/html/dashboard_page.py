@@ -247,7 +247,7 @@ def check_dashboard(given: str, store: Path, *, force: bool) -> None:
     check_directory(given, f"{name_of_store(store)}.html")
     check_target(target, (), may_replace=lambda: True)
     if target.exists() and not force and identity_of_page(target, STORE) != DASHBOARD:
-        raise OutputError(str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name")
+        raise OutputError(str(target), "exists, but is not a dashboard of nsyspipe", fix="use --force or another name")
 
 
 def _check_no_link_inside(store: Path, path: Path) -> None:

@@ -76,7 +76,7 @@ def _problems(difference: RunDifference) -> Iterator[tuple[str, str, str, str | 
 
 def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     name, unit = metric_label(row["metric"]).capitalize(), row["unit"]
-    why = (row["why"] or "not decided").partition("; not comparable")[0]
+    why = (row["why"] or "not decided").partition(", not comparable")[0]
     relative = percent_change(row)
 
     def tile(name: str, value: float | None, text: str, meaning: str, missing: str = "not recorded") -> Tile:

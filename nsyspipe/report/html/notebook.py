@@ -107,7 +107,7 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
     rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
     sides = zip(SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
     if change.cause is not None:
-        yield Heading(of_difference.cause_text(change, change.cause))
+        yield Heading(of_difference.cause_text(change.cause))
     yield Heading("Mean step time on the slowest rank, by part:")
     yield from _drawn((side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides)
     for one in of_difference.difference_blocks(change):

@@ -33,7 +33,7 @@ MOST_LETTERS = 400  # of a name, which may be megabytes long: nobody reads more 
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 run_id_of_page = functools.partial(identity_of_page, name=RUN_ID)  # None of what is no such page or cannot be read
 _BLANK_LINES = re.compile(r"\n\s*\n+")
-_NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points)(?!\w))")
+_NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points|pp)(?!\w))")
 # Words of an advice that are typed as they are: options, variables, functions and their arguments.
 _CODE = re.compile(
     r"(nvidia-smi topo -m(?: > \w+\.txt)?|pip install '[^']+'|nsys export(?: --[\w-]+=\w+)+ [A-Z]+\.[\w-]+|nsyspipe [a-z]+(?: [A-Z]+)+\b"

@@ -16,6 +16,7 @@ from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
 from nsyspipe.analysis.traffic import PIPELINE, parallelism
 from nsyspipe.errors import DatasetError
 from nsyspipe.findings.judge import CAUSES
+from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.names import few, grouped
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.model.side_files import NcclFacts
@@ -45,13 +46,6 @@ _ONLY = "the only one"
 _WHOSE_BOUNDS = (
     " Step time is each step's slowest rank's, a bound the deciding rank's; figures above are means over ranks."
 )
-_IDLE_MEANINGS = {
-    "input": "the host was in the data phase, or between two steps",
-    "launch": "the host launched late, and was neither in the data phase nor blocked",
-    "blocked": "the host was blocked in a synchronisation or memory call",
-    "dependency": "had been launched, and waited for another stream, or for the device to start it",
-    "unknown": "no launch was recorded",
-}
 _ALIKE = ("comm_id", "transport", "path", "kind", "nominal_bytes_per_s", "nominal_source")
 _DEFINED = (
     "summary", "steps", "phases", "collectives", "stragglers", "traffic", "kernels", "costs", "idle_calls", "links", "findings", "timeline",
@@ -367,14 +361,14 @@ def straggler_table(
 
 def idle_table(steps: pa.Table, unseen: str = "", whole: str = "step") -> Table | None:
     """Return idle time per step by cause, mean of `steps` or of a capture, the largest first; None where it is not known."""
-    causes = [(words.idle_cause(name), pc.mean(steps[name], skip_nulls=False).as_py()) for name in IDLE_CAUSES]
+    causes = [(name, pc.mean(steps[name], skip_nulls=False).as_py()) for name in IDLE_CAUSES]
     rows = sorted(((cause, ns) for cause, ns in causes if ns), key=lambda row: -row[1])
     wall = pc.mean(steps["wall_ns"]).as_py()
     fields = [
-        Field("cause", itemgetter(0), "text"),
+        Field("cause", lambda row: words.idle_cause(row[0]), "text"),
         barred(rows, f"idle per {whole}", itemgetter(1), "idle"),
         Field("of the capture" if whole == "capture" else "of step time", lambda row: percent_text(row[1] / wall)),
-        Field("meaning", lambda row: _IDLE_MEANINGS[row[0]], "prose"),
+        Field("meaning", lambda row: FIGURES[f"{row[0]}_per_step"].definition, "prose"),
     ]
     note = f"At least that: {unseen}." if unseen else None
     return table_of(f"Idle by cause, mean per {whole}", rows, fields, note, is_close=True) if rows else None

@@ -38,7 +38,7 @@ nsyspipe.words = (() => {
     if (figures.get(name).kind === "ratio") {
       const points = ours - theirs;
       const size = Math.abs(100 * points).toFixed(1);
-      const text = size === "0.0" ? "the same" : `${size} points ${points < 0 ? "less" : "more"}`;
+      const text = size === "0.0" ? "the same" : `${size} pp ${points < 0 ? "less" : "more"}`;
       return { text, difference: points };
     }
     return theirs === 0 ? null : { text: change(ours / theirs - 1), difference: ours / theirs - 1 };

@@ -36,8 +36,8 @@ nsyspipe.exact = (count, unit = "ns") => {
 nsyspipe.percent = (ratio, digits = 1) => {
   if (ratio === null || ratio === undefined) return nsyspipe.absent;
   const text = (100 * ratio).toFixed(digits);
-  if (ratio && Number(text) === 0) return `<${(10 ** -digits).toFixed(digits)} %`;
-  return `${text} %`;
+  if (ratio && Number(text) === 0) return `<${(10 ** -digits).toFixed(digits)}%`;
+  return `${text}%`;
 };
 
 /** Bytes in decimal units: `1.70 GB`. */
