@@ -37,12 +37,6 @@ def _meaning(schema: TableSchema, column: Column) -> str:
     return f"{definition} Formula: {column.doc}" if definition else column.doc
 
 
-def _meaning(schema: TableSchema, column: Column) -> str:
-    """Return what a column means: the definition of its figure, if the column is one, and its formula."""
-    definition = definition_of(schema.name, column.name)
-    return f"{definition} Formula: {column.doc}" if definition else column.doc
-
-
 def _type(column: Column) -> str:
     of_values = getattr(column.type, "value_type", column.type)  # a dictionary is a way to write texts
     return f"{of_values}{'?' if column.nullable else ''}"
