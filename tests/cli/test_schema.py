@@ -13,7 +13,7 @@ from tests.build.trace import steady_rank
 from tests.cli.tools import nsyspipe_here
 from tests.markdown_page import Page
 
-REFERENCE = Path(nsyspipe.__file__).parent / "model" / "REFERENCE.md"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "tables.md"
 ANSWERS = [name for name in RUN_TABLES if name != "breakdown"]  # `breakdown` has the columns of `steps`
 
 
