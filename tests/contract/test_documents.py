@@ -33,7 +33,10 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 # Pages about the code, and pages that are written by a command and checked where the command is tested.
 NOT_FOR_USERS = {DOCS / "architecture.md"}
-WRITTEN_BY_COMMANDS = {DOCS / "reference" / "tables.md", *(DOCS / "findings").glob("*.md")}
+WRITTEN_BY_COMMANDS = {
+    *(DOCS / "reference" / f"{name}.md" for name in ("tables", "cli", "python")),
+    *(DOCS / "findings").glob("*.md"),
+}
 PAGES = sorted({*DOCS.rglob("*.md")} - NOT_FOR_USERS - WRITTEN_BY_COMMANDS)
 DOCUMENTS = [README, *PAGES]
 TERMINAL_WIDTH = 80  # columns of the console blocks
