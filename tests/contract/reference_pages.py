@@ -71,6 +71,7 @@ def _option_row(record: tuple[str, str]) -> str:
 _FUNCTIONS = ("load", "diff", "compare", "whatif", "dashboard")
 _EXPORTS = ("write", "parquet", "document")
 _CAPTURE = ("captured_steps", "annotate", "start_capture", "stop_capture")
+_STARS: dict[object, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _SECTIONS = ("Parameters", "Returns", "Yields", "Raises")
 
 
@@ -112,7 +113,7 @@ def _parameters(function: Any) -> Iterator[str]:
         if parameter.kind is parameter.KEYWORD_ONLY and not has_star:
             has_star = True
             yield "*"
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = _STARS.get(parameter.kind, "")
         has_star = has_star or parameter.kind is parameter.VAR_POSITIONAL
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
         yield f"{stars}{parameter.name}{default}"
