@@ -1,11 +1,11 @@
 """The device operations of one process as columns, the launch that each came from, and the host ranges around it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.intervals import IntervalSet, Slices, is_sorted
 from nsyspipe.model.canonical import UNIFIED_KINDS
@@ -21,8 +21,7 @@ _SPARSE = 8
 _MOST_TABLE_BYTES_PER_ROW = 16
 
 
-@dataclass(frozen=True)
-class ProcessOperations:
+class ProcessOperations(Struct, frozen=True):
     """The device operations of one process, as numpy columns; kernels and copies each in order of launch."""
 
     # compute and comm operations; those without a launch come last, with `NEVER`
@@ -76,8 +75,7 @@ class ProcessOperations:
         return Slices.within(self.kernel_launch[: self.n_launched], starts, ends)
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(Struct, frozen=True):
     """When the host of one rank was getting input; no time is in both."""
 
     data: IntervalSet  # in ranges of the data phase

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, union
 from nsyspipe.model.table import Flags, Int64
@@ -13,8 +12,7 @@ from nsyspipe.model.table import Flags, Int64
 _LONGEST_NS = 2**60  # no call lasts longer, and the end of such a call and as much again is still an int64
 
 
-@dataclass(frozen=True)
-class ExplainedTime:
+class ExplainedTime(Struct, frozen=True):
     """Times, and for each the row of the call that explains it."""
 
     times: IntervalSet

@@ -1,10 +1,9 @@
 """Where each step's wall time goes: compute, exposed and hidden communication, copies; and why devices idle the rest of it."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations, filled
@@ -33,8 +32,7 @@ PAUSE_NS = 2_000_000  # A host that launches one operation after the other never
 _LONGEST_LAUNCH_NS = 20_000  # to reach an idle device: a larger least time means that it never was idle
 
 
-@dataclass(frozen=True)
-class DeviceTime:
+class DeviceTime(Struct, frozen=True):
     """A rank's operations, its windows, and unions of the operations, report time, ns."""
 
     operations: ProcessOperations
@@ -185,8 +183,7 @@ def _in_runs(operations: ProcessOperations) -> Flags:
     return in_runs
 
 
-@dataclass(frozen=True)
-class Gaps:
+class Gaps(Struct, frozen=True):
     """The gaps between operations of one rank, in order of time, report time, ns."""
 
     starts: Int64  # where the last operation before ended
@@ -225,8 +222,7 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
     return Gaps(began, ended, launch, ending, min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0)
 
 
-@dataclass(frozen=True)
-class IdleCauses:
+class IdleCauses(Struct, frozen=True):
     """Why one rank idles, ns per window."""
 
     # `schema.IDLE_CAUSES`, `schema.IDLE_DETAILS`; None where not known

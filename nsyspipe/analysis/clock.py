@@ -1,11 +1,11 @@
 """How ranks' clocks are aligned, and how far the clock of a device is apart from its host's."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
 from nsyspipe.analysis.intervals import BLOCK, counts_up_to, least_of, run_starts, union
@@ -19,8 +19,7 @@ _TOLERANCE_NS, _LEAST_LATENCY_NS = 20_000, 5_000  # what measuring may be wrong 
 _NOTHING = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True)
-class ClockOffset:
+class ClockOffset(Struct, frozen=True):
     """The correction of one report's clock: subtracted from its times; 0 unless it exceeds the error."""
 
     offset_ns: int
@@ -129,8 +128,7 @@ def floor_median(ordered: Int64) -> Int64:
     return low + (high - low) // 2
 
 
-@dataclass(frozen=True)
-class DeviceClock:
+class DeviceClock(Struct, frozen=True):
     """The clock of one device against its host's."""
 
     offset_ns: int  # how much later it is, as far as it is corrected; 0 where the two may agree

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.attribution import NEVER, ProcessOperations, filled
 from nsyspipe.analysis.breakdown import DeviceTime
@@ -82,8 +82,7 @@ def bus_factor(collective: str, n_ranks: Float64) -> Float64:
     return part if collective in PER_RANK else np.ones_like(part)
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """What matched collectives say: a number for each operation, `NOBODY` where it is not matched; and a row for each collective.
 
     The last row is that of what is not matched, all zero.
@@ -166,8 +165,7 @@ def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
     return until
 
 
-@dataclass(frozen=True)
-class CommKind:
+class CommKind(Struct, frozen=True):
     """What the name of a communication kernel says; None where it says nothing."""
 
     collective: str
@@ -175,8 +173,7 @@ class CommKind:
     algorithm: str | None
 
 
-@dataclass(frozen=True)
-class CommOperations:
+class CommOperations(Struct, frozen=True):
     """The communication of one rank, each column in the narrowest type that holds it: thousands of ranks meet in one process."""
 
     kinds: tuple[CommKind, ...]

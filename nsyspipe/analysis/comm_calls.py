@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from nsyspipe.analysis.attribution import UNKNOWN, are_among, filled
 from nsyspipe.analysis.intervals import Slices, is_sorted, outermost, run_starts
@@ -32,8 +32,7 @@ COPY_KINDS = (canonical.DTOD_KIND, canonical.PEER_KIND)  # that may be a collect
 UNKNOWN_SIZE = 0  # number of ranks of a communicator that was not recorded
 
 
-@dataclass(frozen=True)
-class Called:
+class Called(Struct, frozen=True):
     """What of a report is communication, or which, by the call that launched it."""
 
     launches: pa.Table = field(default_factory=canonical.CALLED.empty)
@@ -46,8 +45,7 @@ class Called:
     )
 
 
-@dataclass(frozen=True)
-class CallRanges:
+class CallRanges(Struct, frozen=True):
     """Ranges that may hold launches, in order of (thread, start); none holds another of its thread."""
 
     thread_id: Int64

@@ -1,11 +1,12 @@
 """Which devices of a process are ranks, and what ran on each of them."""
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.attribution import UNKNOWN, ProcessOperations, by_process, filled, launch_times, operations_of
 from nsyspipe.model.table import Flags, Int64
@@ -15,8 +16,7 @@ from nsyspipe.model.table import Flags, Int64
 ONE_IN_SO_MANY: Final = 100
 
 
-@dataclass(frozen=True)
-class RankDevice:
+class RankDevice(Struct, frozen=True):
     """The one device, of several that a process used, whose operations are a rank's."""
 
     device_id: int
@@ -32,8 +32,7 @@ class RankDevice:
         return operations.filter(pa.array(self.holds(filled(operations["device_id"]))))
 
 
-@dataclass(frozen=True)
-class RankOperations:
+class RankOperations(Struct, frozen=True):
     """The operations of one rank, and where among those of its process they stand."""
 
     operations: ProcessOperations
@@ -41,16 +40,14 @@ class RankOperations:
     is_of_rank: Flags  # of the kernels of `ProcessShare.whole`, in its order: whether they are of this rank
 
 
-@dataclass(frozen=True)
-class StrayDevice:
+class StrayDevice(Struct, frozen=True):
     """A device that a process barely used: it is no rank."""
 
     device_id: int
     n_operations: int
 
 
-@dataclass(frozen=True)
-class ProcessShare:
+class ProcessShare(Struct, frozen=True):
     """What one process ran, and how that is shared out among its ranks."""
 
     whole: ProcessOperations

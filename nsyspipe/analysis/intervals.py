@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from nsyspipe.model.table import Flags, Int64
 
 
-@dataclass(frozen=True, eq=False)
-class IntervalSet:
+class IntervalSet(Struct, frozen=True, eq=False, dict=True):
     """Sorted, disjoint, non-empty half-open intervals ``[starts, ends)`` in ns, as `union` makes them."""
 
     starts: Int64
@@ -80,8 +79,7 @@ class IntervalSet:
         return IntervalSet(starts, np.minimum(few.ends[owner], many.ends[partner]))
 
 
-@dataclass(frozen=True, eq=False)
-class NarrowIntervals:
+class NarrowIntervals(Struct, frozen=True, eq=False):
     """An `IntervalSet` in a third of its memory: from its begin on, how long each interval and each gap lasts."""
 
     begin: int
@@ -125,7 +123,10 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
     if not starts.size:
         return EMPTY
     # All that began has ended after the i-th smallest end if the next start lies behind it. Looking costs less than sorting.
-    sorted_starts, sorted_ends = (times if is_sorted(times) else np.sort(times) for times in (starts, ends))
+    sorted_starts, sorted_ends = (
+        times if is_sorted(times) else np.sort(times, kind="stable")  # mostly a few sorted runs
+        for times in (starts, ends)
+    )
     gaps = np.flatnonzero(sorted_starts[1:] > sorted_ends[:-1])
     return nonempty(sorted_starts[np.append(0, gaps + 1)], sorted_ends[np.append(gaps, starts.size - 1)])
 
@@ -146,8 +147,7 @@ def is_sorted(values: Int64) -> bool:
     return bool((values[1:] >= values[:-1]).all())
 
 
-@dataclass(frozen=True)
-class Slices:
+class Slices(Struct, frozen=True):
     """Slices ``[first, last)`` of a sorted column, one per range."""
 
     first: Int64

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.alignment import runs_of_codes
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
@@ -43,8 +43,7 @@ _SUMMED = ("transfer_ns", "exposed_ns", *RATES.values())
 _OF_TRAFFIC = [name for name in schema.COSTS.names if name in schema.TRAFFIC.names]
 
 
-@dataclass(frozen=True)
-class WindowSums:
+class WindowSums(Struct, frozen=True):
     """Sums by (group of windows, row), only those that are not 0."""
 
     n_rows: int
@@ -159,8 +158,7 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
     return labels, code[pc.fill_null(at, len(by_id)).to_numpy()]
 
 
-@dataclass(frozen=True)
-class Slowing:
+class Slowing(Struct, frozen=True):
     """How work beside communication is slower: it takes 1 + ratio times as long, and each operation begins later."""
 
     ratio: float = 0.0

@@ -1,11 +1,11 @@
 """How long the host of a rank takes to launch a step, without the time in which it waits for its device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.attribution import NEVER, ProcessOperations
 from nsyspipe.analysis.intervals import IntervalSet, Slices, least_of, union, union_of
@@ -24,8 +24,7 @@ MIN_LATE_LAUNCH_SHARE = 0.02
 MIN_LATE_STEPS_SHARE = 0.25
 
 
-@dataclass(frozen=True)
-class HostTimes:
+class HostTimes(Struct, frozen=True):
     """The host's time for each window of one rank, ns."""
 
     launch_ns: Int64
@@ -55,7 +54,7 @@ def device_waits(
 
 def _sorted_launches(operations: ProcessOperations) -> Int64:
     launches = np.append(operations.kernel_launch[: operations.n_launched], operations.copy_launch)
-    return np.sort(launches[launches != NEVER])
+    return np.sort(launches[launches != NEVER], kind="stable")  # two sorted runs
 
 
 def _launches_into_full_queue(
@@ -66,7 +65,7 @@ def _launches_into_full_queue(
     starts, ends = starts[is_long], ends[is_long]
     is_launched = operations.copy_launch != NEVER
     finished = np.append(operations.kernel_end[: operations.n_launched], operations.copy_end[is_launched])
-    finished = np.sort(finished) - offset_ns
+    finished = np.sort(finished, kind="stable") - offset_ns  # nearly sorted already
     n_launched = np.searchsorted(launches, starts)
     is_launch = np.searchsorted(launches, starts, side="right") > n_launched
     n_queued = n_launched - np.searchsorted(finished, starts, side="right")

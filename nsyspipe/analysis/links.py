@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.model.names import few
 from nsyspipe.model.schema import LINK_KINDS, LINKS
@@ -106,8 +108,7 @@ def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Said]:
     return transports | own
 
 
-@dataclass(frozen=True)
-class _Seats:
+class _Seats(Struct, frozen=True):
     """Where the ranks sit; what is not known of a rank is absent or None."""
 
     topology: Topology | None
@@ -277,8 +278,7 @@ _GPUS = (
 _NO_GPU = _Gpu("", None, 0.0, 0, None)
 
 
-@dataclass(frozen=True)
-class NamedLink:
+class NamedLink(Struct, frozen=True):
     """A link that can be asked about by name."""
 
     name: str  # for options

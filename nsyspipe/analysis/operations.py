@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, filled
 from nsyspipe.analysis.collectives import NO_MEMBER, members_holding
@@ -34,8 +35,7 @@ NO_SEQ = -1
 _STEP_ITSELF = -1
 
 
-@dataclass(frozen=True)
-class DeviceOperations:
+class DeviceOperations(Struct, frozen=True, dict=True):
     """Columns of equal length; times are the report's, ns; `attribution.UNKNOWN` stands for null."""
 
     start: Int64
@@ -55,7 +55,7 @@ class DeviceOperations:
 
     def take(self, rows: Int64) -> DeviceOperations:
         """Return some of them, in that order."""
-        return replace(self, **{one.name: getattr(self, one.name)[rows] for one in fields(self)[:-1]})
+        return replace(self, **{name: getattr(self, name)[rows] for name in self.__struct_fields__[:-1]})
 
     @cached_property
     def by_launch(self) -> Int64:
@@ -118,8 +118,7 @@ def _bytes_of(kernels: pa.Table) -> Int64:
     return filled(kernels["bytes"])
 
 
-@dataclass(frozen=True)
-class RankSteps:
+class RankSteps(Struct, frozen=True):
     """What the run's first reading says of one rank; times are the report's, ns."""
 
     rank: int

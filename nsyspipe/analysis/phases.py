@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from nsyspipe.analysis import breakdown
@@ -96,8 +97,7 @@ def launches_in_phase(phase: PhaseRanges, members: Members, copies: pa.Table | N
     return sums_of(owner, counts, members.starts.size)[np.unique(phase.member)]
 
 
-@dataclass(frozen=True)
-class PhaseRanges:
+class PhaseRanges(Struct, frozen=True):
     """The ranges of one phase of one rank: in order of start, none inside another."""
 
     member: Int64  # index of the step range that holds each
@@ -159,8 +159,7 @@ def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]],
     return codes
 
 
-@dataclass(frozen=True)
-class LaunchingThreads:
+class LaunchingThreads(Struct, frozen=True):
     """The threads, other than that of the steps, which launch kernels of a step: mostly autograd's. A pair per row."""
 
     member: Int64  # index of the step range

@@ -5,11 +5,11 @@ one group, as in DDP or FSDP. If the job has several groups, it is wrong even wh
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
 
 import numpy as np
+from msgspec import Struct
 
 from nsyspipe.analysis.traffic import DATA, SHARDED, TENSOR
 from nsyspipe.model.table import Flags, Int32, Int64
@@ -36,8 +36,7 @@ class Doubt(Enum):
     STAGES = "ranks look like stages of a pipeline, which send and receive in pairs"
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """The calls of one inferred communicator, per step and rank."""
 
     collective: str
@@ -98,8 +97,7 @@ def is_contradicted_by_counts(step: Int64, rank: Int32, n_ranks: int) -> bool:
     return bool(steps.size >= MIN_UNEVEN_STEPS and is_uneven.all())
 
 
-@dataclass(frozen=True)
-class CallTimes:
+class CallTimes(Struct, frozen=True):
     """The calls of one inferred communicator, in order of start on each rank."""
 
     rank: Int32  # place of the rank in the run

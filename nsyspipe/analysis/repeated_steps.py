@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.collectives import CommOperations
 from nsyspipe.analysis.intervals import IntervalSet, holders, places_in_runs, union
@@ -93,8 +93,7 @@ def aligned_numbers(ranks: Sequence[tuple[CommOperations, pa.Table, int]]) -> tu
     return [np.arange(units.num_rows) + shifts[at] - first for at, (_, units, _) in enumerate(ranks)], is_sure
 
 
-@dataclass(frozen=True)
-class _Comm:
+class _Comm(Struct, frozen=True):
     member: Int64
     end_ns: Int64  # aligned time
     place: Int64  # a number for each (collective, stream, place among those of the unit)

@@ -1,11 +1,11 @@
 """Steps of a program that names none: the smallest stretch of launches that repeats, and the backward pass in it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from nsyspipe.analysis.alignment import agreement, n_shared, runs_of_codes
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
@@ -35,8 +35,7 @@ _NEARLY = 0.9  # as large as any other is a first or last unit that is not cut o
 _MOST_ALIGNED = 10  # ways to cut a sequence by one key
 
 
-@dataclass(frozen=True)
-class LaunchSequence:
+class LaunchSequence(Struct, frozen=True):
     """What one process launched, in order: kernels, and each graph once."""
 
     time_ns: Int64  # host start of the launch, report time
@@ -48,8 +47,7 @@ class LaunchSequence:
     may_begin: Flags | None = None  # whether a step may begin there, by what `launch_sequence` says; None: anywhere
 
 
-@dataclass(frozen=True)
-class Repetition:
+class Repetition(Struct, frozen=True):
     """The units of one process: whole, one behind the other."""
 
     sequence: LaunchSequence  # all that it launched
@@ -173,8 +171,7 @@ def find_repetition(sequence: LaunchSequence, n_steps: int | None = None) -> Rep
     return None
 
 
-@dataclass(frozen=True)
-class _Keyed:
+class _Keyed(Struct, frozen=True):
     """A sequence by one of the keys: what is compared, where that stands, names, threads, and which update weights."""
 
     key: str

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from numbers import Integral
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.attribution import NEVER, ProcessOperations
 from nsyspipe.analysis.intervals import (
@@ -33,8 +34,7 @@ _MIN_MEMBERS = 2
 FEW_STEPS = 3  # fewer say nothing of how steps vary
 
 
-@dataclass(frozen=True)
-class TextFamilies:
+class TextFamilies(Struct, frozen=True):
     """The families of a report's range texts."""
 
     names: list[str]  # family names: normalised texts, or `STEP_OPTION` alone
@@ -73,8 +73,7 @@ def largest_families(ranges: pa.Table, families: TextFamilies, n_shown: int) -> 
     return tuple((families.names[at], int(counts[at])) for at in largest if counts[at])
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """One family on one rank."""
 
     name: str
@@ -100,8 +99,7 @@ class Candidate:
         return self.is_large and not self.is_part
 
 
-@dataclass(frozen=True)
-class Members:
+class Members(Struct, frozen=True):
     """The step ranges of one rank: disjoint, in order of start."""
 
     thread_id: int
@@ -226,8 +224,7 @@ def _columns(ranges: pa.Table, families: TextFamilies) -> tuple[Int64, Int64, In
     return family, *(ranges[name].to_numpy() for name in ("thread_id", "start_ns", "end_ns"))
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(Struct, frozen=True):
     """The step windows of one rank: they tile time, neither overlapping nor leaving a gap."""
 
     member: Int64  # index of each window's step range among the rank's members
@@ -289,8 +286,7 @@ def _windows(member: Int64, starts: Int64, last_end: int) -> Windows:
     return Windows(member, starts, ends, (place < starts.size - 1) & ((place > 0) | (member == 0)))
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """The summary steps of a run, in order of time."""
 
     steps: Int64

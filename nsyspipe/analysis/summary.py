@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.clock import floor_median
 from nsyspipe.analysis.intervals import run_starts
@@ -224,8 +225,7 @@ def period_of(is_long: Flags) -> int | None:
     return period if is_whole else None
 
 
-@dataclass(frozen=True)
-class HostFigures:
+class HostFigures(Struct, frozen=True):
     """The steps of one process, over those whose range was closed."""
 
     rank: int | None

@@ -1,12 +1,12 @@
 """The step that stands for the others, and its operations reduced to few bars that can be drawn."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
@@ -20,8 +20,7 @@ MAX_RANKS = 64  # of a run; nobody looks at more, and each is read a second time
 MAX_BARS = 560  # of a lane; more cannot be told apart on a screen
 
 
-@dataclass(frozen=True)
-class Pieces:
+class Pieces(Struct, frozen=True):
     """Disjoint pieces of time in order, each with its operations."""
 
     starts: Int64  # of each piece, ns, as is the next

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, least_of, sums_of, union_of
 from nsyspipe.model.names import grouped, is_nccl_communicator, listed
@@ -23,8 +24,7 @@ SMALL_BYTES = 64 * 1024  # what counts, clips or averages: the loss, a norm, whe
 _NESTING = (TENSOR, EXPERT, PIPELINE, SHARDED, DATA)  # from the innermost, which NCCL serves best, to the outermost
 
 
-@dataclass(frozen=True)
-class CommUse:
+class CommUse(Struct, frozen=True):
     """One collective of one communicator, over the summary steps."""
 
     communicator: str
@@ -210,7 +210,9 @@ def exposed_parts(uses: Sequence[IntervalSet], hidden: IntervalSet, windows: Int
     together = union_of(*exposed) if exposed else EMPTY
     if sum(whole) == (together.ends - together.starts).sum():
         return whole  # none overlaps another
-    edges = np.unique(np.concatenate([side for times in exposed for side in (times.starts, times.ends)]))
+    # Sorted runs, which a stable sort merges. Equal edges have nothing between them.
+    sides = [side for times in exposed for side in (times.starts, times.ends)]
+    edges = np.sort(np.concatenate(sides), kind="stable")
     n_at_once = np.zeros(edges.size, np.int64)  # uses that are exposed from each edge to the next
     spans = [(np.searchsorted(edges, times.starts), np.searchsorted(edges, times.ends)) for times in exposed]
     for first, last in spans:

@@ -13,7 +13,7 @@ from nsyspipe.capture.plan import Job
 from nsyspipe.capture.rank import FAILED_BY_ITSELF, NOTHING
 from nsyspipe.capture.status import Program, RankRecord
 from nsyspipe.errors import NsyspipeError
-from nsyspipe.model.side_files import CapturedRank
+from nsyspipe.model.captured import CapturedRank
 from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.export import all_exported, attempt_exports
 from nsyspipe.nsys.secrets import hash_key

@@ -17,8 +17,8 @@ from typing import Any
 from nsyspipe.capture.rank import NOTHING
 from nsyspipe.capture.status import Program
 from nsyspipe.errors import OutputError
+from nsyspipe.model.captured import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank
 from nsyspipe.model.names import decoded, printable
-from nsyspipe.model.side_files import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank
 from nsyspipe.nsys.command_words import (
     CAPTURE_NAME,
     GPU_NAME,

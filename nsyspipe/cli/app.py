@@ -13,6 +13,7 @@ from nsyspipe.cli.comparison import compare, diff
 from nsyspipe.cli.copies import convert, redact
 from nsyspipe.cli.dashboard import dashboard
 from nsyspipe.cli.doctor import doctor
+from nsyspipe.cli.explain import explain
 from nsyspipe.cli.options import EXIT_CODES, Sectioned
 from nsyspipe.cli.outputs import lenient_encoding, print_error
 from nsyspipe.cli.schema import schema
@@ -40,6 +41,7 @@ _COMMANDS: dict[Callable[..., None], str] = {  # in the order of work
     dashboard: "One page over all saved runs: which got better or worse.",
     redact: "Copies of reports without hosts, users and paths.",
     schema: "What every table and column means.",
+    explain: "What a finding, a note, a metric or a word means.",
 }
 for command, in_a_line in _COMMANDS.items():
     more = " 3 the gate failed; 4 it cannot be decided." if command is diff else ""
@@ -69,6 +71,7 @@ def options(
       nsyspipe dashboard runs/ -o runs.html       all saved runs, over time
       nsyspipe redact reports/ redacted/          copies that can be shown to others
       nsyspipe schema steps                       what every number means
+      nsyspipe explain single-bucket              what a finding means, with code before and after
       nsyspipe --install-completion               complete commands with Tab
 
     analyze, diff, compare and whatif name a run alike: by its reports, a directory or a quoted glob of them, or, once

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _NUMBER = re.compile(r"-[\d.]")  # begins a negative number, which is no option
 _BETWEEN_COMMANDS = "|"
@@ -12,8 +13,7 @@ _FREE = ""  # the name of words that belong to no option
 _WITHOUT_VALUE = ""
 
 
-@dataclass(frozen=True)
-class ChangedArgument:
+class ChangedArgument(Struct, frozen=True):
     """An option, or the words of no option, that two commands do not share; None is "not given", empty is "given"."""
 
     name: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.definitions import changed_columns, latest_of
@@ -137,8 +137,7 @@ def _rounded(value: Fraction, unit: Fraction) -> Fraction:
     return round(value / unit) * unit
 
 
-@dataclass(frozen=True)
-class StepTable:
+class StepTable(Struct, frozen=True, dict=True):
     """The figures' steps of a run as matrices: a row per rank, each of which has every one, a column per step in order of time."""
 
     run: Run

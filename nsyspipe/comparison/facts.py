@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from nsyspipe.analysis.traffic import dimensions
 from nsyspipe.comparison.changes import SIDES, StepTable
+from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.names import is_redacted_host
-from nsyspipe.model.side_files import RunCapture
 from nsyspipe.model.table import table
 from nsyspipe.nsys.settings import writes_log
 from nsyspipe.run.run import Run
@@ -65,8 +65,7 @@ ONLY_STAGES = "only stages of a pipeline meet, which wait for each other by desi
 _SIDE_BY_RECORDED = {(True, True): BOTH, (True, False): SIDES[0], (False, True): SIDES[1], (False, False): NEITHER}
 
 
-@dataclass(frozen=True)
-class Matter:
+class Matter(Struct, frozen=True):
     """Facts of a run, in words by name, that one recording brings; without any it was not recorded."""
 
     topic: str
@@ -83,8 +82,7 @@ class Matter:
         return self.is_recorded or bool(self.words)
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """A matter on both sides: on which it was recorded, and whether it is alike there."""
 
     topic: str
@@ -234,8 +232,7 @@ def environment_of(run: Run) -> Matter:
     return Matter("capture", ENVIRONMENT, BY_REPORT, words, is_setting=True, is_recorded=is_recorded)
 
 
-@dataclass(frozen=True)
-class Lack:
+class Lack(Struct, frozen=True):
     """What a run lacks where something is not known of it."""
 
     recorded_by: str | None  # None: it recorded enough

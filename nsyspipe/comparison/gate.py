@@ -8,10 +8,11 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.options import several
@@ -113,8 +114,7 @@ def _number(value: object) -> float:
         return math.nan
 
 
-@dataclass(frozen=True)
-class GateSettings:
+class GateSettings(Struct, frozen=True):
     """What is set, as ratios, and the file that says so; None is "not set"."""
 
     fail_on: str | None = None

@@ -1,12 +1,12 @@
 """A figure of each step of a run, and a row for each figure of two runs: both medians or means, and what they mean."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from nsyspipe.analysis.summary import Evenness, evenness
 from nsyspipe.comparison.changes import SIDES, StepTable
@@ -143,8 +143,7 @@ def statistic_of(*step_times: Sequence[Float64]) -> str:
     return MEAN if any(even is not None and even.is_uneven for even in captures) else MEDIAN
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """What counts as a difference."""
 
     min_effect: float = DEFAULT_MIN_EFFECT  # the smallest |difference|, as a ratio of the reference

@@ -10,9 +10,8 @@ chance in 2 / C(10, 5) = 0.8 % of pairs of five steps a side. Correlated steps a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from nsyspipe.analysis.summary import levels_of
 from nsyspipe.comparison.series import Captures
@@ -26,8 +25,7 @@ MIN_GAP_OF_LEVELS_IN_SPREADS = 4.0
 _MIN_GAP_IN_RANGES = {5: 0.5, 6: 0.25, 7: 0.25}
 
 
-@dataclass(frozen=True)
-class Separation:
+class Separation(Struct, frozen=True):
     """Two sides without a common value: the least and the largest difference of their steps, candidate less baseline."""
 
     low: float

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from nsyspipe.analysis.summary import levels_of, period_of
 from nsyspipe.model.table import Flags, Float64
@@ -38,8 +38,7 @@ _PIECES = (0.0, 2.0, 7.0, math.inf)  # in units of t
 _CLOSE_ENOUGH, _ROUNDS = 1e-9, 60
 
 
-@dataclass(frozen=True, eq=False)
-class Series:
+class Series(Struct, frozen=True, eq=False, dict=True):
     """The values of one capture's steps in step order, and their median."""
 
     values: Float64
@@ -136,7 +135,7 @@ class Series:
         return (max(high, -low) / (2 * half)) ** 2
 
 
-class MeanSeries(Series):
+class MeanSeries(Series, frozen=True, eq=False, dict=True):
     """The same of a mean: deviations are not cut, and no density is needed."""
 
     @cached_property
@@ -156,7 +155,7 @@ class MeanSeries(Series):
         return np.asarray(inflation(n, correlations) / n)
 
 
-class RegularSeries(MeanSeries):
+class RegularSeries(MeanSeries, frozen=True, eq=False, dict=True):
     """The mean of steps with a `period`: deviations are from the mean of their kind, which takes a degree of freedom more."""
 
     @cached_property
@@ -195,8 +194,7 @@ def _median_cost(n: float, correlations: tuple[float, ...]) -> Float64:
     return (_MEDIAN_COST + 2 * np.arcsin(np.asarray(correlations)[:, None] ** apart) @ (1 - apart / n)) / n
 
 
-@dataclass(frozen=True, eq=False)
-class Captures:
+class Captures(Struct, frozen=True, eq=False, dict=True):
     """One side of a comparison: the per-step values of each capture of one configuration, as `Series`."""
 
     series: tuple[Series, ...]

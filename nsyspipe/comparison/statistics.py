@@ -9,12 +9,14 @@ One capture against several that spread less is not bounded by anything (`Interv
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.comparison.separation import Separation, separation_of
 from nsyspipe.comparison.series import Captures, MeanSeries, Series, critical_value, half_width, of_means, why_undecided
@@ -45,8 +47,7 @@ _ROUNDS = 7
 _MARGIN = 0.95  # what more steps will show differs from what these show: aim a little higher
 
 
-@dataclass(frozen=True, eq=False)
-class Interval:
+class Interval(Struct, frozen=True, eq=False, dict=True):
     """Half-widths around the difference of two centres; the same whichever side comes first."""
 
     sides: tuple[Captures, Captures]
@@ -298,8 +299,7 @@ def ratio_of_means(reference: Sequence[Float64], run: Sequence[Float64], *, conf
     return Speedup(ratio, ratio * math.exp(-half), ratio * math.exp(half))
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(Struct, frozen=True, dict=True):
     """A difference and what it means: what counts is a |delta| of `least`, in the unit of the values."""
 
     difference: Difference

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time
 from nsyspipe.comparison.comparability import collectives_per_step
@@ -71,8 +72,7 @@ CHANGES = table("""
 """)
 
 
-@dataclass(frozen=True)
-class _Numbers:
+class _Numbers(Struct, frozen=True):
     """Numbers around a run that one recording brings."""
 
     topic: str
@@ -122,8 +122,7 @@ _OF_ANY = {"parallelism", "torch", CUDA_OF_TORCH, "driver", "commit", HOST_NAMES
 Change = tuple[str, str | None, float | str | None, float | str | None]  # what, unit of numbers, before, after
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What differs around two runs, and what of it both sides recorded."""
 
     changes: pa.Table  # `CHANGES`
@@ -146,8 +145,7 @@ def surroundings(*tables: Sequence[StepTable]) -> Surroundings:
     return Surroundings(CHANGES.from_rows(rows), facts_table(compared))
 
 
-@dataclass
-class _Comparison:
+class _Comparison(Struct):
     """Rows of `CHANGES`, and the matters that were compared, or could not be."""
 
     changes: list[dict[str, Any]] = field(default_factory=list)

@@ -1,10 +1,10 @@
 """Communication of any kind: what of it no compute hides, and what it does to the compute that hides it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.kernels import ENOUGH_COMPARED
 from nsyspipe.analysis.traffic import DATA, NEEDED_AT_ONCE, OTHER
@@ -154,8 +154,7 @@ def _less_beside(evidence: Evidence) -> str:
     return _LESS_WAITING if is_waiting else LESS_HIDDEN
 
 
-@dataclass(frozen=True)
-class _SlowdownSaving:
+class _SlowdownSaving(Struct, frozen=True):
     """A bound, the row of `steps` that sets it in each step, and the means of what it is the sum of there."""
 
     saving_ns: float

@@ -1,12 +1,13 @@
 """The host of a rank: the GPU idles while it launches, loads or waits; and what the profiler takes of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.launching import fastest_launch_times, ranks_without_launches, slower_hosts
@@ -48,8 +49,7 @@ _CLOCK = "one clock of host and device"
 _DISTORTED, _LEAST_OVERHEAD = 1.5, 0.01
 
 
-@dataclass(frozen=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """One cause of idle time."""
 
     judged_ns: float  # mean per step on the rank that the others wait for
@@ -70,8 +70,7 @@ class Idle:
         return self.where + self.doubt
 
 
-@dataclass(frozen=True)
-class LateLaunches:
+class LateLaunches(Struct, frozen=True):
     """Which devices idle because launches come late, and whose hosts are slower than the others."""
 
     n_late_steps: Mapping[int, int]  # of each rank whose device idles so in a quarter of the steps at least
@@ -85,16 +84,14 @@ class LateLaunches:
         return len(self.n_late_steps) == 1 and list(self.slower) == list(self.n_late_steps)
 
 
-@dataclass(frozen=True)
-class Removed:
+class Removed(Struct, frozen=True):
     """What goes of a step with a cause of idle time, where that is more than the cause: columns of the steps."""
 
     idle: tuple[str, ...]  # the idle time that it can have made, which may overlap
     copies: str | None = None  # copies that go too, or take less
 
 
-@dataclass(frozen=True)
-class _Gone:
+class _Gone(Struct, frozen=True):
     """What goes of each step with a cause of idle time."""
 
     idle: Float64

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import asdict, replace
 
 from nsyspipe import findings
 from nsyspipe.analysis.steps import FEW_STEPS
@@ -85,7 +85,7 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
             told = json.dumps(figures, allow_nan=False)
             if n_steps < FEW_STEPS and answer.saving_ns_per_step:
                 title += f" ({n_steps} step{'s'[: n_steps != 1]})"
-            rows.append({**vars(answer), "id": name, "severity": severity, "evidence": told, "title": title})
+            rows.append({**asdict(answer), "id": name, "severity": severity, "evidence": told, "title": title})
     whys = ((", ".join(names), why.reason, why.fix) for why, names in unanswered.items())
     problems = [_not_judged(rules, reason, how) for rules, reason, how in whys]
     return schema.FINDINGS.from_rows(in_order(rows)), problems

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from nsyspipe.analysis.delays import without_passed_on
 from nsyspipe.analysis.launching import MIN_SLOWER_SHARE
@@ -24,8 +24,7 @@ _CAPTURE_START = "the only step of the figures holds the capture's start, which 
 _FAR = 2**62
 
 
-@dataclass(frozen=True)
-class StragglerLimits:
+class StragglerLimits(Struct, frozen=True):
     """From where on ranks that come late are a finding, and who is named."""
 
     # The largest delays of all steps together, of step time: less than this is within what steps vary by.
@@ -46,8 +45,7 @@ class StragglerLimits:
 LIMITS = StragglerLimits()
 
 
-@dataclass(frozen=True)
-class Lateness:
+class Lateness(Struct, frozen=True):
     """What ranks are late by themselves."""
 
     collectives: pa.Table  # as `own_lateness` returns them
@@ -63,8 +61,7 @@ class Lateness:
         return (pc.sum(self.held_up["held_up_ns"]).as_py() or 0) / self.n_steps if self.n_steps else 0.0
 
 
-@dataclass(frozen=True)
-class LateRanks:
+class LateRanks(Struct, frozen=True):
     """The ranks that make the others wait, those that cause most first."""
 
     # Per step how long the others wait for each. Nothing where all of them are in `no_slower_ns`.
@@ -85,8 +82,7 @@ class LateRanks:
         return len(self.delays_ns) + len(self.behind_ns)
 
 
-@dataclass(frozen=True)
-class LateNode:
+class LateNode(Struct, frozen=True):
     """The host that is the latest in most steps."""
 
     host: str

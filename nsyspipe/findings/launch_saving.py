@@ -1,16 +1,15 @@
 """What a step gains at most where launching takes hosts no time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from nsyspipe.findings.model import Evidence
 from nsyspipe.model.table import Float64
 
 
-@dataclass(frozen=True)
-class LaunchSaving:
+class LaunchSaving(Struct, frozen=True):
     """A bound, and what it is the sum of on the rank that sets it."""
 
     saving_ns: float

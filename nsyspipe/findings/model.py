@@ -1,13 +1,13 @@
 """What a rule looks at, and what it may answer."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.intervals import run_starts
@@ -19,8 +19,7 @@ from nsyspipe.model.problems import CATALOGUE, IN_GRAPHS
 from nsyspipe.model.table import Float64, Int64
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What a rule found that fired; its id is the rule's name."""
 
     title: str
@@ -30,8 +29,7 @@ class Finding:
     evidence: Mapping[str, Any]  # the figures that the rule rests on, named with their units; plain JSON values
 
 
-@dataclass(frozen=True)
-class NotJudged:
+class NotJudged(Struct, frozen=True):
     """Why a rule could not be judged, and what would bring what it needs; None where a problem of its own says that."""
 
     reason: str
@@ -66,8 +64,7 @@ Saving = tuple[float, dict[str, Any]]  # ns per step, and the figures that it fo
 Answer = Finding | NotJudged | None  # None: judged, and nothing to say
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """What the profiler recorded beside kernels and ranges, which takes time of the host; None where that is not known."""
 
     events: tuple[str, ...] = ()  # kinds of events, as nsys calls them; none where that is not known
@@ -75,8 +72,7 @@ class Recording:
     has_backtraces: bool | None = None  # of CUDA API calls
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Struct, frozen=True, dict=True):
     """A run's tables as rules see them."""
 
     n_ranks: int

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.links import SlowestLink, nominal_speed, slowest
@@ -104,8 +105,7 @@ def _is_nvlink_assumed(verdict: LinkVerdict, evidence: Evidence) -> bool:
     return verdict.is_seen and is_promised and not (is_between_hosts or has_topology)
 
 
-@dataclass(frozen=True)
-class _Change:
+class _Change(Struct, frozen=True):
     """What to change, and how."""
 
     action: str
@@ -211,8 +211,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source, crosses, is_nvlink_there)
 
 
-@dataclass(frozen=True)
-class _ForcedLink:
+class _ForcedLink(Struct, frozen=True):
     """What a setting leaves of the ways between GPUs of one host."""
 
     kind: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.findings.host import excess, launched_late_ns
 from nsyspipe.findings.late_saving import limited_saving, saving_of_all
@@ -56,8 +56,7 @@ _COMPARE_NODE = (
 )
 
 
-@dataclass(frozen=True)
-class LongerPhase:
+class LongerPhase(Struct, frozen=True):
     """The phase that has most of what a rank takes longer than the others."""
 
     name: str
@@ -65,8 +64,7 @@ class LongerPhase:
     is_idle: bool  # whether its device idles for more than half of that
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """Why the worst rank is late, as far as the figures tell."""
 
     phase: LongerPhase | None

@@ -4,11 +4,11 @@ NCCL's own kernels are told by how their names begin (`names.collective_of` read
 """
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.model.names import OTHER, collective_of, kernel_label
 
@@ -16,8 +16,7 @@ NCCL_PREFIX = "nccl"
 _MOST_NAMES = 4096
 
 
-@dataclass(frozen=True)
-class CommLibrary:
+class CommLibrary(Struct, frozen=True):
     """Kernels of one library that communicate."""
 
     name: str
@@ -228,8 +227,7 @@ _COPIES = " [copies]"
 MIXED_GROUP = "ncclGroup"  # a group of several collectives
 
 
-@dataclass(frozen=True)
-class CommCall:
+class CommCall(Struct, frozen=True):
     """What the text of a range says of the call that it is of."""
 
     name: str  # of the function, without namespace

@@ -1,7 +1,12 @@
-"""Each figure of a step and of a run once: its name, unit and formula, which way is better, its words, and where it is shown."""
+"""Each figure of a step and of a run once: its name, unit, definition, which way is better, and where it is shown.
 
-from dataclasses import dataclass
+This module is the vocabulary: every output, page, help text and the glossary reads names and definitions from here.
+"""
+
+from collections.abc import Iterator
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from nsyspipe.model.schema import STEPS, SUMMARY
 
@@ -15,84 +20,34 @@ RATIOS: dict[str, tuple[str, str]] = {
     if column.unit == "ratio"
     for above, below in [column.doc.split(" / ")]
 }
-# Mean per (rank, step) -> column, and rate over transfer time -> column of `schema.COLLECTIVES`, likewise.
-MEANS: dict[str, str] = {one.name: one.doc.split()[1] for one in SUMMARY.columns if one.doc.startswith("mean ")}
+# Mean per (rank, step) -> column, and rate over transfer time -> column of `schema.COLLECTIVES`.
+MEANS: dict[str, str] = {
+    column.name: column.doc.split()[1] for column in SUMMARY.columns if column.doc.startswith("mean ")
+}
 RATES: dict[str, str] = {column.name: column.doc.split()[2] for column in SUMMARY.columns if column.unit == "bytes/s"}
 
-# A figure per line: the column of `schema.SUMMARY` that it is, or of `schema.STEPS` where a run has none; its name as
-# --metric and --sort take it; which way is better (in brackets: neither by itself, but the best of a scoreboard is there);
-# behind the colon its short label, its label, what that is of, and its colour. Communication may take longer when it hides
-# better; shares of compute and of all communication change whenever anything else does.
-_FIGURES = """
-    step_time_ns                step_time              lower:    step time | Step time | slowest rank, median over steps
-    throughput_steps_per_s      throughput             higher:   throughput | Throughput | 1 / mean step time
-    compute_ns                  compute                lower:    compute | Compute | | compute
-    comm_ns                     comm                   (lower):  comm in all
-    exposed_comm_ns             exposed_comm           lower:    exposed comm | Exposed communication | | exposed
-    exposed_memory_ns           exposed_memory         lower:    exposed copies | Exposed copies | | copies
-    idle_ns                     idle                   lower:    idle | Idle | | idle
-    dtod_ns_per_step            dtod                   lower:    DtoD copies | DtoD copies | device-to-device copies, mean per rank and step
-    wait_ns                     wait                   lower:    waits for others
-    transfer_ns                 transfer               (lower):  transfer
-    idle_input_ns_per_step      idle_input             lower:    idle input
-    idle_launch_ns_per_step     idle_launch            lower:    idle launch
-    idle_blocked_ns_per_step    idle_blocked           lower:    idle blocked
-    idle_dependency_ns_per_step idle_dependency        lower:    idle dependency
-    idle_unknown_ns_per_step    idle_unknown           lower:    idle unknown
-    comm_share                  comm_share             (lower):  comm in all | Communication | of step time, hidden or not
-    exposed_comm_share          exposed_comm_share     lower:    exposed comm | Exposed communication | of step time, beside no compute | exposed
-    overlap_ratio               overlap_ratio          higher:   hidden by compute | Hidden by compute | of communication, under compute | hidden
-    backward_overlap_ratio      backward_overlap_ratio higher:   hidden by backward | Hidden by backward | of communication, under backward | hidden
-    idle_share                  idle_share             lower:    idle | Idle | of step time, the device does nothing | idle
-    compute_share               compute_share          (higher): compute | Compute | of step time | compute
-    exposed_memory_share        exposed_memory_share   lower:    exposed copies | Exposed copies | of step time, copies and memsets beside nothing | copies
-    wait_share                  wait_share             lower:    waits for others | Waiting for other ranks | of step time, inside communication | waiting
-    transfer_share              transfer_share         (lower):  transfer | Transfer | of step time, with all ranks there
-    collectives_per_step        collectives            (lower):  collectives per step | Collectives per step | mean per rank
-    message_bytes_per_step      message_bytes          (lower):  message bytes | Message bytes | of all collectives, mean per rank and step
-    dtod_bytes_per_step         dtod_bytes             (lower):  DtoD bytes | DtoD bytes | device-to-device copies, mean per rank and step
-    algbw_bytes_per_s           algbw                  higher:   algbw | Algorithm bandwidth | message bytes over transfer time
-    busbw_bytes_per_s           busbw                  higher:   bus bandwidth | Bus bandwidth | bus bytes over transfer time
-"""
 
-# Where figures are shown, in this order.
-PLACES = {
-    "ranks": "compute_share exposed_comm_share exposed_memory_share idle_share comm_share overlap_ratio "
-    "backward_overlap_ratio wait_share",
-    "dashboard": "step_time_ns throughput_steps_per_s comm_share exposed_comm_share overlap_ratio "
-    "backward_overlap_ratio wait_share idle_share",
-    "scoreboard": "comm_share exposed_comm_share overlap_ratio backward_overlap_ratio wait_share dtod_ns_per_step "
-    "message_bytes_per_step",
-    "scoreboard, if known": "idle_share collectives_per_step busbw_bytes_per_s",
-    "scoreboard table": "step_time_ns comm_share exposed_comm_share overlap_ratio backward_overlap_ratio compute_share "
-    "exposed_memory_share idle_share wait_share dtod_ns_per_step dtod_bytes_per_step collectives_per_step "
-    "message_bytes_per_step busbw_bytes_per_s",
-    "difference": "step_time_ns throughput_steps_per_s compute_ns comm_ns exposed_comm_ns exposed_memory_ns idle_ns "
-    "wait_ns dtod_ns_per_step overlap_ratio backward_overlap_ratio message_bytes_per_step busbw_bytes_per_s",
-}
+class Figure(Struct, frozen=True, kw_only=True):
+    """One figure: what it is called, what it means, and which way is better.
 
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure: what it is called, and what is good.
-
-    Of a step, ranks make one of it: a time is the largest over ranks, a ratio the sum of numerators by that of
-    denominators, anything else the mean.
+    `of_step` combines the ranks of one step: a time is the largest over ranks, a ratio is the sum of numerators
+    divided by the sum of denominators, and anything else is the mean.
     """
 
-    column: str  # of `schema.SUMMARY`; of `schema.STEPS` where a run has none
+    column: str  # of `schema.SUMMARY`; of `schema.STEPS` where a run has none; of its own table for `OTHER_FIGURES`
     name: str  # as --metric and --sort take it
     unit: str
-    better: Better  # if neither, a change of it is no news by itself
-    is_most_first: bool  # whether a scoreboard sorted by it begins with the largest
-    short: str  # what it is called where room is short
-    label: str
-    meaning: str  # in a few words, below its label
-    category: str | None  # of the palette; None for figures that have no colour of their own
+    better: Better = "neither"  # if neither, a change of the figure alone is no news
+    is_most_first: bool = False  # whether a scoreboard sorted by the figure begins with the largest
+    label: str  # display name
+    short: str  # display name where room is short: in columns
+    meaning: str = ""  # in a few words, below the label
+    definition: str  # one sentence for the glossary
+    category: str | None = None  # of the palette; None for figures that have no color of their own
 
     @property
     def heading(self) -> str:
-        """The short label in two lines, as narrow as can be."""
+        """The short name in two lines, as narrow as can be."""
         words = self.short.split()
         ways = [(" ".join(words[:at]), " ".join(words[at:])) for at in range(1, len(words))]
         return "\n".join(min(ways, key=lambda lines: max(map(len, lines)), default=(self.short,)))
@@ -118,21 +73,526 @@ class Figure:
         return f"sum of {above} / sum of {below} over {'ranks' if self.column in RATIOS else 'matched collectives'}"
 
 
-def _figure(line: str) -> Figure:
-    head, _, words = line.partition(":")
-    column, name, better = head.split()
-    short, label, meaning, category = [*map(str.strip, words.split("|")), "", "", ""][:4]
-    unit = next(one.unit for one in (*SUMMARY.columns, *STEPS.columns) if one.name == column)
-    way = better.strip("()")
-    direction = NEITHER if way != better else LOWER if way == LOWER else HIGHER
-    return Figure(column, name, unit, direction, way == HIGHER, short, label or short, meaning, category or None)
+class Term(Struct, frozen=True):
+    """A word of the vocabulary that is not a figure."""
 
+    name: str
+    definition: str
+
+
+class GlossaryRow(Struct, frozen=True):
+    """A row of the glossary: a figure or a term."""
+
+    term: str
+    short: str  # the name in columns; empty where it is the term itself
+    unit: str  # empty for a term that is not a figure
+    definition: str
+
+
+_COMM = "Communication during which no compute kernel runs on the same GPU"
+_OVERLAP = "Share of total communication during which a compute kernel runs on the same GPU"
+_COPIES = "Memory copies and memsets during which neither compute nor communication runs"
+_WAIT = "Time that a rank spends inside a collective before the last rank has started the same collective"
+_IDLE = "Time during which the GPU runs no kernel, no copy and no memset"
+_TRANSFER = "Communication after the last rank has started the collective: total communication minus wait time"
+
+# In the order in which a difference lists them. Communication may take longer when more of it overlaps, and shares of
+# compute and of total communication change whenever anything else does: those have no better direction.
+_RUN_FIGURES = (
+    Figure(
+        column="step_time_ns",
+        name="step_time",
+        unit="ns",
+        better="lower",
+        label="Step time",
+        short="step time",
+        meaning="slowest rank, median over steps",
+        definition="The time of the slowest rank in each training step, as the median over steps.",
+    ),
+    Figure(
+        column="throughput_steps_per_s",
+        name="throughput",
+        unit="1/s",
+        better="higher",
+        is_most_first=True,
+        label="Throughput",
+        short="throughput",
+        meaning="1 / mean step time",
+        definition="Training steps per second: one divided by the mean step time.",
+    ),
+    Figure(
+        column="compute_ns",
+        name="compute",
+        unit="ns",
+        better="lower",
+        label="Compute",
+        short="compute",
+        category="compute",
+        definition="Time during which at least one compute kernel runs on the GPU.",
+    ),
+    Figure(
+        column="comm_ns",
+        name="comm",
+        unit="ns",
+        label="Total communication",
+        short="total comm",
+        definition="Time during which at least one communication operation runs, exposed or overlapped.",
+    ),
+    Figure(
+        column="exposed_comm_ns",
+        name="exposed_comm",
+        unit="ns",
+        better="lower",
+        label="Exposed communication",
+        short="exposed comm",
+        category="exposed",
+        definition=f"{_COMM}.",
+    ),
+    Figure(
+        column="exposed_memory_ns",
+        name="exposed_memory",
+        unit="ns",
+        better="lower",
+        label="Exposed copies",
+        short="exposed copies",
+        category="copies",
+        definition=f"{_COPIES}.",
+    ),
+    Figure(
+        column="idle_ns",
+        name="idle",
+        unit="ns",
+        better="lower",
+        label="Idle",
+        short="idle",
+        category="idle",
+        definition=f"{_IDLE}.",
+    ),
+    Figure(
+        column="dtod_ns_per_step",
+        name="dtod",
+        unit="ns",
+        better="lower",
+        label="D2D memcpy",
+        short="D2D memcpy",
+        meaning="device-to-device copies, mean per rank and step",
+        definition="Time of device-to-device copies, without copies that are communication.",
+    ),
+    Figure(
+        column="wait_ns",
+        name="wait",
+        unit="ns",
+        better="lower",
+        label="Wait time for other ranks",
+        short="wait",
+        definition=f"{_WAIT}.",
+    ),
+    Figure(
+        column="transfer_ns",
+        name="transfer",
+        unit="ns",
+        label="Transfer time",
+        short="transfer",
+        definition=f"{_TRANSFER}.",
+    ),
+    Figure(
+        column="idle_input_ns_per_step",
+        name="idle_input",
+        unit="ns",
+        better="lower",
+        label="Idle: data loading",
+        short="idle: data loading",
+        definition="Idle time because the CPU was getting the next batch instead of launching kernels.",
+    ),
+    Figure(
+        column="idle_launch_ns_per_step",
+        name="idle_launch",
+        unit="ns",
+        better="lower",
+        label="Idle: late kernel launch (CPU-bound)",
+        short="idle: late launch",
+        definition="Idle time because the CPU launched the next kernel late, for another reason than data loading or a blocking call.",
+    ),
+    Figure(
+        column="idle_blocked_ns_per_step",
+        name="idle_blocked",
+        unit="ns",
+        better="lower",
+        label="Idle: CPU blocked in CUDA sync / memory call",
+        short="idle: CPU blocked",
+        definition="Idle time because the CPU was blocked in a CUDA synchronization or memory call.",
+    ),
+    Figure(
+        column="idle_dependency_ns_per_step",
+        name="idle_dependency",
+        unit="ns",
+        better="lower",
+        label="Idle: stream dependency / launch latency",
+        short="idle: dependency",
+        definition="Idle time after a kernel was launched, while it waited for another stream or for the GPU to start it.",
+    ),
+    Figure(
+        column="idle_unknown_ns_per_step",
+        name="idle_unknown",
+        unit="ns",
+        better="lower",
+        label="Idle: launch not recorded",
+        short="idle: unknown",
+        definition="Idle time before a kernel for which the report contains no launch.",
+    ),
+    Figure(
+        column="comm_share",
+        name="comm_share",
+        unit="ratio",
+        label="Total communication",
+        short="total comm",
+        meaning="of step time, exposed or overlapped",
+        definition="Total communication as a share of step time.",
+    ),
+    Figure(
+        column="exposed_comm_share",
+        name="exposed_comm_share",
+        unit="ratio",
+        better="lower",
+        label="Exposed communication",
+        short="exposed comm",
+        meaning="of step time, while no compute runs",
+        definition="Exposed communication as a share of step time.",
+        category="exposed",
+    ),
+    Figure(
+        column="overlap_ratio",
+        name="overlap_ratio",
+        unit="ratio",
+        better="higher",
+        is_most_first=True,
+        label="Overlap",
+        short="overlap",
+        meaning="of total communication, while compute runs",
+        category="hidden",
+        definition=f"{_OVERLAP}.",
+    ),
+    Figure(
+        column="backward_overlap_ratio",
+        name="backward_overlap_ratio",
+        unit="ratio",
+        better="higher",
+        is_most_first=True,
+        label="Overlap with backward",
+        short="overlap with backward",
+        meaning="of total communication, while backward kernels run",
+        category="hidden",
+        definition="Share of total communication during which a compute kernel of the backward pass runs on the same GPU.",
+    ),
+    Figure(
+        column="idle_share",
+        name="idle_share",
+        unit="ratio",
+        better="lower",
+        label="Idle",
+        short="idle",
+        meaning="of step time, the GPU runs nothing",
+        category="idle",
+        definition="Idle time as a share of step time.",
+    ),
+    Figure(
+        column="compute_share",
+        name="compute_share",
+        unit="ratio",
+        is_most_first=True,
+        label="Compute",
+        short="compute",
+        meaning="of step time",
+        category="compute",
+        definition="Compute as a share of step time.",
+    ),
+    Figure(
+        column="exposed_memory_share",
+        name="exposed_memory_share",
+        unit="ratio",
+        better="lower",
+        label="Exposed copies",
+        short="exposed copies",
+        category="copies",
+        meaning="of step time, memcpy and memset while nothing else runs",
+        definition="Exposed copies as a share of step time.",
+    ),
+    Figure(
+        column="wait_share",
+        name="wait_share",
+        unit="ratio",
+        better="lower",
+        label="Wait time for other ranks",
+        short="wait",
+        meaning="of step time, inside communication",
+        category="waiting",
+        definition="Wait time for other ranks as a share of step time.",
+    ),
+    Figure(
+        column="transfer_share",
+        name="transfer_share",
+        unit="ratio",
+        label="Transfer time",
+        short="transfer",
+        meaning="of step time, after all ranks have arrived",
+        definition="Transfer time as a share of step time.",
+    ),
+    Figure(
+        column="collectives_per_step",
+        name="collectives",
+        unit="count",
+        label="Collectives per step",
+        short="collectives per step",
+        meaning="mean per rank",
+        definition="Communication operations that a rank starts in a step.",
+    ),
+    Figure(
+        column="message_bytes_per_step",
+        name="message_bytes",
+        unit="bytes",
+        label="Message size per step",
+        short="message size",
+        meaning="of all collectives, mean per rank and step",
+        definition="Bytes of all collectives that a rank takes part in during a step, counted as nccl-tests counts them.",
+    ),
+    Figure(
+        column="dtod_bytes_per_step",
+        name="dtod_bytes",
+        unit="bytes",
+        label="D2D memcpy size",
+        short="D2D bytes",
+        meaning="device-to-device copies, mean per rank and step",
+        definition="Bytes of device-to-device copies that a rank makes in a step.",
+    ),
+    Figure(
+        column="algbw_bytes_per_s",
+        name="algbw",
+        unit="bytes/s",
+        better="higher",
+        is_most_first=True,
+        label="Algorithm bandwidth",
+        short="algbw",
+        meaning="message size over transfer time",
+        definition="Message size divided by transfer time, the algorithm bandwidth (algbw) of nccl-tests.",
+    ),
+    Figure(
+        column="busbw_bytes_per_s",
+        name="busbw",
+        unit="bytes/s",
+        better="higher",
+        is_most_first=True,
+        label="Bus bandwidth",
+        short="bus bandwidth",
+        meaning="bus bytes over transfer time",
+        definition="Algorithm bandwidth times the factor of the collective, the bus bandwidth (busbw) of nccl-tests, "
+        "which you can compare with the interconnect.",
+    ),
+)
+
+# Figures that are not a run's: of ranks, phases, kernels and collectives. `column` names a column of their tables.
+_OTHER_FIGURES = (
+    Figure(
+        column="lateness_ns",
+        name="straggler_delay",
+        unit="ns",
+        better="lower",
+        label="Straggler delay",
+        short="straggler delay",
+        meaning="mean per step, only the latest rank of a step counts",
+        definition="How late a rank starts a collective compared with the last of the other ranks: the longest delay of "
+        "each step, assigned to the rank that caused it and averaged over steps.",
+    ),
+    Figure(
+        column="wait_caused_ns",
+        name="wait_caused",
+        unit="ns",
+        better="lower",
+        label="Wait time caused",
+        short="wait caused",
+        definition="The sum of a rank's delays over all collectives in which the rank arrived last.",
+    ),
+    Figure(
+        column="n_arrived_last",
+        name="arrived_last",
+        unit="count",
+        label="Arrived last",
+        short="arrived last",
+        definition="Number of collectives in which the rank arrived last.",
+    ),
+    Figure(
+        column="arrival_skew_ns",
+        name="skew",
+        unit="ns",
+        better="lower",
+        label="Skew",
+        short="skew",
+        definition="Time between the first and the last rank that starts the same collective.",
+    ),
+    Figure(
+        column="bubble_ns_per_step",
+        name="bubble",
+        unit="ns",
+        better="lower",
+        label="Pipeline bubble",
+        short="bubble",
+        definition="Time during which a pipeline stage waits for another stage.",
+    ),
+    Figure(
+        column="host_launch_ns",
+        name="launch_time",
+        unit="ns",
+        better="lower",
+        label="Launch time",
+        short="launch time",
+        definition="Time that the CPU needs to launch all kernels of a step, without the time in which the CPU waits for the GPU.",
+    ),
+    Figure(
+        column="grad_copy_ns",
+        name="grad_copy",
+        unit="ns",
+        better="lower",
+        label="Gradient copies",
+        short="gradient copies",
+        definition="Device-to-device copies between gradients and the buckets of DistributedDataParallel.",
+    ),
+    Figure(
+        column="host_ns_per_step",
+        name="phase_host",
+        unit="ns",
+        better="lower",
+        label="CPU time of a phase",
+        short="CPU",
+        definition="Time that the CPU spends inside the NVTX ranges of a phase.",
+    ),
+    Figure(
+        column="device_ns_per_step",
+        name="phase_device",
+        unit="ns",
+        better="lower",
+        label="GPU time of a phase",
+        short="GPU",
+        definition="Time during which a GPU operation that was launched in the phase runs.",
+    ),
+    Figure(
+        column="idle_ns_per_step",
+        name="idle_before",
+        unit="ns",
+        better="lower",
+        label="Idle before first kernel",
+        short="idle before",
+        definition="Idle time that ends when an operation of the phase starts.",
+    ),
+    Figure(
+        column="beside_comm_ratio",
+        name="concurrent_with_comm",
+        unit="ratio",
+        label="% concurrent with communication",
+        short="% concurrent with comm",
+        definition="Share of a kernel's time during which communication runs on the same GPU.",
+    ),
+    Figure(
+        column="slowdown_ratio",
+        name="slowdown",
+        unit="ratio",
+        better="lower",
+        label="Slowdown under communication",
+        short="slowdown under comm",
+        definition="How much longer a kernel takes while communication runs, compared with equal kernels that run without communication.",
+    ),
+)
+
+TERMS = (
+    Term(
+        "Step",
+        "One iteration of the training loop, on the GPU: from the first kernel of the iteration to the first kernel of the next.",
+    ),
+    Term("Rank", "One process of the training job on one GPU."),
+    Term("Phase", "A part of a step: data, forward, backward or optimizer."),
+    Term("Collective", "A communication operation of several ranks, for example an all-reduce."),
+    Term("Communicator", "A group of ranks that communicate with each other, as NCCL defines it."),
+    Term("Straggler", "A rank for which the other ranks wait."),
+    Term("Delay", "The time by which a rank starts a collective later than the last of the other ranks."),
+    Term("Parallelism", "What communication is for: data, FSDP/ZeRO, tensor, pipeline or expert parallelism."),
+    Term(
+        "Interconnect", "What connects two GPUs: NVLink P2P, PCIe, shared memory (SHM) via host memory, or a network."
+    ),
+    Term("Peak bandwidth", "The bandwidth that the data sheet of an interconnect gives for one direction."),
+    Term("Launch-bound", "The GPU waits because the CPU launches kernels late."),
+    Term("Input-bound", "The GPU waits because the CPU is loading data."),
+    Term("Sync-bound", "The GPU waits because the CPU is blocked in a CUDA synchronization or memory call."),
+    Term("Communication-bound", "Exposed communication takes a large part of the step."),
+    Term("Finding", "A cause of lost time that nsyspipe has found in a run, with a recommendation."),
+    Term("Recommendation", "What you can change about a finding."),
+    Term("Simulation", "nsyspipe runs the captured steps again with one change and predicts the step time."),
+    Term("Estimated", "The step time or saving that a simulation predicts, with a range."),
+    Term("Upper bound", "The most that a change can save, computed from the capture."),
+    Term("Limit", "What perfect overlap or zero communication time would save, which is not a setting you can change."),
+    Term("Within noise", "The range of the estimate includes the captured step time."),
+    Term(
+        "Conditional",
+        "The saving requires a faster interconnect, and the reports do not show whether the machine has one.",
+    ),
+    Term(
+        "Skipped check",
+        "A check that nsyspipe could not make, because the reports do not contain what the check needs.",
+    ),
+    Term("Steps used", "The captured steps that the metrics rest on, without warm-up steps and incomplete steps."),
+    Term("Run store", "A directory of saved runs, as `--out` writes it."),
+)
+
+# Where figures are shown, in this order.
+PLACES = {
+    "ranks": "compute_share exposed_comm_share exposed_memory_share idle_share comm_share overlap_ratio "
+    "backward_overlap_ratio wait_share",
+    "dashboard": "step_time_ns throughput_steps_per_s comm_share exposed_comm_share overlap_ratio "
+    "backward_overlap_ratio wait_share idle_share",
+    "scoreboard": "comm_share exposed_comm_share overlap_ratio backward_overlap_ratio wait_share dtod_ns_per_step "
+    "message_bytes_per_step",
+    "scoreboard, if known": "idle_share collectives_per_step busbw_bytes_per_s",
+    "scoreboard table": "step_time_ns comm_share exposed_comm_share overlap_ratio backward_overlap_ratio compute_share "
+    "exposed_memory_share idle_share wait_share dtod_ns_per_step dtod_bytes_per_step collectives_per_step "
+    "message_bytes_per_step busbw_bytes_per_s",
+    "difference": "step_time_ns throughput_steps_per_s compute_ns comm_ns exposed_comm_ns exposed_memory_ns idle_ns "
+    "wait_ns dtod_ns_per_step overlap_ratio backward_overlap_ratio message_bytes_per_step busbw_bytes_per_s",
+}
 
 # By column, in the order in which a difference has them; and by the name that --metric takes.
-FIGURES: dict[str, Figure] = {one.column: one for one in map(_figure, _FIGURES.strip().splitlines())}
-METRICS: dict[str, Figure] = {one.name: one for one in FIGURES.values()}
+FIGURES: dict[str, Figure] = {figure.column: figure for figure in _RUN_FIGURES}
+METRICS: dict[str, Figure] = {figure.name: figure for figure in _RUN_FIGURES}
+# By name: figures that no run has as a whole.
+OTHER_FIGURES: dict[str, Figure] = {figure.name: figure for figure in _OTHER_FIGURES}
+
+# Tables whose columns are figures, and which figure each column is: of steps, those without a denominator.
+_OF_STEPS = {
+    figure.of_step[0]: figure
+    for figure in _RUN_FIGURES
+    if figure.of_step[1] is None and figure.of_step[0] != "wall_ns"  # a window of one rank is not the step time
+}
+_FIGURES_OF_TABLES = {"steps": _OF_STEPS | FIGURES, "summary": FIGURES, "rank_summary": FIGURES, "runs": FIGURES}
+_UNIT_WORDS = {"ns": "ms", "ratio": "%", "1/s": "steps/s", "count": "count", "bytes": "bytes", "bytes/s": "GB/s"}
 
 
 def shown(place: str) -> tuple[Figure, ...]:
     """Return the figures that are shown in a place: one of `PLACES`."""
     return tuple(FIGURES[column] for column in PLACES[place].split())
+
+
+def definition_of(table: str, column: str) -> str | None:
+    """Return the definition of the figure that a column of a table is; None for a column that is not a figure."""
+    figure = _FIGURES_OF_TABLES.get(table, {}).get(column)
+    return figure.definition if figure else None
+
+
+def glossary_rows() -> Iterator[GlossaryRow]:
+    """Yield a row for each figure and term, sorted by name; a time and its share of step time are one row."""
+    shares = {figure.label for figure in FIGURES.values() if figure.unit == "ratio"}
+    times = {figure.label for figure in FIGURES.values() if figure.unit == "ns"}
+    rows = [GlossaryRow(term.name, "", "", term.definition) for term in TERMS]
+    for figure in (*_RUN_FIGURES, *_OTHER_FIGURES):
+        has_time_row = figure.unit == "ratio" and figure.label in times
+        if has_time_row:
+            continue
+        unit = "ms, % of step time" if figure.unit == "ns" and figure.label in shares else _UNIT_WORDS[figure.unit]
+        short = "" if figure.short.casefold() == figure.label.casefold() else figure.short
+        rows.append(GlossaryRow(figure.label, short, unit, figure.definition))
+    return iter(sorted(rows, key=lambda row: row.term.casefold()))

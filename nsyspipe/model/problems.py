@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 SEVERITIES = ("error", "warning", "info")
 MORE_STEPS = "capture 10 steps or more"  # wherever more are advised: of 8 in the figures the spread is told
@@ -167,8 +168,7 @@ NOT_RECORDED = {  # the problem that each lacking fact is
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """One kind of problem: its message and fix are templates over the facts of the case."""
 
     severity: str
@@ -210,8 +210,7 @@ SIZE_GAPS = {
 }
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One row of `schema.PROBLEMS`; `process_id` and `device_id` find the rank once ranks have numbers."""
 
     code: str
@@ -237,8 +236,7 @@ def problem(
     return Problem(code, message, None, process_id, rank, severity or kind.severity, fix)
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """Which facts a report holds; false means that there was something, and the report lacks it."""
 
     kernels: bool = True

@@ -3,50 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-CAPTURE_VERSION = 1
-SIDECAR_SUFFIX = ".capture.json"
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nsyspipe.model.captured import CapturedRank, RunCapture
 
 
-@dataclass(frozen=True)
-class CapturedRank:
-    """One rank of a capture; None is "not known"."""
-
-    rank: int
-    local_rank: int | None = None
-    pid: int | None = None  # of the training program's process
-    report: str | None = None  # stem of its report; None: this rank was not captured
-    status: int | None = None  # with which its program ended
-    problem: str | None = None
-    gpu_name: str | None = None
-    is_complete: bool | None = None  # whether its report was whole before the program was ended, whatever its status
-
-
-@dataclass(frozen=True)
-class RunCapture:
-    """How a run was captured, for whoever compares two: ``run.capture`` of the JSON document, field by field."""
-
-    name: str | None = None
-    captured_at_utc: str | None = None
-    command: list[str] | None = None  # what is harmless; the rest hashed (``hmac:``), or ``***`` if not by us
-    hash_key: str | None = None  # which key made the hashes: ``capture`` for one of this capture alone
-    git_commit: str | None = None
-    git_is_dirty: bool | None = None
-    torch_version: str | None = None
-    cuda_version: str | None = None
-    nccl_version: str | None = None
-    driver_version: str | None = None
-    nsys_version: str | None = None
-    python_version: str | None = None
-    trace: list[str] | None = None
-    capture_range: str | None = None
-    environment: dict[str, str] = field(default_factory=dict)  # those of `VARIABLES`, likewise
-
-
-@dataclass(frozen=True)
-class Sidecar:
+class Sidecar(Struct, frozen=True):
     """One sidecar of the reports of a run."""
 
     path: Path  # where it was read
@@ -61,8 +28,7 @@ class Sidecar:
     topology_name: str | None = None
 
 
-@dataclass(frozen=True, order=True)
-class Edge:
+class Edge(Struct, frozen=True, order=True):
     """What NCCL set up from one rank of a communicator to another."""
 
     from_rank: int
@@ -73,8 +39,7 @@ class Edge:
     n_channels: int  # channels of collectives; of point-to-point calls when there are no others
 
 
-@dataclass(frozen=True, order=True)
-class CommMember:
+class CommMember(Struct, frozen=True, order=True):
     """One rank of a communicator, as its process logged it; None is "not logged"."""
 
     rank: int
@@ -85,8 +50,7 @@ class CommMember:
     bus_id: str | None = None  # PCI address of the GPU as NCCL writes it, hexadecimal
 
 
-@dataclass(frozen=True)
-class Communicator:
+class Communicator(Struct, frozen=True):
     """One NCCL communicator; None is "not logged"."""
 
     comm_id: str  # NCCL's ``commId``; of a split its parent's with ``/count.color``
@@ -120,15 +84,14 @@ class NcclFacts:
     nvls: bool | None  # whether any communicator set up NVLink SHARP; None when none says
 
 
-@dataclass(frozen=True)
-class NcclLog:
+class NcclLog(Struct, frozen=True):
     """What the logs of a run say."""
 
     version: str | None = None  # of NCCL; several, separated by commas, when processes differ
     communicators: tuple[Communicator, ...] = ()  # by the order in which their processes made them, then by process
     # ``NCCL_*`` variables that NCCL says it took from the environment, as a sidecar may have them; `` | `` is between values of
     # different processes
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def facts(self) -> NcclFacts:
@@ -153,8 +116,7 @@ class NcclLog:
         return replace(self, communicators=tuple(one for one in self.communicators if one.n_ranks <= max(fitting)))
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(Struct, frozen=True):
     """The matrix of ``nvidia-smi topo -m``."""
 
     gpus: tuple[int, ...]  # indices as NVML counts them, sorted

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
@@ -29,8 +30,7 @@ _BY_UNIT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column: Arrow type, unit, what it means, and where it comes from."""
 
     name: str

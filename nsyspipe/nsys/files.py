@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError, shortage
+from nsyspipe.model.captured import SIDECAR_SUFFIX
 from nsyspipe.model.names import RUN_DIRECTORY
-from nsyspipe.model.side_files import SIDECAR_SUFFIX
 
 # A lock in a directory says that a process of this machine uses it, and is gone with the process, however it ends.
 _LOCK = "lock"

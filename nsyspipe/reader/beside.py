@@ -12,8 +12,9 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from nsyspipe.errors import InputError
 from nsyspipe.model.names import decoded, few, printable
@@ -32,16 +33,14 @@ _REDACTED_HOST = re.compile(r"host-\d{1,6}", re.ASCII)  # as copies that were re
 _NODE = re.compile(r"\.node\d{1,9}$")
 
 
-@dataclass(frozen=True)
-class RunProcess:
+class RunProcess(Struct, frozen=True):
     """A process of the run; its host is None where the report does not say."""
 
     pid: int
     host: str | None
 
 
-@dataclass(frozen=True)
-class Candidates:
+class Candidates(Struct, frozen=True):
     """The files beside the reports of a run that are called as those of it are."""
 
     logs: tuple[Path, ...] = ()
@@ -53,8 +52,7 @@ class Candidates:
         return self.logs + self.topologies
 
 
-@dataclass
-class FilesBeside:
+class FilesBeside(Struct):
     """What the files beside the reports say, and what is to be said of them; None where there is none of this run."""
 
     log: NcclLog | None = None
@@ -168,8 +166,7 @@ def why_refused(path: Path, most_bytes: int) -> str | None:
     return f"too large: {state.st_size} bytes" if state.st_size > most_bytes else None
 
 
-@dataclass(frozen=True)
-class _LogContents:
+class _LogContents(Struct, frozen=True):
     """Whose log a file is."""
 
     path: Path

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import are_among, filled
@@ -59,8 +60,7 @@ def read_launches(report: Report, ids: tuple[int, int] | None = None, zones: Zon
     return canonical.LAUNCHES.table(columns | {"correlation_id": calls["correlationId"]})
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """The CUDA API calls of a report."""
 
     all: pa.Table | None  # `canonical.HOST_CALLS`; None as `read_launches` tells
@@ -202,8 +202,7 @@ def _timed(found: pa.Table, column: str, values: Int64) -> pa.Table:
     return found.filter(pc.and_(is_one, pc.greater(found["end"], found["start"])))
 
 
-@dataclass(frozen=True)
-class Overhead:
+class Overhead(Struct, frozen=True):
     """The profiler's own work: when it starts and ends, and in which process, 0 where that is not recorded."""
 
     starts: Int64

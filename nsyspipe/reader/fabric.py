@@ -11,9 +11,10 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 from nsyspipe.errors import InputError
 from nsyspipe.model.names import decoded, printable
@@ -178,8 +179,7 @@ def _fact(body: str) -> Fact | None:  # noqa: PLR0911 - a form of line each
     return Setting(match.groupdict().get("name"), printable(match["value"][:_LONGEST_TEXT])) if match else None
 
 
-@dataclass(eq=False)
-class Membership:
+class Membership(Struct, eq=False):
     """A process's rank in a communicator, and what it logged of it."""
 
     process: Process
@@ -195,8 +195,7 @@ class Membership:
     channels: list[Channels] = field(default_factory=list)
 
 
-@dataclass(eq=False)
-class Group:
+class Group(Struct, eq=False):
     """The memberships of one communicator, and of two with one rank the first as the rank's."""
 
     name: str

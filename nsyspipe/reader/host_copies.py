@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.attribution import UNKNOWN, are_among, filled
 from nsyspipe.analysis.intervals import Slices, is_sorted
@@ -23,8 +22,7 @@ _COLUMNS = (*_JOINED, "start", "end", "deviceId", "copyKind", "bytes", "srcKind"
 _MOST_BETWEEN = 256
 
 
-@dataclass(frozen=True)
-class BlockingCopies:
+class BlockingCopies(Struct, frozen=True):
     """Which copies block the host, and their calls as rows of RUNTIME."""
 
     table: pa.Table  # `canonical.BLOCKING_COPIES`
@@ -99,8 +97,7 @@ def _calls_of(copies: pa.Table, calls: pa.Table) -> Int64:
     return np.where(is_found, rows[np.append(first, 0)[place]] if rows.size else -1, -1)
 
 
-@dataclass(frozen=True)
-class _Followed:
+class _Followed(Struct, frozen=True):
     """Calls that copy, and for each the call that synchronises as the next of its thread: rows of RUNTIME."""
 
     copy_calls: Int64

@@ -5,12 +5,13 @@ Reports embed the whole environment of the profiled program, secrets included: o
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsyspipe.analysis.comm_calls import Called, find_called
 from nsyspipe.model import canonical
@@ -65,8 +66,7 @@ _COUNTED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ReportFacts:
+class ReportFacts(Struct, frozen=True):
     """Facts that hold for a whole report; None is "not recorded"."""
 
     nsys_version: str | None = None
@@ -265,8 +265,7 @@ def read_environment(report: Report) -> dict[str, str] | None:
     return joined_environments(recorded_environment(own, Mask()) for own in by_process.values()) or {}
 
 
-@dataclass(frozen=True)
-class Capture:
+class Capture(Struct, frozen=True):
     """One report, read and closed again."""
 
     facts: ReportFacts
@@ -413,8 +412,7 @@ def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
     return report.count(versions.RUNTIME, f"nameId IN ({names})")
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """What one report holds."""
 
     rows: dict[str, int]  # rows by table; 0 for a table that is absent

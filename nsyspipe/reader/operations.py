@@ -3,11 +3,12 @@
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.analysis.comm_calls import COPY_KINDS, Called, rows_of_launches, with_called
@@ -168,8 +169,7 @@ def _uncounted(kernels: pa.Table, names: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(sorted({labels[number] for number in np.unique(filled(kernels["name_id"])[is_alike]).tolist()}))
 
 
-@dataclass(frozen=True)
-class Operations:
+class Operations(Struct, frozen=True):
     """What ran on the devices."""
 
     kernels: pa.Table  # `canonical.KERNELS`
@@ -237,8 +237,7 @@ def _with_streams(report: Report, launches: pa.Table) -> pa.Table:
     return launches.set_column(column, launches.field(column), streams)
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """What a second reading reads; times are the report's, ns."""
 
     # Device time ``[first, last)``: operations that overlap it or begin in it, the calls that may have launched them,

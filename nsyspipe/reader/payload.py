@@ -6,12 +6,12 @@ gave them. The blobs are there only after ``nsys export --include-blobs=true``, 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import filled
@@ -70,8 +70,7 @@ _SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})  # told as it is, or b
 _COLUMNS = ("comm_id", "seq", "message_bytes", "n_ranks", "rank")
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """One payload schema."""
 
     n_bytes: int  # size of the payload; if not `is_exact`, the least that holds all fields
@@ -245,8 +244,7 @@ def _multiply(fields: Fields) -> None:
     fields.known["message_bytes"] |= is_valid
 
 
-@dataclass(frozen=True)
-class Payloads:
+class Payloads(Struct, frozen=True):
     """The payloads of NCCL's ranges in one report."""
 
     table: pa.Table  # `canonical.PAYLOADS`

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.model import canonical
@@ -29,8 +29,7 @@ _MPI_RANK = re.compile(r"^MPI Rank ([0-9]{1,18})$")
 _ABSENT = -1
 
 
-@dataclass(frozen=True)
-class Ranges:
+class Ranges(Struct, frozen=True):
     """What NVTX recorded."""
 
     table: pa.Table  # `canonical.RANGES`: ranges of all domains but NCCL's and MPI's

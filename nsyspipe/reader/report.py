@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
+from msgspec import Struct
 
 from nsyspipe import errors
 from nsyspipe.analysis.attribution import filled
@@ -247,8 +247,7 @@ def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
     return column
 
 
-@dataclass(frozen=True)
-class Zones:
+class Zones(Struct, frozen=True):
     """Where in a table values lie, by every so many rows in order: nsys makes no indexes, and a pass takes its time."""
 
     first_row: int  # number of the table's first row

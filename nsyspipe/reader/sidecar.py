@@ -10,16 +10,18 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from nsyspipe.errors import InputError, require
-from nsyspipe.model import side_files
+from nsyspipe.model.captured import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank, RunCapture
 from nsyspipe.model.names import DIGITS_PATTERN, decoded, printable
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.side_files import CapturedRank, NcclLog, RunCapture, Sidecar, Topology
+from nsyspipe.model.side_files import NcclLog, Sidecar, Topology
 from nsyspipe.nsys.command_words import (
     CAPTURE_NAME,
     CAPTURE_RANGE,
@@ -60,7 +62,7 @@ _TEXT, _TEXTS, _NUMBER = Field(str), Field(list), Field(int)
 _HOST, _GPU = Field(str, form=HOST_NAME, what="host name"), Field(str, form=GPU_NAME, what="GPU model")
 _OUTCOME = re.compile(r"[\w ,.;:'()-]*", re.ASCII)  # of a rank, in sentences of ours
 _VERSIONS = ("torch_version", "cuda_version", "nccl_version", "driver_version", "nsys_version", "python_version")
-_KINDS = {  # by annotation of the dataclasses in `model.side_files`
+_KINDS = {  # by annotation of the dataclasses in `model.captured`
     **dict.fromkeys(("str", "str | None"), _TEXT),
     **dict.fromkeys(("int", "int | None"), _NUMBER),
     "bool | None": Field(bool),
@@ -136,7 +138,7 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
         raise ValueError("no JSON") from error
     require(isinstance(found, dict), "no JSON object")
     version = found.get("capture_version")
-    is_later = isinstance(version, int) and version > side_files.CAPTURE_VERSION
+    is_later = isinstance(version, int) and version > CAPTURE_VERSION
     require(not is_later, f"of version {version}, which only a later nsyspipe reads")
     told, facts = _checked(found, _OF_SIDECAR), _checked(found, _OF_FACTS)
     captured_at, pattern = facts.get("captured_at_utc"), told.get("step_pattern")
@@ -177,16 +179,14 @@ _NODE = re.compile(r"\.node[0-9]+$")
 _RANK_OR_NODE = re.compile(r"(?i)(?:[._-]?(?:rank|node)?[0-9]+)?$")  # what follows the capture's name in a report's
 
 
-@dataclass(frozen=True)
-class FoundSidecar:
+class FoundSidecar(Struct, frozen=True):
     """A sidecar, and what it says of each report that it names."""
 
     sidecar: Sidecar
     by_argument: dict[int, tuple[CapturedRank, ...]]  # ranks by the position of their report among the run's
 
 
-@dataclass(frozen=True)
-class FoundSidecars:
+class FoundSidecars(Struct, frozen=True):
     """The sidecars that name a report of the run, and what is wrong with others."""
 
     found: tuple[FoundSidecar, ...] = ()
@@ -286,8 +286,8 @@ def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
     # Whoever reads the reports will say what is wrong.
     with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
         names += (entry.name for entry in itertools.islice(entries, _MOST_ENTRIES))
-    names = sorted(name for name in names if name.endswith(side_files.SIDECAR_SUFFIX))[:_MOST_SIDECARS]
-    bases = {name: _NODE.sub("", decoded(name).removesuffix(side_files.SIDECAR_SUFFIX)) for name in names}
+    names = sorted(name for name in names if name.endswith(SIDECAR_SUFFIX))[:_MOST_SIDECARS]
+    bases = {name: _NODE.sub("", decoded(name).removesuffix(SIDECAR_SUFFIX)) for name in names}
     return [
         folder / name
         for name, base in bases.items()

@@ -1,9 +1,9 @@
 """The gradients of each step: how large, when ready, and which go into one bucket."""
 
-from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
+from msgspec import Struct
 
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model.names import PHASES
@@ -115,8 +115,7 @@ def _row(timeline: RankTimeline, joins: Int64) -> Int64:
     return np.arange(first, min(first + _MOST_COPIES, int(timeline.copies_until[first])))
 
 
-@dataclass(frozen=True)
-class Gradients:
+class Gradients(Struct, frozen=True):
     """The gradients of one step on all ranks, in order of their buckets."""
 
     n_bytes: Float64

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from nsyspipe.analysis.launching import ranks_without_launches, slower_hosts
 from nsyspipe.analysis.links import GB, NAMED_LINKS, named_link
@@ -56,11 +57,11 @@ _MOST_BUCKETS = 128
 _LARGEST_BUCKET_MB = 2**20  # 1 TiB
 _MOST_REPLAYED = 2_500  # collectives of all steps together: a tenth of a second for each thousand
 _OF_GRADIENTS = {"gradient_dtype", "bucket_mb", "no_grad_copy", "no_sync"}
+_FLAGS = ("no_wait", "no_grad_copy", "no_sync", "prefetch", "perfect_overlap")
 _MOST_SLOWER = 1.5  # kernels may be slower beside communication, but hardly so much
 
 
-@dataclass(frozen=True)
-class Knobs:
+class Knobs(Struct, frozen=True):
     """A combination of changes, as `answer.whatif` describes them; what is None or false stays as it is."""
 
     bandwidth_bytes_per_s: float | None = None
@@ -88,7 +89,7 @@ class Knobs:
             raise OptionError.no_such_name(option, "is not known", str(self.gradient_dtype), DTYPES)
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
-        check_flags(**{one.name: getattr(self, one.name) for one in fields(self) if one.default is False})
+        check_flags(**{flag: getattr(self, flag) for flag in _FLAGS})
         if (self.bucket_mb or 0) > _LARGEST_BUCKET_MB:
             fix = "MiB, as bucket_cap_mb takes them, not bytes: --bucket-mb 25"
             raise OptionError(f"--bucket-mb {self.bucket_mb:.0f}", "is more than a GPU holds", fix=fix)
@@ -99,7 +100,7 @@ class Knobs:
     @property
     def given(self) -> dict[str, float | str | bool]:
         """What is changed, by name."""
-        return {name: value for name, value in vars(self).items() if value not in (None, False)}
+        return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
     @property
     def target_bytes_per_s(self) -> float | None:
@@ -187,8 +188,7 @@ def starved_causes(run: Run) -> list[tuple[str, ...]]:
     return causes
 
 
-@dataclass(frozen=True)
-class Starving:
+class Starving(Struct, frozen=True):
     """Whose devices lack launches in which of the steps, and whose hosts are slower to launch than the others."""
 
     n_late_steps: Mapping[int, int]  # of each rank whose device does in a quarter of the steps at least

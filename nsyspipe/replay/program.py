@@ -3,12 +3,13 @@
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import filled
@@ -24,8 +25,7 @@ _PHASES, _NO_PHASE = pa.array(PHASES, pa.string()), -1
 _SOON_NS, _STANDSTILL_NS = 50_000, 20_000  # who stood still goes on so soon after the end, after so much of nothing
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(Struct, frozen=True):
     """The windows to replay, the same steps on every rank."""
 
     ranks: tuple[int, ...]
@@ -39,8 +39,7 @@ class Windows:
         return longest
 
 
-@dataclass(frozen=True)
-class Collectives:
+class Collectives(Struct, frozen=True):
     """A rank's communication operations, in order of launch."""
 
     start: Int64
@@ -54,8 +53,7 @@ class Collectives:
     is_inline: Flags  # on the main stream, where the work after it waits for it as for any operation
 
 
-@dataclass(frozen=True)
-class Uses:
+class Uses(Struct, frozen=True):
     """What the collectives of the lowest rank are for, in order of launch."""
 
     n_bytes: Float64  # NaN where not known
@@ -64,8 +62,7 @@ class Uses:
     chain: Int64  # in one, each follows the one before it
 
 
-@dataclass(frozen=True)
-class RankTimeline:
+class RankTimeline(Struct, frozen=True, dict=True):
     """What one rank did between the first and the last edge of its windows."""
 
     # The operations of the main stream (most compute time), in order of start; without a launch, with that of the one before.
@@ -205,8 +202,7 @@ def _timeline(events: pa.Table, steps: Int64, first: int, last: int) -> RankTime
     )
 
 
-@dataclass(frozen=True)
-class RankMarkers:
+class RankMarkers(Struct, frozen=True):
     """Where one rank and its collectives depend on each other; times aligned, ns."""
 
     ready: Int64  # per collective: when the rank's own work allowed it
@@ -223,8 +219,7 @@ class RankMarkers:
         return np.stack([*spans, *counts]).astype(np.float64)
 
 
-@dataclass(frozen=True)
-class Captured:
+class Captured(Struct, frozen=True, dict=True):
     """The captured steps, ready to be replayed."""
 
     program: Program
@@ -279,7 +274,7 @@ def captured_program(
         step=np.searchsorted(windows.steps, first.step),
         lag_ns=(starts - np.maximum(ready, before)).astype(np.float64),
         transfer_ns=ends - last,
-        **vars(uses),
+        **asdict(uses),
         group=group,
         begin_ns=edges[0].astype(np.float64),
         late_beside_ns=still,

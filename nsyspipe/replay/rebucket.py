@@ -1,10 +1,10 @@
 """Changes of the program: gradients in buckets of another size or sent once, balanced ranks, 16 bits, no copies, prefetch."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.model.table import Flags, Float64, Int64
@@ -116,7 +116,7 @@ def _rebuilt(
     program: Program, is_gone: Flags, new: Sequence[dict[str, Any]], markers: Sequence[tuple[int, Int64, Float64]]
 ) -> Program:
     """Return the program without some collectives, with new ones, and their markers where the last of the old ones stood."""
-    names = (one.name for one in fields(program) if one.name not in _NOT_PER_COLLECTIVE)
+    names = (name for name in program.__struct_fields__ if name not in _NOT_PER_COLLECTIVE)
     columns = {name: np.concatenate([getattr(program, name)[~is_gone], *(one[name] for one in new)]) for name in names}
     is_comm = program.kind != WINDOW
     collective = np.where(is_comm, program.which, 0)

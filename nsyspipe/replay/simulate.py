@@ -1,9 +1,9 @@
 """The steps as a program of markers, and its run: all ranks, with several settings side by side."""
 
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.kernels import Slowing
@@ -14,8 +14,7 @@ _SHORTEST_NS = 1_000.0  # an operation takes this long at least
 NOTHING = Slowing()
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(Struct, frozen=True):
     """Markers of all ranks in one order, and the collectives that they begin and wait for; times ns, a column per rank."""
 
     # Of each marker: `WINDOW`, the start of a window; `READY`, from here on a collective may begin; `JOIN`, what follows
@@ -66,8 +65,7 @@ def last_start(group: Int64, start: Float64) -> Float64:
     return last
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """By how much communication slows work in the capture and in the replay; other transfers than the captured ones."""
 
     before: Slowing = NOTHING

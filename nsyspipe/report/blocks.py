@@ -1,9 +1,11 @@
 """What a subject says, as blocks: sentences, tables, lists. Each format writes the same blocks in its own way."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.report.units import absent, in_one_unit, ms_text, percent_text
 
@@ -11,8 +13,7 @@ Block: TypeAlias = "Sentence | Facts | Heading | Items | Troubles | Notes | Tabl
 Cell: TypeAlias = "str | Bar | Word | Track"
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(Struct, frozen=True):
     """A sentence; on the terminal with a style, and with an empty line above unless it is close to what stands there."""
 
     text: str
@@ -21,8 +22,7 @@ class Sentence:
     verdict: str = ""  # a word whose colour it has
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What a subject is, in a line of parts; `about` begins it in Markdown, and if it is one of several, everywhere."""
 
     parts: Sequence[str]
@@ -30,23 +30,20 @@ class Facts:
     is_of_several: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(Struct, frozen=True):
     """What the next table or list is about."""
 
     text: str
     style: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(Struct, frozen=True):
     """A list."""
 
     texts: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Troubles:
+class Troubles(Struct, frozen=True):
     """What is wrong: severity, message, where, and what would mend it. On a page they are a section unless close."""
 
     rows: Sequence[tuple[str, str, str, str | None]]
@@ -54,15 +51,13 @@ class Troubles:
     is_close: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
+class Notes(Struct, frozen=True):
     """Sentences that say how to read all above."""
 
     texts: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """A column: a heading, what it shows of a row, and what kind of cells stand under it."""
 
     heading: str
@@ -80,8 +75,7 @@ class Field:
     decimals_of: str = ""  # what columns that are written alike have in common
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """A figure with a bar behind it on a page: its `share` of the longest in its column, its `category` of the palette."""
 
     text: str
@@ -89,8 +83,7 @@ class Bar:
     category: str
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Struct, frozen=True):
     """A verdict or status, which has a colour of its own; a page says why too."""
 
     text: str
@@ -98,8 +91,7 @@ class Word:
     is_plain: bool = False  # without its colour
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(Struct, frozen=True):
     """On a page: a difference as shares of a track from -1 to 1, beyond which what is drawn is cut off."""
 
     at: float | None = None  # where the difference is
@@ -109,8 +101,7 @@ class Track:
     text = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Columns and rows of cells; `note` stands below, or says why there are no rows."""
 
     caption: str
@@ -123,8 +114,7 @@ class Table:
     strong: frozenset[int] = frozenset()  # rows that a page points out
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(Struct, frozen=True):
     """One key figure as words."""
 
     name: str
@@ -141,8 +131,7 @@ class Tile:
         return ", ".join(filter(None, [self.time, f"{self.value} {self.unit}".strip()]))
 
 
-@dataclass(frozen=True, slots=True)
-class Tiles:
+class Tiles(Struct, frozen=True):
     """Key figures: large on a page, two in a row on the terminal, one row in Markdown."""
 
     tiles: Sequence[Tile]

@@ -3,9 +3,11 @@
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.arguments import ChangedArgument, changed_arguments, hidden_arguments
@@ -274,8 +276,7 @@ def facts_text(difference: RunDifference) -> str:
     return " ".join(texts)
 
 
-@dataclass(frozen=True)
-class FiguresOfOneSide:
+class FiguresOfOneSide(Struct, frozen=True):
     """Times of communication that only one side has, for one reason."""
 
     side: str

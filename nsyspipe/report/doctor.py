@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any, cast
 
 import pyarrow.compute as pc
+from msgspec import structs
 
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.names import few, grouped, listed
@@ -63,7 +64,9 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
     yield from _fix_list([(_words(one.name), f"{one.fix}{where}") for one, where in lacking])
     if found.problems:
         said = {one.fix for one in found.capabilities}
-        yield Troubles(troubles(asdict(one) | {"fix": None if one.fix in said else one.fix} for one in found.problems))
+        yield Troubles(
+            troubles(structs.asdict(one) | {"fix": None if one.fix in said else one.fix} for one in found.problems)
+        )
 
 
 def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
@@ -93,7 +96,7 @@ def _ranks_of(run: Mapping[str, Any]) -> str:
 
 def store_document(found: StoredRuns) -> dict[str, Any]:
     """Return the runs of a store as plain Python values."""
-    return _HEAD | {"runs": _listed(found), "problems": [asdict(one) for one in found.unreadable]}
+    return _HEAD | {"runs": _listed(found), "problems": [structs.asdict(one) for one in found.unreadable]}
 
 
 def _listed(found: StoredRuns) -> list[dict[str, Any]]:
@@ -120,7 +123,7 @@ def reports_document(found: Examination) -> dict[str, Any]:
     """Return the document of an examination as plain Python values."""
     fields = ("code", "severity", "report", "rank", "message", "fix")
     problems = [{name: getattr(one, name) for name in fields} for one in found.problems]
-    capabilities = [asdict(one) for one in found.capabilities]
+    capabilities = [structs.asdict(one) for one in found.capabilities]
     return _HEAD | {"reports": list(found.reports), "capabilities": capabilities, "problems": problems}
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+
+from msgspec import Struct
 
 from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.options import check_flags, path_of
@@ -32,8 +34,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-@dataclass(frozen=True)
-class RunFormat:
+class RunFormat(Struct, frozen=True):
     """A format that a run can be written in, as the option of its name asks for it."""
 
     suffixes: tuple[str, ...]

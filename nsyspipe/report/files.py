@@ -8,9 +8,10 @@ import re
 import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
+
+from msgspec import Struct
 
 from nsyspipe.errors import OutputError
 from nsyspipe.model.names import RUN_DIRECTORY, decoded, place_as_given
@@ -20,8 +21,7 @@ from nsyspipe.store.layout import run_ids
 Answer: TypeAlias = Callable[[], bool]  # asked only where a file is in the way
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(Struct, frozen=True):
     """How an answer is written in one format, and whose a file of it is: None for a file of another kind."""
 
     text: Callable[[], str]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nsyspipe.findings.judge import (
     EXPOSURE,
@@ -63,8 +64,7 @@ _CUTS = {"left_for_launching", "left_for_compute"}  # parts that are what a limi
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One finding as words."""
 
     id: str

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote
+
+from msgspec.structs import replace
 
 from nsyspipe.errors import shortened
 from nsyspipe.model.names import printable

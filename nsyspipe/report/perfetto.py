@@ -4,13 +4,14 @@ import functools
 import io
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
@@ -147,8 +148,7 @@ def _times(table: pa.Table, *names: str) -> tuple[Int64, ...]:
     return tuple(table[name].to_numpy() for name in names)
 
 
-@dataclass(frozen=True)
-class _RankTracks:
+class _RankTracks(Struct, frozen=True):
     """Writes the track of a rank and what stands below it."""
 
     writer: TraceWriter

@@ -6,13 +6,13 @@ import functools
 import importlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.model.names import printable
 from nsyspipe.model.table import Flags, Int64
@@ -115,8 +115,7 @@ def _numbered(texts: Iterable[str]) -> list[dict[str, object]]:
     return [{"iid": number, "name": text} for number, text in enumerate(texts, start=1)]
 
 
-@dataclass(frozen=True)
-class Track:
+class Track(Struct, frozen=True):
     """How a track is described."""
 
     name: str

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 
 from nsyspipe.analysis.kernels import TRAFFIC
@@ -57,8 +58,7 @@ _NOT_KNOWN = "not known"
 _OF_RANKS = PLACES["ranks"].split()  # the parts of the step come first and sum to it
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """How much of a run is told: which figures, of how many ranks, and how many findings and problems; None for all."""
 
     figures: Sequence[str]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from nsyspipe.model.figures import definition_of
 from nsyspipe.model.table import SCHEMA_VERSION, Column, TableSchema
 from nsyspipe.report.blocks import Block, Field, Sentence, Table
 from nsyspipe.report.markdown import escaped, prose, table
@@ -24,10 +25,16 @@ def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
         yield Sentence(schema.name, "bold", is_close=not at)
         yield Sentence(schema.doc + (f" Sorted by {', '.join(schema.key)}." if schema.key else ""))
         kinds = (", ".join(filter(None, [_type(one), one.unit])) for one in schema.columns)
-        meanings = (one.doc + (f" ({one.source})" if one.source else "") for one in schema.columns)
+        meanings = (_meaning(schema, one) + (f" ({one.source})" if one.source else "") for one in schema.columns)
         rows = [[one.name, *of_one] for one, *of_one in zip(schema.columns, kinds, meanings, strict=True)]
         yield Table(f"Columns of {schema.name}", columns, rows)
     yield Sentence("A type that ends in ? may be null: not recorded.", "dim", is_close=False)
+
+
+def _meaning(schema: TableSchema, column: Column) -> str:
+    """Return what a column means: the definition of its figure, if the column is one, and its formula."""
+    definition = definition_of(schema.name, column.name)
+    return f"{definition} Formula: {column.doc}" if definition else column.doc
 
 
 def _type(column: Column) -> str:
@@ -47,7 +54,13 @@ def schema_markdown(schemas: Sequence[TableSchema]) -> str:
         key = ", ".join(f"`{name}`" for name in schema.key)
         anchors = [f'<a id="{schema.name}.{column.name}"></a>`{column.name}`' for column in schema.columns]
         rows = [
-            [anchor, escaped(_type(column)), escaped(column.unit), _prose(column.doc), _prose(column.source)]
+            [
+                anchor,
+                escaped(_type(column)),
+                escaped(column.unit),
+                _prose(_meaning(schema, column)),
+                _prose(column.source),
+            ]
             for anchor, column in zip(anchors, schema.columns, strict=True)
         ]
         grain = _prose(schema.doc) + (f" Sorted by {key}." if key else "")

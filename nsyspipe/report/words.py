@@ -22,11 +22,11 @@ from nsyspipe.analysis.summary import (
 )
 from nsyspipe.errors import shortened
 from nsyspipe.findings.judge import CAUSES
+from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.figures import Figure
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
-from nsyspipe.model.side_files import RunCapture
 from nsyspipe.report.units import STEP_PARTS, bandwidth_text, delta_text, metric_label, ms_text, percent_text
 from nsyspipe.run.work import has_whole_graphs
 

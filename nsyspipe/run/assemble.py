@@ -3,13 +3,14 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.collectives import CommOperations
 from nsyspipe.analysis.intervals import run_starts
@@ -68,8 +69,7 @@ _PLURALS = {"rank": "ranks", "process": "processes"}
 _IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
 
 
-@dataclass(frozen=True)
-class RunTables:
+class RunTables(Struct, frozen=True):
     """The tables of one run, by their names in `schema`, and how its steps were selected."""
 
     ranks: pa.Table

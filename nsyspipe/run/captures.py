@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind, CommOperations
 from nsyspipe.analysis.intervals import NarrowIntervals, union

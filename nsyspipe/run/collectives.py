@@ -2,12 +2,13 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
@@ -34,8 +35,7 @@ _NEEDED = "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", 
 _OF_STRAGGLERS = ("step", "rank", "collective", "comm_id", "wait_ns", "late_by_ns", "held_up_ns")
 
 
-@dataclass(frozen=True)
-class CommRows:
+class CommRows(Struct, frozen=True):
     """Columns of equal length, ordered by (rank, start)."""
 
     rank: Int32  # place of the rank among the run's ranks in ascending order
@@ -177,8 +177,7 @@ def _communicator_name(number: int) -> str:
     return f"{number & (2**64 - 1):#x}"
 
 
-@dataclass(frozen=True)
-class CrossRank:
+class CrossRank(Struct, frozen=True):
     """A run's ranks on one clock, and its communication operations on it."""
 
     placed: tuple[Rank[ProcessDigest], ...]  # the ranks in ascending order, shifts corrected by the clock offsets

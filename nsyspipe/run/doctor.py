@@ -1,10 +1,13 @@
 """What a set of reports can answer: one row per question, and the flag that would add what is not there."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model.names import grouped
@@ -32,8 +35,7 @@ _OF_DEVICE = {
 _PER_RANK, _PER_PROCESS = {"cuda_graphs"}, {"steps", "phases"}
 
 
-@dataclass(frozen=True)
-class Capability:
+class Capability(Struct, frozen=True):
     """One question, and whether the reports answer it."""
 
     name: str
@@ -47,8 +49,7 @@ class Capability:
     lacking: tuple[str, ...]  # the others, by name
 
 
-@dataclass(frozen=True)
-class Examination:
+class Examination(Struct, frozen=True):
     """What some reports can answer."""
 
     reports: tuple[str, ...]  # what to call each report
@@ -139,7 +140,7 @@ def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tup
     try:
         together = gather(paths, reading, sidecars, executor=running)
     except OptionError:  # --step matches nothing
-        reading = replace(reading, step=None, is_capture=True)
+        reading = dataclasses.replace(reading, step=None, is_capture=True)
         together = gather(paths, reading, sidecars, executor=running)
     try:
         check_one_run(together.digests, ranks_or_hosts(together.digests), together.sidecars)

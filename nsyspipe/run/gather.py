@@ -8,12 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsyspipe.analysis.comm_calls import Called
 from nsyspipe.analysis.devices import operations_by_process, processes_with_operations
@@ -44,8 +45,7 @@ _MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6
 P = TypeVar("P", ProcessDigest, HostDigest)
 
 
-@dataclass(frozen=True)
-class ReportDigest:
+class ReportDigest(Struct, frozen=True):
     """What the run needs of one report."""
 
     path: str
@@ -201,8 +201,7 @@ def _unmatched(
             yield problem("phase-pattern-unmatched", option=option, pattern=text, phase=phase, families=names)
 
 
-@dataclass(frozen=True)
-class Gathered:
+class Gathered(Struct, frozen=True):
     """The digests of a run's reports, all on one step family."""
 
     digests: tuple[ReportDigest, ...]
@@ -357,8 +356,7 @@ def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
     return OptionError(f"--step {pattern!r}", problem, found=found, fix=fix)
 
 
-@dataclass(frozen=True)
-class Rank(Generic[P]):
+class Rank(Struct, Generic[P], frozen=True):
     """A process on one of its devices, or one with steps in a run without device activity, and where it comes from."""
 
     argument: int  # position of its report among the run's

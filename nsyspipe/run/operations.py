@@ -5,11 +5,12 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.attribution import NEVER, by_process, launch_times
 from nsyspipe.analysis.intervals import outermost
@@ -29,8 +30,7 @@ from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, size_of, t
 _NOTHING = (NEVER, -NEVER)  # holds no time, and leaves the hull with another span as that is
 
 
-@dataclass(frozen=True)
-class ReportTask:
+class ReportTask(Struct, frozen=True):
     """One report's share of the work."""
 
     path: str

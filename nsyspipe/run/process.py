@@ -1,12 +1,13 @@
 """What one rank of a report, a process on one device, comes down to: windows of its steps, phases, kernels, communication; without device activity its host steps."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process
@@ -52,8 +53,7 @@ _MOST_BETWEEN = 0.1
 _Phases: TypeAlias = Mapping[str, PhaseRanges]
 
 
-@dataclass(frozen=True)
-class ProcessEvents:
+class ProcessEvents(Struct, frozen=True):
     """One rank's share of a capture: what one process did, and what ran on one of its devices."""
 
     process_id: int
@@ -114,8 +114,7 @@ def _copies_of_rank(copies: pa.Table | None, device: RankDevice | None) -> pa.Ta
     return copies.filter(pc.equal(copies["device_id"], device.device_id))
 
 
-@dataclass(frozen=True)
-class ProcessSteps:
+class ProcessSteps(Struct, frozen=True):
     """The steps of one process."""
 
     candidates: list[Candidate]
@@ -127,8 +126,7 @@ class ProcessSteps:
     problems: tuple[Problem, ...]
 
 
-@dataclass(frozen=True)
-class _Process:
+class _Process(Struct, frozen=True):
     process_id: int
     candidates: tuple[Candidate, ...]  # every family of ranges on it, largest first
     # A row per step range: ``number`` (null: not exactly one integer in the text), host ``start_ns``, ``end_ns``, more
@@ -140,8 +138,7 @@ class _Process:
         return pid_of(self.process_id)
 
 
-@dataclass(frozen=True)
-class ProcessDigest(_Process):
+class ProcessDigest(_Process, frozen=True):
     """One rank; of members also the hull of what they launched, ``device_start_ns``, ``device_end_ns`` (null: nothing)."""
 
     device_id: int | None  # the rank's device
@@ -169,8 +166,7 @@ class ProcessDigest(_Process):
 _NO_KERNEL_LATER = "no kernel launched in them starts later than the step before does"
 
 
-@dataclass(frozen=True)
-class HostDigest(_Process):
+class HostDigest(_Process, frozen=True):
     """One process without device activity; of members also ``is_complete`` and per phase ``<phase>_ns`` (null: none)."""
 
     device_id: None = None

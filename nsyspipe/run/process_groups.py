@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from nsyspipe.analysis.clock import ALIGNING
 from nsyspipe.analysis.phases import IN_BACKWARD, IN_FORWARD

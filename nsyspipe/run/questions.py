@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsyspipe.analysis.kernels import LEAST_COMPARED, compared_kernels
 from nsyspipe.analysis.links import links, slowest
@@ -60,8 +61,7 @@ _SOURCES = {  # what each source of ranks is called
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What one report has for one question."""
 
     status: str
@@ -74,8 +74,7 @@ def _lack(code: str, text: str = "", counts: tuple[tuple[str, int], ...] = (), *
     return Answer(status, counts, text, CATALOGUE[code].fix)
 
 
-@dataclass(frozen=True)
-class Beside:
+class Beside(Struct, frozen=True):
     """What lies beside the reports; None is "neither given nor named by a sidecar"."""
 
     rank_map: Mapping[str, int] | None = None
@@ -85,8 +84,7 @@ class Beside:
     looks_beside: bool = True  # for logs and topologies that are not given
 
 
-@dataclass(frozen=True)
-class Examined:
+class Examined(Struct, frozen=True):
     """What one report holds, and what the analysis makes of it."""
 
     digest: ReportDigest
@@ -511,8 +509,7 @@ def _log_fix(reports: Sequence[Examined]) -> str:
     return LOG_WRITTEN if all(writes_log(one) for one in environments) else _LOG
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(Struct, frozen=True):
     """One question: name, what it answers, what each report has for it, and whether nsyspipe answers it itself."""
 
     name: str

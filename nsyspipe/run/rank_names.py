@@ -3,17 +3,16 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
+from msgspec import Struct, field
 
 # A rank by number in a sentence; not in a name that a user gave, which stands in quotes, nor one that has its name already.
 _RANK: Final = re.compile(r"(?<!['\"\w])rank (\d+)\b(?! \(process)")
 
 
-@dataclass(frozen=True)
-class RankNames:
+class RankNames(Struct, frozen=True):
     """The names of a run's ranks, as they stand behind the word "rank": ``1``, or ``1 (process 0, GPU 1)``."""
 
     names: Mapping[int, str] = field(default_factory=dict)  # of those that are not called by their number alone

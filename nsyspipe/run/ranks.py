@@ -4,11 +4,11 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from msgspec import Struct
 
 from nsyspipe.errors import OptionError, RankConflictError, as_given
 from nsyspipe.model import schema
@@ -187,8 +187,7 @@ def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) ->
     return any(len(values) == 1 and not values & {"", "none"} for values in ids)  # torchrun's default id says nothing
 
 
-@dataclass(frozen=True)
-class Numbering:
+class Numbering(Struct, frozen=True):
     """The number of each process of a run, and of each of its ranks, in the order that they were given in."""
 
     numbers: tuple[int, ...]  # of the ranks
@@ -386,8 +385,7 @@ def told_world_size(digests: Sequence[ReportDigest], sidecars: RunSidecars | Non
     return next((size for size in captured if size is not None), sidecars.world_size if sidecars else None)
 
 
-@dataclass(frozen=True)
-class JobSize:
+class JobSize(Struct, frozen=True):
     """How large the job was that a run's reports are of; None is "not known"."""
 
     world_size: int | None  # what the launcher counts: processes, where some have several devices
@@ -527,8 +525,7 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
     return names if pid is None else [f"{name}:{pid}" for name in names]
 
 
-@dataclass(frozen=True)
-class ChosenRanks:
+class ChosenRanks(Struct, frozen=True):
     """The reports that are read of a run of which some ranks were asked for."""
 
     asked: str

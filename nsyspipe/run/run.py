@@ -21,10 +21,11 @@ from nsyspipe.analysis.summary import Evenness, evenness, step_times, telling_ra
 from nsyspipe.errors import NsyspipeError, OptionError, in_python, rows_in_python, short_repr, shortened
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
+from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import DEFINITIONS_VERSION
 from nsyspipe.model.names import few, ranges
 from nsyspipe.model.options import asked_ranks, check_kind, check_whole
-from nsyspipe.model.side_files import NcclFacts, RunCapture
+from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.nsys.command_words import MASK
 from nsyspipe.run.rank_names import RankNames
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nsyspipe.model.captured import CapturedRank, RunCapture
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.side_files import CapturedRank, RunCapture, Sidecar
+from nsyspipe.model.side_files import Sidecar
 from nsyspipe.nsys.command_words import PER_CAPTURE
 from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
 
@@ -22,8 +26,7 @@ T = TypeVar("T")
 _ONE_CAPTURE_NS = 86_400 * 10**9
 
 
-@dataclass(frozen=True)
-class RunSidecars:
+class RunSidecars(Struct, frozen=True):
     """The sidecars that are of a run's reports."""
 
     sidecars: tuple[Sidecar, ...] = ()

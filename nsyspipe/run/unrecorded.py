@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from nsyspipe.analysis.steps import TextFamilies
 from nsyspipe.model.names import few, listed
@@ -20,8 +20,7 @@ _COST_OF_RANKS = (
 _COST_OF_OTHERS = "if they ran any, it is in no figure"
 
 
-@dataclass(frozen=True)
-class UnrecordedProcess:
+class UnrecordedProcess(Struct, frozen=True):
     """A process of a report that launched work or has ranges, but of which there is no kernel."""
 
     process_id: int
@@ -62,8 +61,7 @@ def unrecorded_processes(
     )
 
 
-@dataclass(frozen=True)
-class MissingRanks:
+class MissingRanks(Struct, frozen=True):
     """Which ranks of the job are not there, by number; None where that is not known."""
 
     world_size: int | None

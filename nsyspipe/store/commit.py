@@ -14,8 +14,9 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from nsyspipe.errors import OutputError
 from nsyspipe.model.names import RUN_DIRECTORY
@@ -31,8 +32,7 @@ _LONGEST_WAIT_S, _PAUSE_S = 60.0, 0.01  # another writer holds the lock for some
 _LONGEST_RECORD = 2**24
 
 
-@dataclass(frozen=True)
-class Locked:
+class Locked(Struct, frozen=True):
     """A store that nobody else writes, in which nothing is left half-way; what is not plain is a `NotPlainError`."""
 
     top: Directory
@@ -122,8 +122,7 @@ class Locked:
             self.top.remove_empty(*own)
 
 
-@dataclass(frozen=True)
-class Staged:
+class Staged(Struct, frozen=True):
     """Where the files of a run are made before it is replaced."""
 
     run_id: str

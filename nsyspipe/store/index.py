@@ -6,10 +6,10 @@ file itself. So a store reads the same without it, as a copy may be, only slower
 
 import contextlib
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from msgspec import Struct
 
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.names import printable, table_of_store
@@ -29,8 +29,7 @@ _WORK = Column(WORK, TEXT, "text", "`Work`, of the details; null where a former 
 INDEX = TableSchema("index", "One row per run.", RUNS.key, (*_TEXTS, *RUNS.columns[1:-1], _WORK))
 
 
-@dataclass(frozen=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True):
     """A run of a store that cannot be read, or of which there is no page."""
 
     run_id: str
@@ -39,8 +38,7 @@ class Unreadable:
     fix: str | None
 
 
-@dataclass(frozen=True)
-class StoredRuns:
+class StoredRuns(Struct, frozen=True):
     """The runs of a store, each in one version of it."""
 
     # `INDEX`, one row per run that can be read, by time of capture; of an unknown time first, equal times by run id.

@@ -6,13 +6,13 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from nsyspipe.errors import DatasetError, require
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, RUNS
@@ -36,8 +36,7 @@ _LONGEST_LABEL = 500  # as in a sidecar: a terminal takes minutes to lay out mil
 _OF_ONE_ROW_PER_KEY = ("ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary")
 
 
-@dataclass(frozen=True)
-class RunFiles:
+class RunFiles(Struct, frozen=True):
     """The files of one save of a run, as they were at one moment."""
 
     store: Path

@@ -21,9 +21,10 @@ from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError, require, whole_path
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
+from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import FIRST_VERSION
 from nsyspipe.model.schema import EVENT_TABLES
-from nsyspipe.model.side_files import NcclFacts, RunCapture
+from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.model.table import conform
 from nsyspipe.nsys.command_words import (
     BETWEEN_VALUES,

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec.structs import asdict
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, are_among, launch_times
 from nsyspipe.analysis.intervals import Slices
@@ -57,7 +58,7 @@ def test_ids_in_several_chunks_keep_their_order():
 def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last():
     kernels = compute(10, 11), comm(20, 21, 7), compute(30, 31, 3), compute(40, 41, 7), comm(50, 51, -5)
     ops = operations(*kernels, dtod(60, 62, n_bytes=6), memset(70, 72, 9, n_bytes=7), htod(80, 82, 2, n_bytes=8))
-    assert {name: value.tolist() for name, value in vars(ops).items() if isinstance(value, np.ndarray)} == {
+    assert {name: value.tolist() for name, value in asdict(ops).items() if isinstance(value, np.ndarray)} == {
         "kernel_start": [50, 30, 20, 40, 10], "kernel_end": [51, 31, 21, 41, 11],
         "kernel_launch": [-5, 3, 7, 7, NEVER], "is_comm": [True, False, True, False, False],
         "copy_start": [80, 70, 60], "copy_end": [82, 72, 62], "copy_launch": [2, 9, NEVER], "copy_kind": [1, 0, 8],

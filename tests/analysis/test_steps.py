@@ -1,11 +1,11 @@
 """Which ranges are steps, step windows on the device, and which steps count."""
 
-import dataclasses
 import re
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from nsyspipe.analysis import steps as module
 from nsyspipe.analysis.phases import phase_codes, phase_ranges, phases_of_launches, with_copies_behind
@@ -31,7 +31,7 @@ def measured(table, ops=NO_OPERATIONS, pattern=None, updates=None):
 
 
 def facts(found):
-    return [dataclasses.astuple(candidate)[:7] for candidate in found]
+    return [structs.astuple(candidate)[:7] for candidate in found]
 
 
 def test_texts_that_differ_in_digits_only_are_a_family_and_suffixes_are_dropped():

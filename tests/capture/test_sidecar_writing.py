@@ -15,7 +15,7 @@ from nsyspipe.capture import sidecar
 from nsyspipe.capture.sidecar import TOPOLOGY_SUFFIX, Place, Surroundings, gather_surroundings, write_sidecar
 from nsyspipe.capture.status import read_programs
 from nsyspipe.errors import OutputError
-from nsyspipe.model.side_files import CapturedRank
+from nsyspipe.model.captured import CapturedRank
 from nsyspipe.nsys.machine import Gpu
 from nsyspipe.nsys.secrets import HashKey
 from tests.build.programs import TOPOLOGY, printing, program, put

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from nsyspipe.capture.sidecar import TOPOLOGY_SUFFIX, Place, Surroundings, sidecar_document, write_sidecar
-from nsyspipe.model.side_files import CapturedRank
+from nsyspipe.model.captured import CapturedRank
 from nsyspipe.nsys.command_words import HASHED
 from tests.build.programs import TOPOLOGY
 from tests.build.trace import steady_rank

@@ -7,7 +7,7 @@ import pytest
 import nsyspipe
 from nsyspipe.comparison.changes import StepTable
 from nsyspipe.comparison.surroundings import surroundings
-from nsyspipe.model.side_files import RunCapture
+from nsyspipe.model.captured import RunCapture
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import plain_rank
 from tests.build.tools import Changed

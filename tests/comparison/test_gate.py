@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+from msgspec.structs import asdict
 
 from nsyspipe.comparison import gate as module
 from nsyspipe.comparison.difference import Gate
@@ -111,7 +112,7 @@ def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, 
         for name, text in files.items():
             (folder / name).write_bytes(text.encode("utf-8", "surrogatepass"))
     found = module.read_settings(tmp_path / "a" / "b")
-    assert {name: value for name, value in vars(found).items() if value and name != "path"} == expected
+    assert {name: value for name, value in asdict(found).items() if value and name != "path"} == expected
     assert found.path.parent == (tmp_path if "confidence" in expected and len(expected) == 1 else tmp_path / "a")
 
 

@@ -22,6 +22,7 @@ RULE = """def any_step(evidence):
 RULES: Rules = {
     any_step: ("idle_ns",),
 """
+EXPLANATION = "# There are steps\n\nThe run has steps.\n\n## What it means\n\nIt has steps.\n"
 STEP_TIMES = '''STEP_TIMES = table("""
     step_times by step: One row per step.
 
@@ -51,7 +52,9 @@ MAKER = """FORMATS = {
 # What is added -> in how many files, and those: in each the texts that stand there, and what stands there then; a new file has
 # no text before.
 ADDITIONS = {
-    "a finding": (1, {"findings/gradients.py": {"RULES: Rules = {\n": RULE}}),
+    "a finding": (3, {"findings/gradients.py": {"RULES: Rules = {\n": RULE},
+                      "findings/judge.py": {'("profiler-overhead",)': '("profiler-overhead", "any-step")'},
+                      "report/explanations/findings/any-step.md": {"": EXPLANATION}}),
     "a column of the steps": (2,
                 {"model/schema.py": {"    idle_pause_ns ": "    busy_ns  ns  |C u M u P| <- derived\n    idle_pause_ns "},
                  "analysis/breakdown.py": {'        "wall_ns": wall,':
@@ -144,5 +147,5 @@ def test_a_figure_says_what_it_is(figure):
 
 
 def test_headings_are_as_narrow_as_two_lines_can_be():
-    assert figures.FIGURES["wait_share"].heading == "waits for\nothers"
+    assert figures.FIGURES["backward_overlap_ratio"].heading == "overlap with\nbackward"
     assert figures.FIGURES["idle_share"].heading == "idle"

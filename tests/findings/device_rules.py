@@ -1,6 +1,6 @@
 """Rules about idle devices, copies of gradients and the profiler: what each says of a few plain rows. Times are ns."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nsyspipe.findings.gradients import ddp_single_gpu, grad_copy
 from nsyspipe.findings.host import input_bound, launch_bound, pageable_copy, profiler_overhead, sync_bound

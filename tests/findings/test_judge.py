@@ -5,6 +5,7 @@ from importlib import import_module
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import asdict
 
 from nsyspipe.analysis.traffic import ROLES
 from nsyspipe.findings import judge as judge_module
@@ -66,7 +67,7 @@ def test_words_and_evidence_of_every_case_are_what_they_were(rule, pinned):
     blocks = []
     for what, (one, known, expected) in ((case.id, case.values) for case in CASES):
         if one is rule and isinstance(expected, dict):
-            found = vars(make.fired(rule, known))
+            found = asdict(make.fired(rule, known))
             blocks.append("\n".join([what, *(f"  {name}: {json.dumps(value)}" for name, value in found.items())]))
     pinned(f"findings/{rule.__name__}.txt", "\n\n".join(blocks) + "\n")
 

@@ -30,7 +30,7 @@ class Totals(NamedTuple):
     summed: tuple[str, ...]
 
 
-COMMANDS = ("", "analyze", "compare", "convert", "dashboard", "diff", "doctor", "redact", "schema", "whatif")
+COMMANDS = ("", "analyze", "compare", "convert", "dashboard", "diff", "doctor", "explain", "redact", "schema", "whatif")
 TABLES = (
     "ranks", "steps", "breakdown", "phases", "collectives", "stragglers", "links", "findings", "kernels",
     "summary", "rank_summary", "phase_summary", "idle_calls", "timeline", "host_steps", "problems",
@@ -231,6 +231,12 @@ def test_schema_is_what_it_was(called, pinned, digested):
     for table in ("steps", "collectives", "findings"):
         pinned(f"schema/{table}.txt", called("schema", table))
     digested("schema/reference", {"markdown": called("schema", "--markdown")})
+
+
+def test_explanations_are_what_they_were(called, pinned):
+    pinned("explain/all.txt", called("explain"))
+    for name in ("single-bucket", "estimates", "exposed_comm", "few-steps", "start_ns", "rank"):
+        pinned(f"explain/{name}.txt", called("explain", name))
 
 
 @pytest.mark.slow

@@ -1,11 +1,10 @@
 """The simulation against a slow and plain one, and what must hold for any program."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
+from msgspec.structs import replace
 
 from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.replay.simulate import JOIN, NOTHING, READY, WINDOW, Program, Setting, simulate

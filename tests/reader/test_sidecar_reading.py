@@ -10,7 +10,8 @@ from hypothesis import given, strategies as st
 from nsyspipe.capture.sidecar import Place, Surroundings, sidecar_document, write_sidecar
 from nsyspipe.capture.status import read_programs
 from nsyspipe.errors import InputError, NsyspipeError
-from nsyspipe.model.side_files import CapturedRank, RunCapture, Topology
+from nsyspipe.model.captured import CapturedRank, RunCapture
+from nsyspipe.model.side_files import Topology
 from nsyspipe.nsys.machine import Gpu
 from nsyspipe.nsys.secrets import HashKey
 from nsyspipe.reader.fabric import read_topology

@@ -2,9 +2,9 @@
 
 import itertools
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import nsyspipe
 from nsyspipe.model.options import Reading

@@ -2,10 +2,10 @@
 
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
 
 import pyarrow.compute as pc
 import pytest
+from msgspec.structs import asdict
 
 import nsyspipe
 from nsyspipe.analysis.timeline import representative_step

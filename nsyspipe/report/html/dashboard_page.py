@@ -5,7 +5,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.errors import DatasetError, OptionError, OutputError

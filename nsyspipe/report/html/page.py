@@ -8,11 +8,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
+from msgspec import Struct
 
 from nsyspipe.model.names import printable
 from nsyspipe.report.blocks import Heading, Notes, Table, Troubles
@@ -163,8 +163,7 @@ class Choice(NamedTuple):
     table: Table
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """What a page draws, by its name in `data`, the builder of that name in the scripts, and the same as a table."""
 
     name: str

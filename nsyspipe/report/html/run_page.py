@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from operator import itemgetter
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
 from nsyspipe.analysis.traffic import PIPELINE, parallelism

@@ -1,0 +1,121 @@
+"""The pages of the docs about findings, and their pictures, from the same source as `nsyspipe explain`."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from nsyspipe.report.explanations import subjects
+from nsyspipe.report.explanations.text import (
+    Code,
+    Explanation,
+    Items,
+    Paragraph,
+    Section,
+    as_markdown_lines,
+    ids_in,
+)
+from nsyspipe.report.explanations.timeline import Picture, svg
+
+_SOURCE = "nsyspipe/report/explanations/findings"
+_GENERATED = (
+    "<!-- Generated from {source}. To write it anew: pytest tests/contract/test_explanations.py --update-golden -->"
+)
+_WHY_NOT_RUN = {
+    "python": "a part of your own program",
+    "bash": "REPORTS stands for your reports, train.py for your program",
+}
+_INDEX_INTRODUCTION = (
+    "A finding is a cause of lost time that nsyspipe has found in a run, with a recommendation. "
+    "Each page has the same five parts: what the finding means, how to recognize it, code before and after, when not to "
+    "do it, and how the saving is estimated. `nsyspipe explain ID` prints the same text in the terminal."
+)
+
+
+class Drawing(Struct, frozen=True):
+    """A picture of a page: the name of its file, and what it shows in words."""
+
+    file_name: str
+    picture: Picture
+    description: str
+
+
+def finding_pages() -> dict[str, str]:
+    """Return the files of ``docs/findings/`` by name: an index, and for each finding a page and its pictures."""
+    files = {"index.md": _index()}
+    for name in ids_in(subjects.FINDINGS_FOLDER):
+        explanation = subjects.explain_finding(name)
+        files[f"{name}.md"] = _page(explanation)
+        files |= {drawing.file_name: svg(drawing.picture, drawing.description) for drawing in _drawings(explanation)}
+    return files
+
+
+def _index() -> str:
+    lines = [_GENERATED.format(source=_SOURCE), "", "# Findings", "", _INDEX_INTRODUCTION, ""]
+    for cause, entries in subjects.findings_by_cause().items():
+        lines += [f"## {cause[:1].upper()}{cause[1:]}", "", "| finding | meaning |", "|---|---|"]
+        lines += [f"| [`{entry.id}`]({entry.id}.md) | {entry.title} |" for entry in entries]
+        lines.append("")
+    estimates = subjects.explain("estimates")
+    if estimates is not None:
+        lines += [f"## {estimates.title}", "", estimates.summary, ""]
+        lines += _sections_lines(estimates, "###")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _page(explanation: Explanation) -> str:
+    lines = [
+        _GENERATED.format(source=f"{_SOURCE}/{explanation.id}.md"),
+        "",
+        f"# {explanation.id}: {explanation.title}",
+        "",
+        explanation.summary,
+        "",
+        *_sections_lines(explanation, "##"),
+        "[All findings](index.md)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sections_lines(explanation: Explanation, marks: str) -> Iterator[str]:
+    drawings = iter(_drawings(explanation))
+    for section in explanation.sections:
+        yield from (f"{marks} {section.heading}", "")
+        for piece in section.pieces:
+            if isinstance(piece, Picture):
+                drawing = next(drawings)
+                yield f"![{drawing.description}]({drawing.file_name})"
+            else:
+                yield from _piece_lines(piece, explanation.id)
+            yield ""
+
+
+def _piece_lines(piece: Paragraph | Items | Code, own_id: str) -> Sequence[str]:
+    lines = as_markdown_lines(piece)
+    if isinstance(piece, Code):
+        return [f"<!-- not run: {_WHY_NOT_RUN[piece.language]} -->", "", *lines]
+    return [_with_links(line, own_id) for line in lines]
+
+
+def _with_links(line: str, own_id: str) -> str:
+    """Return a line in which each other finding that it names is a link to its page."""
+    others = {*ids_in(subjects.FINDINGS_FOLDER)} - {own_id}
+    return re.sub(r"`([a-z0-9-]+)`", lambda name: f"[{name[0]}]({name[1]}.md)" if name[1] in others else name[0], line)
+
+
+def _drawings(explanation: Explanation) -> list[Drawing]:
+    """Return the pictures of a page in their order."""
+    pictures = [
+        (section, piece) for section in explanation.sections for piece in section.pieces if isinstance(piece, Picture)
+    ]
+    names = [explanation.id if number == 1 else f"{explanation.id}-{number}" for number in range(1, len(pictures) + 1)]
+    return [
+        Drawing(f"{name}.svg", picture, _description(section))
+        for name, (section, picture) in zip(names, pictures, strict=True)
+    ]
+
+
+def _description(section: Section) -> str:
+    """Return what the picture of a section shows: its first sentences."""
+    texts = (piece.text for piece in section.pieces if isinstance(piece, Paragraph))
+    return next(texts, section.heading).replace("`", "")

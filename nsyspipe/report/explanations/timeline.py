@@ -1,0 +1,235 @@
+"""Pictures of timelines from a few rows of text: one function draws each as SVG, another one as bars of letters.
+
+A picture has one or more timelines, which ``---`` separates. The first line of a timeline is its title. Each further line is a bar::
+
+    GPU compute    0-12 forward  12-36 backward
+    GPU comm      36-52 exposed
+
+A lane has a name, then its bars. A bar has a start, an end, and one of `KINDS`. A unit of time is one letter wide on the terminal.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import pairwise
+
+from msgspec import Struct
+
+MAX_UNITS = 60
+_BAR = re.compile(r"(\d+)-(\d+) (\w+)")
+_LANE = re.compile(r"(\S.*?)\s{2,}(\d.*)")  # two spaces end the name of a lane
+_INDENT = "  "
+_BORDER = "|"  # the last letter of a bar that the next one continues
+# Sizes of the SVG, in pixels.
+_UNIT_WIDTH, _LANE_HEIGHT, _BAR_HEIGHT, _LETTER_WIDTH = 10, 30, 22, 7.2
+_MARGIN, _LANE_NAME_WIDTH, _TITLE_HEIGHT, _LEGEND_HEIGHT = 16, 130, 30, 26
+_WIDTH = 2 * _MARGIN + _LANE_NAME_WIDTH + MAX_UNITS * _UNIT_WIDTH
+_SWATCH = 12
+
+
+class Kind(Struct, frozen=True):
+    """What a bar stands for: its letter on the terminal, its words in the legend and inside the bar, and its colors."""
+
+    letter: str
+    meaning: str
+    label: str
+    light_color: str
+    dark_color: str
+    has_dark_text: bool = False
+
+
+KINDS = {
+    "forward": Kind("f", "forward", "forward", "#7fa3d6", "#86aee8", has_dark_text=True),
+    "backward": Kind("b", "backward", "backward", "#35609c", "#3f76c7"),
+    "optimizer": Kind("o", "optimizer", "opt", "#1d3a66", "#2f5c9e"),
+    "exposed": Kind("#", "exposed communication", "exposed", "#cb2c30", "#cf3f47"),
+    "overlapped": Kind("+", "overlapped communication", "overlapped", "#b284ea", "#b79bff", has_dark_text=True),
+    "wait": Kind(".", "wait time for other ranks", "wait", "#f7ad0c", "#f2b93a", has_dark_text=True),
+    "copy": Kind("c", "copy", "copy", "#45a995", "#5fe3b8", has_dark_text=True),
+    "idle": Kind("-", "idle GPU", "idle", "#d3d6dc", "#8a94a4", has_dark_text=True),
+    "launch": Kind("l", "CPU launches kernels", "launch", "#cc6c00", "#b46c00"),
+    "load": Kind("d", "CPU gets the next batch", "data", "#8a6d3b", "#a58a58"),
+    "blocked": Kind("x", "CPU is blocked in a CUDA call", "blocked", "#5f6977", "#7d8796"),
+    "profiler": Kind("t", "profiler at work", "profiler", "#434c59", "#949eac"),
+}
+
+
+class Bar(Struct, frozen=True):
+    """One bar of a lane, from `start` to `end` in units of time."""
+
+    start: int
+    end: int
+    kind: str
+
+
+class Lane(Struct, frozen=True):
+    """The bars of one lane, in the order of time. The bars do not overlap."""
+
+    name: str
+    bars: tuple[Bar, ...]
+
+
+class Timeline(Struct, frozen=True):
+    """One titled timeline."""
+
+    title: str
+    lanes: tuple[Lane, ...]
+
+
+class Picture(Struct, frozen=True):
+    """Timelines that share a legend."""
+
+    timelines: tuple[Timeline, ...]
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kinds of its bars, in the order of `KINDS`."""
+        used = {bar.kind for timeline in self.timelines for lane in timeline.lanes for bar in lane.bars}
+        return [kind for name, kind in KINDS.items() if name in used]
+
+
+def parse_picture(text: str) -> Picture:
+    """Read a picture as the module's docstring describes it.
+
+    Raises
+    ------
+    ValueError
+        If a line is not a lane, a kind is not known, or the bars of a lane overlap or are out of range.
+    """
+    return Picture(tuple(_timeline(part.strip().splitlines()) for part in text.split("\n---\n")))
+
+
+def _timeline(lines: Sequence[str]) -> Timeline:
+    title, *lanes = lines
+    return Timeline(title.strip(), tuple(_lane(line) for line in lanes))
+
+
+def _lane(line: str) -> Lane:
+    parts = _LANE.fullmatch(line.strip())
+    if parts is None:
+        raise ValueError(f"not a lane: {line!r}")
+    bars = tuple(Bar(int(start), int(end), kind) for start, end, kind in _BAR.findall(parts[2]))
+    free_from = 0
+    for bar in bars:
+        if bar.kind not in KINDS:
+            raise ValueError(f"not a kind of bar: {bar.kind!r}")
+        if not free_from <= bar.start < bar.end <= MAX_UNITS:
+            raise ValueError(f"bars overlap or are out of range: {line!r}")
+        free_from = bar.end
+    if " ".join(f"{bar.start}-{bar.end} {bar.kind}" for bar in bars) != " ".join(parts[2].split()):
+        raise ValueError(f"not a lane: {line!r}")
+    return Lane(parts[1], bars)
+
+
+def text_lines(picture: Picture) -> list[str]:
+    """Return a picture as lines of letters for the terminal, the legend last."""
+    name_width = max(len(lane.name) for timeline in picture.timelines for lane in timeline.lanes)
+    lines: list[str] = []
+    for timeline in picture.timelines:
+        lines.append(timeline.title)
+        lines += [f"{_INDENT}{lane.name:<{name_width}}  {_letters(lane)}".rstrip() for lane in timeline.lanes]
+        lines.append("")
+    return lines + _legend_lines(picture, _INDENT + " " * name_width + _INDENT)
+
+
+def _letters(lane: Lane) -> str:
+    letters = [" "] * MAX_UNITS
+    for bar in lane.bars:
+        letters[bar.start : bar.end] = KINDS[bar.kind].letter * (bar.end - bar.start)
+    for bar, next_bar in pairwise(lane.bars):
+        is_alike_and_close = bar.kind == next_bar.kind and bar.end == next_bar.start
+        if is_alike_and_close:
+            letters[bar.end - 1] = _BORDER
+    return "".join(letters)
+
+
+def _legend_lines(picture: Picture, indent: str) -> list[str]:
+    lines = [""]
+    for kind in picture.kinds:
+        entry = f"{kind.letter} {kind.meaning}"
+        if lines[-1] and len(lines[-1]) + len(entry) + 3 > MAX_UNITS:
+            lines.append("")
+        lines[-1] += f"   {entry}" if lines[-1] else entry
+    return [f"{indent}{line}" for line in lines]
+
+
+def svg(picture: Picture, description: str) -> str:
+    """Return a picture as an SVG document with light and dark colors; `description` is read to those who do not see it."""
+    rows = _legend_rows(picture)
+    heights = [_TITLE_HEIGHT + _LANE_HEIGHT * len(timeline.lanes) for timeline in picture.timelines]
+    height = 2 * _MARGIN + sum(heights) + _LEGEND_HEIGHT * len(rows)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img">',
+        f"<title>{escape(description)}</title>",
+        f"<style>{_style(picture)}</style>",
+        f'<rect class="page" width="{_WIDTH}" height="{height}" rx="8"/>',
+    ]
+    top = _MARGIN
+    for timeline, timeline_height in zip(picture.timelines, heights, strict=True):
+        parts += _drawn_timeline(timeline, top)
+        top += timeline_height
+    parts += _drawn_legend(rows, top)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _style(picture: Picture) -> str:
+    names = [name for name, kind in KINDS.items() if kind in picture.kinds]
+    light = "".join(f".{name}{{fill:{KINDS[name].light_color}}}" for name in names)
+    dark = "".join(f".{name}{{fill:{KINDS[name].dark_color}}}" for name in names)
+    return (
+        "text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',sans-serif;fill:#12161c}"
+        ".title{font-weight:600;font-size:14px}.lane{fill:#434c59}.page{fill:#fff;stroke:#e2e5ea}.track{fill:#f0f2f5}"
+        f".on-dark{{fill:#fff}}.on-light{{fill:#12161c}}{light}"
+        "@media(prefers-color-scheme:dark){text{fill:#e9ecf1}.lane{fill:#b6bec9}.page{fill:#0f1217;stroke:#2b323d}"
+        f".track{{fill:#1d222b}}.on-dark{{fill:#fff}}.on-light{{fill:#12161c}}{dark}}}"
+    )
+
+
+def _drawn_timeline(timeline: Timeline, top: int) -> Iterator[str]:
+    yield f'<text class="title" x="{_MARGIN}" y="{top + 16}">{escape(timeline.title)}</text>'
+    left = _MARGIN + _LANE_NAME_WIDTH
+    for number, lane in enumerate(timeline.lanes):
+        lane_top = top + _TITLE_HEIGHT + _LANE_HEIGHT * number
+        yield f'<text class="lane" x="{_MARGIN}" y="{lane_top + 15}">{escape(lane.name)}</text>'
+        yield f'<rect class="track" x="{left}" y="{lane_top}" width="{MAX_UNITS * _UNIT_WIDTH}" height="{_BAR_HEIGHT}"/>'
+        for bar in lane.bars:
+            yield from _drawn_bar(bar, left, lane_top)
+
+
+def _drawn_bar(bar: Bar, left: int, top: int) -> Iterator[str]:
+    kind = KINDS[bar.kind]
+    x, width = left + bar.start * _UNIT_WIDTH, (bar.end - bar.start) * _UNIT_WIDTH
+    yield f'<rect class="{bar.kind}" x="{x}" y="{top}" width="{width - 1}" height="{_BAR_HEIGHT}" rx="2"/>'
+    if len(kind.label) * _LETTER_WIDTH + 6 <= width:
+        text_class = "on-light" if kind.has_dark_text else "on-dark"
+        middle = x + (width - 1) / 2
+        yield f'<text class="{text_class}" x="{middle:g}" y="{top + 15}" text-anchor="middle">{kind.label}</text>'
+
+
+def _legend_rows(picture: Picture) -> list[list[Kind]]:
+    """Return the entries of the legend, row by row, as many as fit into each."""
+    rows: list[list[Kind]] = [[]]
+    used = 0.0
+    for kind in picture.kinds:
+        width = _legend_width(kind)
+        if rows[-1] and used + width > _WIDTH - 2 * _MARGIN:
+            rows.append([])
+            used = 0.0
+        rows[-1].append(kind)
+        used += width
+    return rows
+
+
+def _legend_width(kind: Kind) -> float:
+    return _SWATCH + 6 + len(kind.meaning) * _LETTER_WIDTH + 18
+
+
+def _drawn_legend(rows: Sequence[Sequence[Kind]], top: int) -> Iterator[str]:
+    names = {kind: name for name, kind in KINDS.items()}
+    for number, row in enumerate(rows):
+        x = float(_MARGIN)
+        y = top + 8 + _LEGEND_HEIGHT * number
+        for kind in row:
+            yield f'<rect class="{names[kind]}" x="{x:g}" y="{y}" width="{_SWATCH}" height="{_SWATCH}" rx="2"/>'
+            yield f'<text x="{x + _SWATCH + 6:g}" y="{y + 11}">{kind.meaning}</text>'
+            x += _legend_width(kind)

@@ -1,0 +1,52 @@
+"""The vocabulary: names, units and definitions of figures agree with the tables, and the glossary has each term once."""
+
+import pytest
+
+from nsyspipe.model import figures
+from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, definition_of, glossary_rows
+from nsyspipe.model.schema import STEPS, SUMMARY
+
+_ALL = {**{f"run: {name}": figure for name, figure in FIGURES.items()}, **OTHER_FIGURES}
+
+
+@pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
+def test_the_unit_is_that_of_the_column(figure):
+    assert figure.unit == next(one.unit for one in (*SUMMARY.columns, *STEPS.columns) if one.name == figure.column)
+
+
+@pytest.mark.parametrize("figure", _ALL.values(), ids=_ALL)
+def test_a_definition_is_one_sentence(figure):
+    assert figure.definition.endswith(".")
+    assert ". " not in figure.definition
+    assert ";" not in figure.definition
+
+
+def test_the_glossary_has_each_term_once():
+    terms = [row.term for row in glossary_rows()]
+    assert len(terms) == len(set(terms))
+
+
+def test_the_glossary_has_every_figure_and_term():
+    labels = {figure.label for figure in _ALL.values()} | {term.name for term in figures.TERMS}
+    assert {row.term for row in glossary_rows()} == labels
+
+
+def test_a_time_and_its_share_are_one_row_with_both_units():
+    units = [row.unit for row in glossary_rows() if row.term == FIGURES["exposed_comm_share"].label]
+    assert len(units) == 1
+    assert len(units[0].split(", ")) == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "figure"),
+    [("steps", "wait_ns", "wait_ns"), ("summary", "idle_share", "idle_share")],
+)
+def test_a_column_that_is_a_figure_has_its_definition(table, column, figure):
+    assert definition_of(table, column) == FIGURES[figure].definition
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("steps", "wall_ns"), ("steps", "rank"), ("phases", "idle_ns"), ("collectives", "wait_ns")]
+)
+def test_a_column_that_is_another_figure_has_none(table, column):
+    assert definition_of(table, column) is None
