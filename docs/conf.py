@@ -1,7 +1,7 @@
 """How Sphinx builds the site: ``sphinx-build -W --keep-going docs SITE``, with the dependency group ``docs``.
 
 Pages stay plain Markdown that GitHub shows too. MyST-Parser reads them, and a link that leads nowhere is an error. The
-navigation of the site is made from the links of ``index.md``.
+navigation of the site is made from the links of ``index.md`` and ``findings/index.md``.
 """
 
 import re
@@ -49,11 +49,13 @@ def without_links_out_of_site(docname: str, text: str) -> str:
 
 
 def navigation(text: str) -> str:
-    """Return a hidden table of contents for each section of the first page, with the pages that the section links to."""
+    """Return a hidden table of contents for each section of an index, with the pages that the section links to."""
     parts = []
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         caption, _, body = section.partition("\n")
         pages = dict.fromkeys(target for _, target, _ in LINK.findall(body) if not target.startswith(".."))
+        if not pages:
+            continue
         parts.append("\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```"]))
     return "\n\n".join(parts)
 
@@ -61,7 +63,7 @@ def navigation(text: str) -> str:
 def prepare_page(_: Sphinx, docname: str, source: list[str]) -> None:
     """Change the text of a page before Sphinx reads it."""
     source[0] = without_links_out_of_site(docname, source[0])
-    if docname == root_doc:
+    if docname.endswith("index"):
         source[0] += "\n" + navigation(source[0])
 
 

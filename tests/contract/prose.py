@@ -49,9 +49,8 @@ REPLACED_TERMS = {
     r"datasets?": "run store",
     r"ranks per batch": "model-parallel size",
     r"bytes of messages?|message bytes": "message size",
-    r"host memory(?! of)": "shared memory (SHM)",
     r"host launches|hosts launch": "the CPU launches",
-    r"(?<!to )devices?(?! to device)": "GPU",
+    r"(?<!to[ -])devices?(?![ -]to[ -]device)": "GPU",
     r"replay of itself": "simulation error",
 }
 NUMBER_STYLE = {

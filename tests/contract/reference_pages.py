@@ -12,6 +12,7 @@ import typer.main
 import nsyspipe
 from nsyspipe import capture
 from nsyspipe.cli.app import app
+from nsyspipe.model.figures import METRICS, glossary_rows
 from nsyspipe.report.markdown import prose
 
 WRITTEN_BY = "<!-- Written by pytest tests/contract/test_reference.py --update-golden. Do not edit. -->"
@@ -160,3 +161,26 @@ def _markdown(lines: Iterable[str]) -> str:
     """Return lines of reStructuredText, as our docstrings have it, as Markdown: code has one backtick there."""
     text = "\n".join(lines).replace("``", "`").replace("|", "\\|").replace("<", "&lt;")
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
+# --- glossary -------------------------------------------------------------------------------------
+def with_part(page: str, name: str, text: str) -> str:
+    """Return a page with another text between the two comments of that name."""
+    begin, end = (f"<!-- {name}: {word} -->" for word in ("begin", "end"))
+    before, _, rest = page.partition(begin)
+    if not rest:
+        message = f"no comment {begin!r} on the page"
+        raise ValueError(message)
+    return f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
+
+
+def vocabulary_table() -> str:
+    """Return the terms of the vocabulary, with the stable names and units of those that are metrics."""
+    names: dict[str, list[str]] = {}
+    for metric in METRICS.values():
+        names.setdefault(metric.label, []).append(f"`{metric.name}`")
+    lines = ["| term | short | name | unit | meaning |", "|---|---|---|---|---|"]
+    for row in glossary_rows():
+        cells = (row.term, row.short, ", ".join(names.get(row.term, [])), row.unit, row.definition)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -21,10 +21,8 @@ import typer.testing
 import yaml
 
 import nsyspipe
-from nsyspipe.analysis.traffic import ROLES
 from nsyspipe.cli.app import app
 from nsyspipe.comparison.gate import read_settings
-from nsyspipe.model.figures import PLACES, shown
 from nsyspipe.reader.fabric import read_nccl_logs
 from tests.conftest import SAMPLES
 
@@ -137,12 +135,6 @@ def test_a_log_without_its_host_and_addresses_says_the_same(tmp_path):
             subprocess.run([*shlex.split(command)[:3], log], stdout=file, check=True)
         assert not re.search(r"node0|192\.|home", redacted.read_text())
         assert repr(read_nccl_logs([redacted])) == repr(read_nccl_logs([real])).replace("node0", "host-0")
-
-
-def test_the_glossary_has_every_metric_and_every_kind_of_parallelism():
-    glossary = (DOCS / "reference" / "glossary.md").read_text("utf-8")
-    names = {metric.name for place in PLACES for metric in shown(place)}
-    assert sorted(name for name in {*names, *ROLES[:-1]} if f"`{name}`" not in glossary) == []
 
 
 @pytest.mark.slow

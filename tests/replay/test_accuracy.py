@@ -1,20 +1,12 @@
 """The tables of docs/accuracy.md are what the program predicts; ``--update-golden`` writes them anew."""
 
-import re
-
 import pytest
 
 from tests.conftest import SAMPLES
+from tests.contract.reference_pages import with_part
 from tests.pairs import MORE_CHANGES, ONE_CHANGE, WITHOUT, Captures, accuracy_table, measured, set_constants
 
 PAGE = SAMPLES.parent / "docs" / "accuracy.md"
-
-
-def with_table(page, name, table):
-    """Return a page with another text between the two comments of that name."""
-    begin, end = (f"<!-- {name}: {word} -->" for word in ("begin", "end"))
-    assert begin in page
-    return re.sub(rf"{begin}.*?{end}", lambda _: f"{begin}\n{table}\n{end}", page, flags=re.DOTALL)
 
 
 def predicted_without(model, pairs, real):
@@ -34,7 +26,7 @@ def test_the_accuracy_page_has_what_is_predicted(captures, real, request):
         for model in WITHOUT:
             without_model |= predicted_without(model, chosen, real)
         rows = [measured(pair, captures) for pair in chosen]
-        page = with_table(page, name, accuracy_table(rows, without_model))
+        page = with_part(page, name, accuracy_table(rows, without_model))
     if request.config.getoption("--update-golden"):
         PAGE.write_text(page, encoding="utf-8")
     assert page == PAGE.read_text(encoding="utf-8")
