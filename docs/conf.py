@@ -5,11 +5,16 @@ navigation of the site is made from the links of ``index.md`` and ``findings/ind
 """
 
 import re
+import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
 
-import nsyspipe
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent))
+
+import nsyspipe  # noqa: E402 - found by the line above, if it is not installed
+from tests.gallery import GALLERY, write_gallery_page  # noqa: E402
 
 project = "nsyspipe"
 version = release = nsyspipe.__version__
@@ -27,7 +32,6 @@ myst_heading_anchors = 4
 html_theme = "furo"
 html_title = f"nsyspipe {version}"
 
-DOCS = Path(__file__).parent
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
 
@@ -60,9 +64,26 @@ def navigation(text: str) -> str:
     return "\n\n".join(parts)
 
 
+def with_links_to_reports(text: str) -> str:
+    """Return the gallery with a link to the HTML report below each picture: the site has the reports, the repository not."""
+    link = r"\1\n\n<a href='gallery/\2.html'>Open the HTML report</a>"
+    return re.sub(r"(!\[[^\]]*\]\(images/gallery-(\w+)\.png\))", link, text)
+
+
+def write_gallery(app: Sphinx, exception: Exception | None) -> None:
+    """Write the HTML reports of the gallery into the site."""
+    if exception is None and app.builder.format == "html":
+        folder = Path(app.outdir) / "gallery"
+        folder.mkdir(exist_ok=True)
+        for name in GALLERY:
+            write_gallery_page(name, folder)
+
+
 def prepare_page(_: Sphinx, docname: str, source: list[str]) -> None:
     """Change the text of a page before Sphinx reads it."""
     source[0] = without_links_out_of_site(docname, source[0])
+    if docname == "gallery":
+        source[0] = with_links_to_reports(source[0])
     if docname.endswith("index"):
         source[0] += "\n" + navigation(source[0])
 
@@ -70,3 +91,4 @@ def prepare_page(_: Sphinx, docname: str, source: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     """Register what this file does, as Sphinx asks for it."""
     app.connect("source-read", prepare_page)
+    app.connect("build-finished", write_gallery)
