@@ -67,6 +67,8 @@ RUN_BY_CI = {line for block in blocks(README, "bash") for line in lines(block) i
 QUERIES = blocks(DOCS / "how-to" / "dashboards.md", "sql")
 LAUNCHERS = "".join(path.read_text("utf-8") for path in (ROOT / "launchers").glob("*.*"))
 SOURCES = LAUNCHERS + "".join(path.read_text("utf-8") for path in (ROOT / "nsyspipe").rglob("*.py"))
+OUTPUTS = {}  # of commands that several pages have
+WRITES_FILES = re.compile(r" (-o|--out|--html|--perfetto|redact|--(json|csv|markdown) (?!-( |$)))")
 COMMANDS = vars(typer.main.get_command(app))["commands"]
 
 
@@ -92,9 +94,11 @@ def world(tmp_path, monkeypatch):
 
     def run(line):
         command, _, pipe = line.partition(" | head -n ")
-        result = typer.testing.CliRunner().invoke(app, shlex.split(command)[1:], prog_name="nsyspipe")
-        assert result.exit_code == 0, f"{line}\n{result.stderr}"
-        return "".join(result.stdout.splitlines(keepends=True)[: int(pipe) if pipe else None])
+        if command not in OUTPUTS or WRITES_FILES.search(command):
+            result = typer.testing.CliRunner().invoke(app, shlex.split(command)[1:], prog_name="nsyspipe")
+            assert result.exit_code == 0, f"{line}\n{result.stderr}"
+            OUTPUTS[command] = result.stdout
+        return "".join(OUTPUTS[command].splitlines(keepends=True)[: int(pipe) if pipe else None])
 
     return run
 
