@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations, filled
 from nsyspipe.analysis.blocked import ExplainedTime, blocked_time, made_by
-from nsyspipe.analysis.intervals import IntervalSet, nonempty, run_starts, union, union_of
+from nsyspipe.analysis.intervals import FOREVER, IntervalSet, nonempty, run_starts, union, union_of
 from nsyspipe.analysis.steps import Windows
 from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.problems import Recorded
@@ -292,6 +292,36 @@ def late_starts(gaps: Gaps, windows: Windows) -> Int64:
     starts, ends = gaps.starts[known], gaps.ends[known]
     is_late = (ready > starts) & (ready < ends)
     return windows.covered(IntervalSet(ready[is_late], ends[is_late]))
+
+
+def exposed_by_late_launches(device: DeviceTime, latency_ns: int, offset_ns: int) -> Int64:
+    """Return how much of each window's exposed communication late launches expose, ns.
+
+    Launched in time it could have run beside compute. That is communication that started as soon as it was launched, and
+    communication until the launch of the compute kernel that starts next, and the rank's shortest latency after that.
+    Launches are put on the device's clock, later than the host's by `offset_ns`.
+    """
+    operations = device.operations
+    n, is_comm = operations.n_launched, operations.is_comm[: operations.n_launched]
+    start, end = operations.kernel_start[:n], operations.kernel_end[:n]
+    launch = operations.kernel_launch[:n] + offset_ns
+    is_late_comm = is_comm & (start - launch <= _LONGEST_LAUNCH_NS)
+    late_comm = union(start[is_late_comm], end[is_late_comm])
+    until_launch = _until_next_compute_is_launched(device, launch + latency_ns)
+    exposed = exposed_comm(device.comm, device.compute)
+    return device.windows.covered(exposed.intersect(union_of(late_comm, until_launch)))
+
+
+def _until_next_compute_is_launched(device: DeviceTime, ready: Int64) -> IntervalSet:
+    """Return when no compute runs because the kernel that starts next is not `ready`: of each launched kernel when it is."""
+    rows = np.flatnonzero(~device.operations.is_comm[: ready.size])
+    starts = device.operations.kernel_start[rows]
+    # Of compute that starts together the first launched ends the time without compute.
+    first, order = np.unique(starts, return_index=True)
+    place = np.searchsorted(first, device.compute.starts[1:])
+    is_launched = np.append(first, FOREVER)[place] == device.compute.starts[1:]
+    without = IntervalSet(device.compute.ends[:-1], device.compute.starts[1:])[is_launched]
+    return nonempty(without.starts, np.clip(ready[rows[order[place[is_launched]]]], without.starts, without.ends))
 
 
 def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int) -> list[Int64]:

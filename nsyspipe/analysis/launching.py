@@ -110,15 +110,22 @@ def fastest_launch_times(steps: pa.Table, *, is_input_free: bool = False) -> Flo
 
     No step of a run is shorter for long, however evenly its ranks work. One or two steps can be: a host that is ahead of
     its device when they begin has launched a part of them before, so of so few steps that lead is no launch time.
-    0 where a rank's launch time is not known. Where input is free, getting it is no launch time either.
+    0 where a rank's launch time is not known, or what is taken off it. Where input is free, getting it is no launch time
+    either.
     """
     numbers, step = np.unique(steps["step"].to_numpy(), return_inverse=True)
-    if steps["host_launch_ns"].null_count:
+    is_few = numbers.size < FEW_STEPS
+    needed = ["host_launch_ns"]
+    if is_input_free:
+        needed.append("host_input_ns")
+    if is_few:
+        needed.append("host_lead_ns")
+    if any(steps[name].null_count for name in needed):
         return np.zeros(numbers.size)
     launch = steps["host_launch_ns"].to_numpy()
     if is_input_free:
         launch = launch - steps["host_input_ns"].to_numpy()
-    if numbers.size < FEW_STEPS:
+    if is_few:
         launch = np.maximum(launch - steps["host_lead_ns"].to_numpy(), 0)
     return least_of(step, launch, numbers.size).astype(np.float64)
 

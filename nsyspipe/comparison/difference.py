@@ -29,7 +29,16 @@ from nsyspipe.comparison.comparability import (
     check_order,
 )
 from nsyspipe.comparison.gate import NOTHING_SET, GateSettings, check_can_fail
-from nsyspipe.comparison.metrics import INCONCLUSIVE, Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
+from nsyspipe.comparison.metrics import (
+    INCONCLUSIVE,
+    Outlier,
+    Rules,
+    evenness_of,
+    hidden_comm_ns,
+    metric_rows,
+    outlier,
+    overall_verdict,
+)
 from nsyspipe.comparison.surroundings import Cause, Surroundings, cause_of, opposed_parts, surroundings
 from nsyspipe.errors import OptionError, rows_in_python
 from nsyspipe.model.options import check_text
@@ -238,7 +247,7 @@ class RunDifference(ShownInNotebooks):
 
     @cached_property
     def opposed_parts(self) -> tuple[tuple[str, float], ...]:
-        """The part, or cause of idling, that changed most against the step time, ns; where that is not decided the two that did most each way.
+        """The part, or cause of idling, that changed most against the step time, ns; where that is not decided those that did most each way.
 
         Nothing of less than 2 % of the step, nor of sides that are not comparable.
         """
@@ -249,6 +258,12 @@ class RunDifference(ShownInNotebooks):
         """What times are judged on: ``mean`` where the steps of either run are uneven, else ``median``."""
         statistic: str | None = self.metrics["statistic"][self.metrics["metric"].index("step_time").as_py()].as_py()
         return statistic or "median"
+
+    @cached_property
+    def hidden_comm_ns(self) -> tuple[float, float] | None:
+        """Communication beside compute of baseline and candidate, of the rank with most of it; None where not known."""
+        before, after = (hidden_comm_ns(side, self.statistic) for side in self._tables)
+        return None if before is None or after is None else (before, after)
 
     @cached_property
     def evenness(self) -> list[list[Evenness]]:

@@ -132,6 +132,22 @@ def of_captures(tables: Sequence[StepTable], name: str = DEFAULT_METRIC) -> tupl
     return [one for one in figures if not isinstance(one, str)], why
 
 
+def hidden_comm_ns(captures: Sequence[StepTable], statistic: str) -> float | None:
+    """Return how long communication runs beside compute, measured as a time of `METRIC_ROWS`; None where it is not known.
+
+    Of a step it is that of the rank with most of it. Communication less exposed communication is not: each of them may be
+    of another rank.
+    """
+    centre = np.mean if statistic == MEAN else np.median
+    centres: list[float] = []
+    for capture in captures:
+        overlap = capture.matrix("overlap_compute_ns")
+        if overlap is None:
+            return None
+        centres.append(float(centre(overlap.max(axis=0))))
+    return sum(centres) / len(centres)
+
+
 def evenness_of(tables: Sequence[StepTable]) -> list[Evenness]:
     """Return how even the step times of each capture are; of those that have any."""
     return [even for values in of_captures(tables)[0] if (even := evenness(values)) is not None]

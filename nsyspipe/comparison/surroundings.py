@@ -14,7 +14,7 @@ import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsyspipe.comparison.changes import SIDES, StepTable, mean_of, mean_step_time
+from nsyspipe.comparison.changes import PARTS, SIDES, StepTable, mean_of, mean_step_time
 from nsyspipe.comparison.comparability import collectives_per_step
 from nsyspipe.comparison.facts import (
     BANDWIDTH,
@@ -96,11 +96,13 @@ HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it chan
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
 _MESSAGE_BYTES, _DTOD_COPIES, _DTOD_BYTES = "message bytes per step", "DtoD copies per step", "DtoD bytes per step"
+COPIES = "number and bytes of copies on the device"
 _DELAY = "longest delay of a step by a rank"
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
 GRADIENT_COPIES = "gradient copies per step"
 MEAN_MESSAGE = "mean message of a collective"
 MAY_HAVE = ", which may have changed"  # behind a fact whose value is hidden
+_ALIKE_SHARE = 0.5  # of the change of the part that changed most: as much is named beside it
 MARKED = 0.1  # of the larger side: from here on a change of a number may be the cause of another
 # Of each part of the step the topics, and single facts, that it may depend on; what any may depend on.
 _CAUSES = {
@@ -109,8 +111,8 @@ _CAUSES = {
 }  # fmt: skip
 _NUMBERS = (
     _Numbers("collectives", "collectives per step", BY_GRAPH_NODES, frozenset({_IN_ALL[1]})),
-    _Numbers("collectives", "message sizes", BY_PAYLOADS, frozenset({_MESSAGE_BYTES})),
-    _Numbers("copies", "copies on the device", BY_STEPS, frozenset({_DTOD_COPIES, GRADIENT_COPIES, _DTOD_BYTES})),
+    _Numbers("collectives", _MESSAGE_BYTES, BY_PAYLOADS, frozenset({_MESSAGE_BYTES})),
+    _Numbers("copies", COPIES, BY_STEPS, frozenset({_DTOD_COPIES, GRADIENT_COPIES, _DTOD_BYTES})),
     _Numbers("stragglers", DELAYS, BY_ALL_RANKS, frozenset({_DELAY})),
     _Numbers("link", BANDWIDTH, BY_PAYLOADS, frozenset({BANDWIDTH})),
 )
@@ -382,10 +384,8 @@ def cause_of(difference: RunDifference) -> Cause | None:
         others = [row for row in own if row["status"] in {"vanished", "appeared"}]
         sides = [sum(row[f"{side}_ns_per_step"] for row in others) for side in SIDES]
         times = [("kernels that only one side runs", sides[0], sides[1])]
-        comm, exposed = rows["comm"], rows["exposed_comm"]
-        if None not in (comm["delta"], exposed["delta"]):  # they share the GPU
-            hidden = [comm[side] - exposed[side] for side in SIDES]
-            times.append(("communication beside compute", hidden[0], hidden[1]))
+        if difference.hidden_comm_ns is not None:  # they share the GPU
+            times.append(("communication beside compute", *difference.hidden_comm_ns))
     facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
     facts = facts or _changed_commands(difference)
     is_link_compared = any(row["what"] == LINK and row["recorded_on"] == BOTH for row in difference.facts.to_pylist())
@@ -426,7 +426,9 @@ def _changed_commands(difference: RunDifference) -> list[tuple[str, Change]]:
 
 
 def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
-    """Return the part that changed most against a decided step time, else the parts that did most each way, with their ns.
+    """Return the part that changed most against a decided step time, else the parts that changed most each way, with their ns.
+
+    Those that changed at least half as much as these are among them.
 
     Nothing where that is less than what counts, nor of sides that are not comparable. Parts of idle are its causes too.
     """
@@ -441,7 +443,18 @@ def opposed_parts(difference: RunDifference) -> tuple[tuple[str, float], ...]:
     (verdict,) = (row["verdict"] for row in difference.metrics.to_pylist() if row["metric"] == "step_time")
     if verdict in {"improvement", "regression"}:
         return (high,) * is_high if whole < 0 else (low,) * is_low
-    return (low, high) if is_low and is_high else ()
+    if not (is_low and is_high):
+        return ()
+    whole_parts = [one for one in parts if one[0] in PARTS]
+    return (low, *_changed_alike(low, whole_parts), high, *_changed_alike(high, whole_parts))
+
+
+def _changed_alike(most: tuple[str, float], parts: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return the other parts that changed the same way as the one that did most, by half as much or more; largest first."""
+    of_idle = most[0].startswith("idle")  # of which it may be a cause
+    others = [one for one in parts if one[0] != most[0] and not (of_idle and one[0] == "idle")]
+    alike = [one for one in others if one[1] / most[1] >= _ALIKE_SHARE]
+    return sorted(alike, key=lambda one: -abs(one[1]))
 
 
 def _is_marked(before: float, after: float) -> bool:

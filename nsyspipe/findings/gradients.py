@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED, SMALL_BYTES
-from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.findings.slow_link import judge_link
 
 _LEAST_SHARE = 0.01  # of step time, from which on how gradients are sent is worth a word
@@ -192,7 +192,7 @@ def compress_gradients(evidence: Evidence) -> Answer:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
-        return NotJudged(*verdict.lacking)
+        return verdict.not_judged
     if not verdict.is_slow:
         return None
     total = evidence.transfer_ns_per_step
@@ -226,7 +226,7 @@ def no_sync(evidence: Evidence) -> Answer:
         return None
     is_sized = not rows["message_bytes"].null_count
     if not is_sized and pc.min(passes["end_ns_count"]).as_py() == 1:  # two programs' alike: one message each
-        return NotJudged(_NO_SIZES, WITH_CALLS)
+        return evidence.lacks_sizes(_NO_SIZES)
     saving, figures = evidence.saving_without(rows.filter(pc.less(rows["micro_batch"], n_passes - 1)), waits=True)
     if (is_sized and _varies(passes, "message_bytes_sum")) or evidence.share(saving) < _LEAST_SHARE:
         return None

@@ -14,7 +14,7 @@ from nsyspipe.analysis.launching import MIN_SLOWER_SHARE
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import own_lateness, sum_held_up
 from nsyspipe.findings.host import excess
-from nsyspipe.findings.model import WAITING_UNKNOWN, WITH_CALLS, Evidence, NotJudged
+from nsyspipe.findings.model import WAITING_UNKNOWN, Evidence, NotJudged
 from nsyspipe.model.names import listed, printable, ranges
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Int64
@@ -131,7 +131,7 @@ def find_culprit(evidence: Evidence, lateness: Lateness) -> Culprit:
     if not _is_often_late(evidence, lateness, lateness.largest_ns):
         has_one_collective = len(evidence.collectives["collective"].unique()) == 1
         is_known = lateness.collectives.num_rows or has_one_collective or evidence.has_communicators
-        return None if is_known else NotJudged(_STAGES_NOT_KNOWN, WITH_CALLS)
+        return None if is_known else NotJudged(_STAGES_NOT_KNOWN, evidence.with_calls)
     late = _late_ranks(evidence, lateness)
     return late if late is None or not evidence.is_launch_bound else _slower_ranks(evidence, late)
 

@@ -22,12 +22,13 @@ def saving_without_launching(evidence: Evidence) -> LaunchSaving:
 
     Per step::
 
-        max over ranks(wall) - max over ranks(max(wall - gone - made - slowed, compute - slowed))
+        max over ranks(wall) - max over ranks(max(wall - gone - made - hideable - slowed, compute - slowed))
 
     ``gone`` is the idle time for launches and until the device has started what was launched late, and of the idle time for
     input and in blocking calls as much as the host launches beside: it comes to what it waits for so much earlier. ``made`` is waiting for other ranks, as much as is gone of all of
-    them together, since they come late in turn. ``slowed`` is by how much hidden waiting slows compute. Where it is not
-    known which ranks wait for which, all communication may be waiting.
+    them together, since they come late in turn. ``hideable`` is transfer that late launches expose: it may then run beside
+    compute. ``slowed`` is by how much hidden waiting slows compute. Where it is not known which ranks wait for which, all
+    communication may be waiting.
     """
     rank = evidence.steps["rank"].to_numpy()
     wall, compute = evidence.columns("wall_ns", "compute_ns")
@@ -36,11 +37,13 @@ def saving_without_launching(evidence: Evidence) -> LaunchSaving:
     gone = np.sum([*gone_by_cause.values()], axis=0)
     made = np.minimum(wait, evidence.of_other_ranks(gone))
     slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, is_most=True), 0.0)
-    left = np.maximum(wall - gone - made - slowed, compute - slowed)
+    hideable = _hideable_transfer(evidence, made)
+    shortened = wall - gone - made - hideable - slowed
+    left = np.maximum(shortened, compute - slowed)
     limit = evidence.rows_of_most(left)
     possible = "" if evidence.are_groups_known else "possible_"
     shown = {**gone_by_cause, f"{possible}waiting": made, f"slowed_by_{possible}waiting": slowed}
-    shown["beside_compute"] = wall - left - gone - made - slowed
+    shown |= {"exposed_by_late_launches": hideable, "beside_compute": shortened - left}
     parts = evidence.parts_of(limit, **shown)
     ranks = np.unique(rank[limit])
     limit_rank = int(ranks[0]) if ranks.size == 1 else None
@@ -54,6 +57,18 @@ def _possible_waiting(evidence: Evidence) -> tuple[Float64, Float64]:
         return comm, hidden
     wait, exposed_wait = evidence.columns("wait_ns", "exposed_wait_ns")
     return wait, wait - exposed_wait
+
+
+def _hideable_transfer(evidence: Evidence, made: Float64) -> Float64:
+    """Return how much transfer late launches expose in each step, beside the waiting that others' `made`.
+
+    Where waiting is not known, all communication that does not go with `made` counts.
+    """
+    late, exposed, exposed_wait, overlap = evidence.columns(
+        "exposed_late_comm_ns", "exposed_comm_ns", "exposed_wait_ns", "overlap_compute_ns"
+    )
+    waiting = exposed_wait if evidence.are_groups_known else np.maximum(made - overlap, 0)
+    return np.minimum(late, exposed - waiting)
 
 
 def _gone_by_cause(evidence: Evidence) -> dict[str, Float64]:

@@ -15,7 +15,7 @@ from nsyspipe.analysis.launching import fastest_launch_times, longest_work_times
 from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, bubble_ns_per_step, parallelism
 from nsyspipe.model import schema
 from nsyspipe.model.names import is_nccl_communicator
-from nsyspipe.model.problems import CATALOGUE, IN_GRAPHS
+from nsyspipe.model.problems import CATALOGUE, IN_GRAPHS, WITH_BLOBS
 from nsyspipe.model.table import Float64, Int64
 
 
@@ -54,7 +54,8 @@ _MARK_BACKWARD = "mark them with NVTX ranges, or name yours: --backward REGEX"
 _UNKNOWN_SENDS = "sends and receives of ranks that do alike may be an all-to-all of experts, a ring, or a pipeline's"
 # Of a straggler's evidence: launching decides how long steps take, and that is to change first.
 IS_LAUNCH_BOUND = "is_launch_bound"
-WITH_CALLS = "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx"
+_TRACED_NVTX = "NvtxEvents"  # as nsys calls it
+_CAPTURED_WITH_NVTX = ", captured with --trace=nvtx"
 WAITING_UNKNOWN = ("waiting is not known", None)  # of which a problem says why, and what mends it
 
 MOST_BELIEVED = 1.0  # no capture showed all of compute slowed by more than this
@@ -208,6 +209,15 @@ class Evidence(Struct, frozen=True, dict=True):
         return all(is_nccl_communicator(row["communicator"]) for row in self._by_rank)
 
     @property
+    def with_calls(self) -> str:
+        """What brings NCCL's payloads: another export, and NVTX in the capture, unless it is known that it was traced."""
+        return WITH_BLOBS if _TRACED_NVTX in self.recording.events else f"{WITH_BLOBS}{_CAPTURED_WITH_NVTX}"
+
+    def lacks_sizes(self, reason: str) -> NotJudged:
+        """Return why a rule that needs message sizes is not judged; of several ranks a problem says what brings them."""
+        return NotJudged(reason, self.with_calls if self.n_ranks == 1 else None)
+
+    @property
     def is_pipeline(self) -> bool:
         """Whether ranks are stages that wait for each other by design."""
         return PIPELINE in self.roles
@@ -215,7 +225,7 @@ class Evidence(Struct, frozen=True, dict=True):
     @property
     def unknown_sends(self) -> NotJudged | None:
         """Why it is not known what sends and receives serve; None where it is, or there are none."""
-        fix = f"NCCL 2.28 or newer names all-to-all: {WITH_CALLS}"
+        fix = f"NCCL 2.28 or newer names all-to-all: {self.with_calls}"
         return NotJudged(_UNKNOWN_SENDS, fix) if self.traffic_of(OTHER, "send_recv") else None
 
     @cached_property

@@ -11,7 +11,6 @@ from nsyspipe.findings.model import (
     IS_LAUNCH_BOUND,
     OF_COMM,
     WAITING_UNKNOWN,
-    WITH_CALLS,
     Answer,
     Evidence,
     Finding,
@@ -51,7 +50,7 @@ _MORE_STAGES = (
 )
 _AFTER_LAUNCHING = "launch less first (more micro-batches mean more launches), then "
 _SIZES_UNKNOWN = "message sizes, which tell latency from bandwidth, are not known"
-_WITHOUT_CALLS = "sends and receives may be a pipeline's, or parts of an all-to-all"
+_STAGES_UNKNOWN = "which stages send to each other is not known, and so neither is how long they wait"
 
 
 def shard_prefetch(evidence: Evidence) -> Answer:
@@ -87,7 +86,7 @@ def small_shards(evidence: Evidence) -> Answer:
     if small is None or isinstance(small, NotJudged):
         return small
     if small[1]["median_message_bytes"] is None:
-        return NotJudged(_SIZES_UNKNOWN, WITH_CALLS)
+        return evidence.lacks_sizes(_SIZES_UNKNOWN)
     title = "many small collectives of sharded parameters, each bound by latency"
     figures = evidence.traffic_figures(SHARDED) | small[1]
     return Finding(title, "shard larger units: small collectives, latency-bound", _LARGER_UNITS, small[0], figures)
@@ -115,7 +114,7 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
         return evidence.unknown_sends
     rows = evidence.traffic_of(PIPELINE)
     if not evidence.has_communicators:
-        return NotJudged(_WITHOUT_CALLS, WITH_CALLS)
+        return NotJudged(_STAGES_UNKNOWN, evidence.with_calls)
     bubble = evidence.bubble_ns_per_step
     if bubble is None:
         return NotJudged(*WAITING_UNKNOWN)

@@ -14,24 +14,25 @@ from msgspec import Struct
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.links import SlowestLink, nominal_speed, slowest
 from nsyspipe.analysis.traffic import TENSOR
-from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.nsys.command_words import OF_LINKS
 from nsyspipe.nsys.settings import is_costly, writes_log
 
 _LEAST_SHARE = 0.05
 _P2P_DISABLE = "NCCL_P2P_DISABLE"
-LACKING = (
+LACKING = NotJudged(
     "neither NCCL's log nor message sizes say how fast the link is",
     "pass --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE (nvidia-smi topo -m)",
 )
 _ASK = {
-    "p2p": (
+    "p2p": NotJudged(
         "GPUs reach each other directly, and the topology is needed to tell whether over NVLink",
         "pass --topology FILE (nvidia-smi topo -m)",
     ),
-    "net": ("NCCL's log names a network, and message sizes are needed to tell how fast it is", WITH_CALLS),
+    # A problem says what brings the sizes.
+    "net": NotJudged("NCCL's log names a network, and message sizes are needed to tell how fast it is", None),
 }
-_ABSENT = (
+_ABSENT = NotJudged(
     "how long ranks transferred is not known of communicators whose ranks are not all among the reports",
     "pass the reports of all ranks, or --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE",
 )
@@ -72,7 +73,7 @@ def slow_link(evidence: Evidence) -> Answer:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
-        return NotJudged(*verdict.lacking)
+        return verdict.not_judged
     if not verdict.is_slow or verdict.is_near or (evidence.n_hosts > 1 and not verdict.is_seen):
         return None
     reached, promised = verdict.busbw_bytes_per_s, nvlink_promise(evidence.gpu_names)
@@ -143,7 +144,9 @@ class LinkVerdict:
     is_seen: bool  # NCCL's log or the topology says so, not only the bandwidth that was reached
     is_near: bool  # it is the shortest way there is without NVLink: peer to peer below one PCIe host bridge
     text: str  # what the data crosses, in words
-    lacking: tuple[str, ...]  # reason and fix when it cannot be told, else nothing
+    lacking: tuple[
+        str, ...
+    ]  # the reason why it cannot be told, and the fix if there is one; nothing where it can be told
     evidence: Mapping[str, Any]  # figures behind it
     slowest: SlowestLink | None = None  # by NCCL's log or the topology
     busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
@@ -155,6 +158,12 @@ class LinkVerdict:
     def is_estimate(self) -> bool:
         """Whether the bandwidth rests on bytes that were copied, not on those that were sent."""
         return self.busbw_source == _COPIES
+
+    @property
+    def not_judged(self) -> NotJudged:
+        """Why no rule can judge the link, where it cannot be told."""
+        reason, *fixes = self.lacking
+        return NotJudged(reason, fixes[0] if fixes else None)
 
 
 def judge_link(evidence: Evidence) -> LinkVerdict:
@@ -183,7 +192,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     }  # fmt: skip
     is_slow = _by_link(link.kind, rows) if link else None
     text = link.text if link else ""
-    lacking: tuple[str, ...] = _ASK.get(link.kind, LACKING) if link else LACKING
+    lacking = _ASK.get(link.kind, LACKING) if link else LACKING
     is_seen, crosses = is_slow is not None, any(row["kind"] == "net" for row in rows)
     paths = [row["path"] or "" for row in rows if link and link.kind == row["kind"]]
     is_nvlink_there = bool(paths) and all(path.startswith("NV") for path in paths)
@@ -205,10 +214,14 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         is_slow, is_seen, text = True, True, forced.text
         facts |= {"link_kind": forced.kind, "link": forced.text, "link_nominal_bytes_per_s": None}
         link = link and replace(link, kind=forced.kind, text=forced.text, nominal_bytes_per_s=None)
-    lacking = lacking if is_slow is None else ()
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
     is_near = may_be_near and all(row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind)
-    return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source, crosses, is_nvlink_there)
+    lacking_words: tuple[str, ...] = ()
+    if is_slow is None:
+        lacking_words = (lacking.reason,) if lacking.fix is None else (lacking.reason, lacking.fix)
+    return LinkVerdict(
+        is_slow, is_seen, is_near, text, lacking_words, facts, link, reached, source, crosses, is_nvlink_there
+    )
 
 
 class _ForcedLink(Struct, frozen=True):

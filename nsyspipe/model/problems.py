@@ -9,10 +9,12 @@ SEVERITIES = ("error", "warning", "info")
 MORE_STEPS = "capture 10 steps or more"  # wherever more are advised: of 8 in the figures the spread is told
 WHOLE_STEP = "--step of a range that holds the whole step, or leave --step out"
 OR_LOG = "; an NCCL log of the run (--nccl-log, NCCL_DEBUG=INFO) may tell them too"  # where none was given
+EXPORT_AGAIN = "export again with nsys 2025.3 or newer: "
+WITH_BLOBS = f"{EXPORT_AGAIN}--include-blobs=true"  # wherever NCCL's payloads are lacking
 _MENDS = {  # what mends several of them
     "CUDA": "capture with nsys profile --trace=cuda,nvtx and export without --tables",
     "ANNOTATE": "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with --step REGEX",
-    "WITH_BLOBS": "export again with nsys 2025.3 or newer: --include-blobs=true",
+    "WITH_BLOBS": WITH_BLOBS,
     "EXPORT_ALL": "export again without --tables: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep",
     "MORE_STEPS": MORE_STEPS,
     "ONE_CLOCK": "call torch.cuda.synchronize() once within the capture, between two steps: it ties one to the other",
@@ -199,13 +201,13 @@ BACKWARD_SOURCES = {f"backward-by-{what}": f"backward by autograd's {what}" for 
 
 _BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true REPORT.nsys-rep"
 TRACE_NVTX = "capture with nsys profile --trace=cuda,nvtx (nccl too from nsys 2025.6 on), NCCL_NVTX_DISABLE not set"
-IN_GRAPHS = "backward-in-graphs"
+IN_GRAPHS, NO_SIZES = "backward-in-graphs", "no-message-size"
 # Why NCCL's payloads do not say how many bytes are sent, and what mends it; the first lacks most.
 SIZE_GAPS = {
     "no-ranges": ("no NVTX range of NCCL", TRACE_NVTX),
     "replayed": ("a replayed CUDA graph makes no NCCL call", CATALOGUE[IN_GRAPHS].fix or ""),
-    "no-payloads": ("no payloads", f"export again with nsys 2025.3 or newer: {_BLOBS}"),
-    "not-described": ("payloads without a description", f"export again with nsys 2025.3 or newer: {_BLOBS}"),
+    "no-payloads": ("no payloads", f"{EXPORT_AGAIN}{_BLOBS}"),
+    "not-described": ("payloads without a description", f"{EXPORT_AGAIN}{_BLOBS}"),
     "not-exported": ("described, but the payloads were not exported", f"export again: {_BLOBS}"),
 }
 

@@ -72,6 +72,9 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the 
     host_lead_ns            ns?     how long before the window's start its first kernel was launched; null where host_launch is <- RUNTIME, KERNEL.start
     idle_late_start_ns      ns?     of idle_dependency the part in gaps in which a launch came late: the device took longer than the shortest latency to start
         it; null where idle_dependency is <- RUNTIME
+    exposed_late_comm_ns    ns?     of exposed_comm the part that late launches expose: comm operations that started within 20 us of their launch, and times in
+        which the compute kernel that starts next was not launched yet, or for less than the shortest latency (see idle_input): launched in time it could have run
+        beside compute; null without launches, where idle_dependency is, and in a run saved before there was this column <- KERNEL, RUNTIME
     grad_copy_ns            ns?     union of DtoD copies launched in runs of at least 8 with nothing between, inside backward ranges where there are any:
         gradients copied out of their buckets <- MEMCPY, RUNTIME
     exposed_grad_copy_ns    ns?     of that the part beside neither compute nor comm <- MEMCPY, RUNTIME

@@ -19,7 +19,7 @@ from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import few, is_nccl_communicator
 from nsyspipe.model.options import check_flags, check_kind, check_number
-from nsyspipe.model.problems import CATALOGUE, IN_GRAPHS, MORE_STEPS
+from nsyspipe.model.problems import MORE_STEPS, WITH_BLOBS
 from nsyspipe.model.table import Float64
 from nsyspipe.replay.gradients import bucket_ends
 from nsyspipe.replay.program import NEVER, SIDES, Collectives, RankTimeline, Windows
@@ -284,7 +284,7 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
     # Without NCCL's ids a communicator is told by its stream.
     has_ids = all(map(is_nccl_communicator, inside["comm_id"].unique().to_pylist()))
     if any(map(_has_several, others)) and not has_ids:
-        without = "NCCL's ids of them were not recorded (export with --include-blobs=true)"
+        without = f"NCCL's ids of them were not recorded ({WITH_BLOBS})"
         yield f"several communicators are in use, and {without}, so which collectives follow one another is not known"
     if any(np.isin(one.collectives.launch[~one.collectives.is_inline], one.launch).any() for one in timelines):
         yield "CUDA graphs launch communication and work together, so what waits for what is not known"
@@ -366,8 +366,7 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
         if knobs.bandwidth_factor is None and replay.bus_of(role) is None:
             if role == OTHER and len(replay.roles) > 1:
                 continue
-            recorded = CATALOGUE[IN_GRAPHS].fix if replay.is_graph_replayed else "export with --include-blobs=true"
-            fix = f"{recorded}, or ask nsyspipe whatif --bandwidth 2x"
+            fix = f"{replay.sizes_recorded_by}, or ask nsyspipe whatif --bandwidth 2x"
             if replay.has_gradients and not replay.is_sharded:
                 fix = "nsyspipe whatif --gradient-bytes N says them"
             yield f"message bytes were not recorded, so the captured bandwidth is not known ({fix})"

@@ -14,6 +14,7 @@ from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.kernels import ENOUGH_GAPS, Compared, Slowing, gaps_before
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import OTHER, SHARDED
+from nsyspipe.model.problems import WITH_BLOBS
 from nsyspipe.model.table import Flags, Float64
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
 from nsyspipe.replay.knobs import LARGEST_STARVED_SHARE, Knobs, Starving
@@ -122,9 +123,7 @@ class Facts:
     world_size: int  # more than are replayed where some are not among the reports
     rank_names: RankNames = field(default_factory=RankNames, kw_only=True)
     is_hybrid_sharded: bool = field(default=False, kw_only=True)  # all-reduces of gradients are of their shards
-    is_graph_replayed: bool = field(
-        default=False, kw_only=True
-    )  # CUDA graphs launch the steps: NCCL is not called in them
+    sizes_recorded_by: str = field(default=WITH_BLOBS, kw_only=True)  # what records message sizes, where they are not
 
     @cached_property
     def is_sharded(self) -> bool:

@@ -19,7 +19,7 @@ from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED, is_hybrid_sharded
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import grouped, is_nccl_communicator
-from nsyspipe.model.problems import IN_GRAPHS
+from nsyspipe.model.problems import EXPORT_AGAIN, IN_GRAPHS, NO_SIZES, WITH_BLOBS
 from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
@@ -248,13 +248,20 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         world_size=max(len(timelines), run.header.n_job_ranks or 0),
         rank_names=run.rank_names,
         is_hybrid_sharded=is_hybrid_sharded(traffic),
-        is_graph_replayed=IN_GRAPHS in run.problems["code"].to_pylist(),
+        sizes_recorded_by=_what_records_sizes(run),
     )
     _check_bytes(replay, gradient_bytes)
     if replay.identity_error > limits.LARGEST_IDENTITY_ERROR:
         off = f"the replay with nothing changed is off by {100 * replay.identity_error:.1f} %"
         return f"{off}: the run waits for something that the model does not know"
     return limits.contradiction(replay) or replay
+
+
+def _what_records_sizes(run: Run) -> str:
+    """Return what records message sizes as the run's problems say it, without the whole command of an export."""
+    fix_of = {row["code"]: row["fix"] for row in run.problem_rows}
+    fix: str | None = fix_of.get(IN_GRAPHS) or fix_of.get(NO_SIZES)
+    return WITH_BLOBS if fix is None or fix.startswith(EXPORT_AGAIN) else fix
 
 
 def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:

@@ -488,11 +488,10 @@ def spread_text(difference: RunDifference, several: str) -> list[str]:
 
 def _beside_text(difference: RunDifference) -> str | None:
     """Return what now runs beside compute where that got slower and communication is hidden more."""
-    rows = {row["metric"]: row for row in difference.metrics.to_pylist()}
-    compute, *parts = (rows[name] for name in ("compute", "comm", "exposed_comm"))
-    if compute["verdict"] != REGRESSION or any(row[side] is None for row in parts for side in SIDES):
+    compute = next(row for row in difference.metrics.to_pylist() if row["metric"] == "compute")
+    if compute["verdict"] != REGRESSION or difference.hidden_comm_ns is None:
         return None
-    before, after = (parts[0][side] - parts[1][side] for side in SIDES)
+    before, after = difference.hidden_comm_ns
     if after - before < max(compute["min_effect"], compute["delta"]):
         return None
     text = (

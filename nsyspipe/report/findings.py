@@ -52,7 +52,8 @@ _LABELS = {
     "phase_excess": "excess of the phase", "replay_assumes": "replay assumes", "replay_change": "replayed with", "replay_conditional": "gain of the replay, if so", "replay_limit": "gain of the replay, a limit", "replay_refused": "not replayed",
     "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
     "replay_step_time_low": "step time in the replay, at least", "saving": "gain at most", "slowdown_at_most": "slower beside communication, at most", "slowdown": "slower beside communication",
-    "possible_waiting": "communication that may be waiting", "slowed_by_possible_waiting": "compute slowed by it",
+    "exposed_by_late_launches": "communication that late launches expose",
+    "possible_waiting": "communication that may be waiting", "slowed_by_possible_waiting": "compute slowed by that communication",
     "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "number of steps in which others were held up", "wait_caused": "waiting caused, in all steps",
 }  # fmt: skip
 _BY_NUMBER, _NUMBERS_OF_RANKS = RankNames(), {"rank", "limit_rank"}

@@ -67,7 +67,7 @@ def _at_most(found: WhatIf) -> str:
     if found.limit_step_time_ns is None or not found.step_time_ns:
         return ""
     gain = max(found.step_time_ns - found.limit_step_time_ns, 0.0)
-    most = f"If transfers took no time, a step would gain {ms_text(gain)} ({percent_text(gain / found.step_time_ns)})"
+    most = f"If transfers took no time, a step would gain at most {ms_text(gain)} ({percent_text(gain / found.step_time_ns)})"
     return f" {most}: no other link, bucket or datatype gains more. nsyspipe analyze says what to change first."
 
 

@@ -25,7 +25,7 @@ from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.figures import Figure
 from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
-from nsyspipe.model.problems import BACKWARD_SOURCES
+from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.report.units import STEP_PARTS, bandwidth_text, delta_text, metric_label, ms_text, percent_text
 from nsyspipe.run.work import has_whole_graphs
@@ -328,6 +328,19 @@ def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str])
     return [(severity, message, place_of(rows), fix) for (severity, message, fix), rows in where.items()]
 
 
+def _exported_once(rows: Iterable[Trouble]) -> list[Trouble]:
+    """Leave out a fix that begins as one before it: that one export, of all reports or of the same ones, mends both."""
+    told: list[Trouble] = []
+    places: set[str] = set()
+    for severity, message, place, fix in rows:
+        is_export = fix is not None and fix.startswith(EXPORT_AGAIN)
+        is_told = is_export and not places.isdisjoint({"", place})
+        told.append((severity, message, place, None if is_told else fix))
+        if is_export:
+            places.add(place)
+    return told
+
+
 def _counted_rules(message: str) -> str:
     """Return a message about rules that were not judged with their number where they are many; JSON has the names."""
     found = _NOT_JUDGED.fullmatch(message)
@@ -357,6 +370,7 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
             place, which = place_of(group), "largest" if is_by_size else "first"
             told = [(severity, message, f"the {which} of {len(told)} alike{place and f': {place}'}", fix)]
         rows += told
+    rows = _exported_once(rows)
     return [(severity, message, "" if place in message else place, fix) for severity, message, place, fix in rows]
 
 

@@ -46,6 +46,7 @@ _WINDOWS = TableSchema("windows", "Steps before selection.", schema.STEPS.key, _
 _HIDDEN_OF_PHASES = ("compute_ns", "comm_ns", "exposed_comm_ns")
 _HIDDEN = (
     *_HIDDEN_OF_PHASES,
+    "exposed_late_comm_ns",
     "comm_on_compute_stream_ns",
     "overlap_compute_ns",
     "overlap_backward_ns",

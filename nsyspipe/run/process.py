@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process
 from nsyspipe.analysis.breakdown import (
+    DeviceTime,
     IdleCauses,
     blocking_copies,
     breakdown,
     comm_on_stream,
     compute_stream,
     device_time,
+    exposed_by_late_launches,
     grad_copies,
     idle_causes,
     idle_gaps,
@@ -294,7 +296,9 @@ def _measured(
     data = union_of(union(phases["data"].starts, phases["data"].ends), between.data)
     inputs = Inputs(data.shifted(offset), between.quiet.shifted(offset))
     all_phases = np.append(kernel_phase, copy_phase)
-    causes, idle = _idle(events, windows, parts["idle_ns"], inputs, all_phases)
+    causes, idle = _idle(events, device, parts["idle_ns"], inputs, all_phases)
+    if parts["exposed_comm_ns"] is None or not operations.n_launched:
+        causes.columns["exposed_late_comm_ns"] = None
     parts |= causes.columns | grad_copies(device, _in_backward(phases, copy_phase), recorded)
     parts |= blocking_copies(device, events.blocking_copies, recorded)
     parts |= _host_times(events, steps.members, windows, union_of(data, between.quiet))
@@ -343,10 +347,10 @@ def _host_times(
 
 
 def _idle(
-    events: ProcessEvents, windows: Windows, idle_ns: Int64 | None, inputs: Inputs, phase: NDArray[np.int8]
+    events: ProcessEvents, device: DeviceTime, idle_ns: Int64 | None, inputs: Inputs, phase: NDArray[np.int8]
 ) -> tuple[IdleCauses, list[Int64]]:
     """Return what `idle_causes` (nothing where clocks are not known) and `phase_idle` say, by the phase of each operation; the many gaps go."""
-    offset, blocking = events.clock.offset_ns, events.blocking_calls
+    windows, offset, blocking = device.windows, events.clock.offset_ns, events.blocking_calls
     gaps = idle_gaps(events.operations, offset)
     if blocking is not None and offset:
         for name in ("start_ns", "end_ns"):
@@ -354,8 +358,12 @@ def _idle(
     by_phase = phase_idle(gaps, windows, phase[gaps.operation], len(PHASES))
     told = idle_ns if _is_known(events.clock, windows) else None
     causes = idle_causes(gaps, windows, told, inputs, blocking)
-    late_start_ns = None if told is None else late_starts(gaps, windows)
-    causes = replace(causes, columns=causes.columns | {"idle_late_start_ns": late_start_ns})
+    late_start_ns = exposed_late_comm_ns = None
+    if told is not None:
+        late_start_ns = late_starts(gaps, windows)
+        exposed_late_comm_ns = exposed_by_late_launches(device, gaps.latency_ns, offset)
+    by_launches = {"idle_late_start_ns": late_start_ns, "exposed_late_comm_ns": exposed_late_comm_ns}
+    causes = replace(causes, columns=causes.columns | by_launches)
     return causes, by_phase
 
 

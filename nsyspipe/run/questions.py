@@ -47,6 +47,7 @@ NSYS_OF_EACH = (
 # A second nsys that is to count on the same GPU fails to start.
 ONE_NSYS_PER_GPU = " on one rank of each host only: a GPU can be counted by one nsys at a time"
 _NSYS_WITH_DEVICES = (2024, 5)  # the first that calls the option --gpu-metrics-devices
+_ONLY_BETWEEN_GRAPHS = "of gaps between CUDA graphs; those inside are not seen"
 _ONE_RANK = "one rank"
 _SHAPES = "grid and block of every kernel"
 LESS_WAITING = (
@@ -266,6 +267,8 @@ def _idle_causes(report: Examined) -> Answer:
     # Records of queries and of waits of a stream are among them, in which the host does not wait.
     records = ("synchronization records", report.counts.rows[versions.SYNCHRONIZATION])
     if n_calls := report.counts.n_timed_calls:
+        if report.digest.n_graphs:
+            return _lack("graphs-as-a-whole", _ONLY_BETWEEN_GRAPHS, status=PARTLY)
         return Answer(YES, (("timed calls", n_calls), records))
     return _lack("no-launches", counts=(records,), status=PARTLY) if records[1] else _lack("no-launches", _NO_CALLS)
 

@@ -5,7 +5,15 @@ import pytest
 
 from nsyspipe.analysis import breakdown as module
 from nsyspipe.analysis.attribution import NEVER, Inputs
-from nsyspipe.analysis.breakdown import IdleCauses, breakdown, device_time, grad_copies, idle_causes, idle_gaps
+from nsyspipe.analysis.breakdown import (
+    IdleCauses,
+    breakdown,
+    device_time,
+    exposed_by_late_launches,
+    grad_copies,
+    idle_causes,
+    idle_gaps,
+)
 from nsyspipe.analysis.intervals import EMPTY, union
 from nsyspipe.model.problems import Recorded
 from nsyspipe.model.schema import IDLE_CAUSES as CAUSES, IDLE_DETAILS
@@ -360,3 +368,45 @@ THRICE = [(20, 25, SYNC), (30, 50, ALLOC), (60, 64, SYNC)]
 ])  # fmt: skip
 def test_blocked_time_is_told_by_call(blocking, spans, by_call):
     assert listed(causes(FIRST, LAST, blocking=blocking, spans=spans)[1]) == by_call
+
+
+US = 1000
+# Compute [100, 200) and [260, 400) us, communication [150, 300): exposed in [200, 260).
+EARLY = compute(100 * US, 200 * US, 90 * US), comm(150 * US, 300 * US, 100 * US)
+
+
+def exposed_late(*ops, spans=((0, 1000 * US),), latency=10 * US, offset=0):
+    device = device_time(operations(*ops), windows(*spans))
+    return exposed_by_late_launches(device, latency, offset).tolist()
+
+
+@pytest.mark.parametrize(("launch_us", "late_us"), [(150, 0), (190, 0), (191, 1), (240, 50), (250, 60), (255, 60)])
+def test_communication_is_exposed_until_the_next_compute_could_start(launch_us, late_us):
+    assert exposed_late(*EARLY, compute(260 * US, 400 * US, launch_us * US)) == [late_us * US]
+
+
+@pytest.mark.parametrize(("launch_ns", "late_us"), [(80 * US, 50), (80 * US - 1, 0)])
+def test_communication_that_starts_within_20_us_of_its_launch_is_late(launch_ns, late_us):
+    ops = compute(0, 150 * US, 0), comm(100 * US, 200 * US, launch_ns), compute(210 * US, 300 * US, 5 * US)
+    assert exposed_late(*ops) == [late_us * US]
+
+
+def test_launches_are_put_on_the_devices_clock():
+    ops = *EARLY, compute(260 * US, 400 * US, 215 * US)
+    assert [exposed_late(*ops, offset=by * US) for by in (0, 20)] == [[25 * US], [45 * US]]
+
+
+def test_late_exposure_is_split_at_windows():
+    ops = *EARLY, compute(260 * US, 400 * US, 240 * US)
+    assert exposed_late(*ops, spans=[(0, 220 * US), (220 * US, 900 * US)]) == [20 * US, 30 * US]
+
+
+@pytest.mark.parametrize("ops", [
+    EARLY,  # no compute comes behind it
+    (*EARLY, compute(260 * US, 400 * US)),  # of which no launch was recorded
+    # Of compute that starts together the first launched counts.
+    (*EARLY, compute(260 * US, 400 * US, 250 * US), compute(260 * US, 300 * US, 180 * US)),
+    (compute(0, 50 * US, 0),), (comm(0, 50 * US),), (),
+])  # fmt: skip
+def test_what_no_late_launch_exposes(ops):
+    assert exposed_late(*ops) == [0]

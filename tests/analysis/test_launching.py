@@ -182,6 +182,14 @@ def test_a_launch_time_that_is_not_known_leaves_no_floor():
     assert fastest_launch_times(rows).tolist() == [0] * 3
 
 
+@pytest.mark.parametrize(("missing", "n_steps"), [("host_input_ns", 3), ("host_lead_ns", 2)])
+def test_a_launch_time_is_not_known_without_what_is_taken_off(missing, n_steps):
+    rows = steps_table(900, 700, n_steps=n_steps, lead_ns=300)
+    at = rows.schema.get_field_index(missing)
+    rows = rows.set_column(at, missing, pa.nulls(rows.num_rows, rows.schema.field(at).type))
+    assert fastest_launch_times(rows, is_input_free=True).tolist() == [0] * n_steps
+
+
 def hosts(*launch_ns):
     """Return a step of 1000 of each rank, whose host launches for so long."""
     return schema.STEPS.from_rows([step(rank, host_launch_ns=own) for rank, own in enumerate(launch_ns)])

@@ -197,6 +197,17 @@ def test_what_changed_against_the_step_time_is_said(tmp_path, after, verdict, sa
     )
 
 
+@pytest.mark.parametrize(("after", "parts"), [
+    # Half as much as the part that changed most, and less than that
+    (ms_steps(88, comm=18, idle=10), [("compute", -12), ("exposed_comm", 8), ("idle", 4)]),
+    (ms_steps(88, comm=19, idle=9), [("compute", -12), ("exposed_comm", 9)]),
+    (ms_steps(112, comm=2, copies=0), [("exposed_comm", -8), ("exposed_memory", -4), ("compute", 12)]),
+])  # fmt: skip
+def test_parts_that_changed_half_as_much_as_another_are_named_with_it(tmp_path, after, parts):
+    found = diff(plain_run(tmp_path / "before", ms_steps(100)), plain_run(tmp_path / "after", after, start=2 * 10**18))
+    assert [(name, ns / MS) for name, ns in found.opposed_parts] == parts
+
+
 def test_a_change_of_the_bucket_view_is_named_beside_the_cause(runs, monkeypatch):
     """As where buckets and gradient_as_bucket_view changed at once: copies are no cause of exposed communication."""
     row = {
@@ -277,3 +288,14 @@ def test_every_change_that_may_explain_communication_is_told_with_the_others(tmp
     is_one_of_several = "; which of them it is cannot be told apart here." in text
     assert is_one_of_several == (words == "causes") == (cause.n_matters > 1)
     assert facts.keys() <= {*difference.changes["what"].to_pylist()}
+
+
+def test_equal_bytes_in_messages_of_other_sizes_are_no_equal_sizes(tmp_path):
+    """4 MB a step on both sides: in one message, and in four of 1 MB."""
+    runs = [bucket_run(tmp_path / name, n, 40 // n * MS) for name, n in (("a", 1), ("b", 4))]
+    difference = diff(*(Side(name, (run,)) for name, run in zip("ab", runs, strict=True)))
+    of_collectives = [row for row in difference.facts.to_pylist() if row["topic"] == "collectives"]
+    is_same = {row["what"]: row["is_same"] for row in of_collectives if row["recorded_on"] == "both"}
+    assert is_same == {"collectives per step": False, "message bytes per step": True}
+    changed = {row["what"]: (row["baseline_value"], row["candidate_value"]) for row in difference.changes.to_pylist()}
+    assert changed["mean message of a collective"] == (4e6, 1e6)

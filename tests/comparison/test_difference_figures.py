@@ -2,7 +2,9 @@
 
 from fractions import Fraction
 from itertools import permutations
+from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +14,7 @@ from nsyspipe.analysis import kernels as window_sums
 from nsyspipe.comparison.changes import StepTable, apportioned, kernel_changes, mean_step_time, step_parts, top_kernels
 from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.difference import RunDifference, Side
-from nsyspipe.comparison.metrics import per_step
+from nsyspipe.comparison.metrics import hidden_comm_ns, per_step
 from nsyspipe.errors import DatasetError
 from nsyspipe.store.write import save
 from tests.comparison.conftest import STEPS, payload_run
@@ -55,6 +57,22 @@ def test_what_was_not_recorded_is_said_and_the_summary_rests_on_the_same_steps_w
     vars(broken)["rows"] = table.rows.slice(1)  # as of a damaged store
     with pytest.raises(DatasetError, match="not every rank"):
         figures(broken, "step_time")
+
+
+def overlapping(*ranks):
+    """Return a capture with so much communication beside compute, by rank and step; nothing: it is not known."""
+    return SimpleNamespace(matrix={"overlap_compute_ns": np.array(ranks) if ranks else None}.__getitem__)
+
+
+@pytest.mark.parametrize(("captures", "median", "mean"), [
+    # The rank with most of it in each step: 5, 8 and 9 ns
+    ([overlapping([5, 1, 9], [3, 8, 2])], 8, 22 / 3),
+    ([overlapping([5, 1, 9], [3, 8, 2]), overlapping([4, 4, 1])], 6, (22 / 3 + 3) / 2),
+    ([overlapping([5, 1, 9]), overlapping()], None, None),
+])  # fmt: skip
+def test_communication_beside_compute_is_of_the_rank_with_most_of_it(captures, median, mean):
+    assert hidden_comm_ns(captures, "median") == median
+    assert hidden_comm_ns(captures, "mean") == (None if mean is None else pytest.approx(mean))
 
 
 def test_steps_without_a_denominator_are_left_out_of_a_ratio(made):

@@ -21,7 +21,7 @@ from nsyspipe.comparison.facts import (
     ONLY_STAGES,
     STARTED_COMMAND,
 )
-from nsyspipe.comparison.surroundings import cause_of
+from nsyspipe.comparison.surroundings import COPIES, cause_of
 from nsyspipe.model.schema import FINDINGS
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.difference import FiguresOfOneSide, _facts_of_one_fix, figures_of_one_side, notes
@@ -174,7 +174,7 @@ def test_what_only_one_side_has_stands_with_its_value(run):
 
 def test_the_delays_that_graphs_as_a_whole_hide_are_recorded_node_by_node(runs):
     found = facts(runs("2gpu-graph"), runs("2gpu-graph-node"))
-    lacking = [found[what] for what in ("collectives per step", "copies on the device", "delays by ranks", "straggler")]
+    lacking = [found[what] for what in ("collectives per step", COPIES, "delays by ranks", "straggler")]
     assert {(row["recorded_on"], row["recorded_by"]) for row in lacking} == {("candidate", BY_GRAPH_NODES)}
     assert [row["unit"] for row in lacking] == ["count", None, "ns", None]
     (n,) = runs("2gpu-graph-node").summary()["collectives_per_step"].to_pylist()

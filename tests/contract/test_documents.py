@@ -67,7 +67,7 @@ RUN_BY_CI = {line for block in blocks(README, "bash") for line in lines(block) i
 QUERIES = blocks(DOCS / "how-to" / "dashboards.md", "sql")
 LAUNCHERS = "".join(path.read_text("utf-8") for path in (ROOT / "launchers").glob("*.*"))
 SOURCES = LAUNCHERS + "".join(path.read_text("utf-8") for path in (ROOT / "nsyspipe").rglob("*.py"))
-OUTPUTS = {}  # of commands that several pages have
+OUTPUTS: dict[str, str] = {}  # of commands that several pages have
 WRITES_FILES = re.compile(r" (-o|--out|--html|--perfetto|redact|--(json|csv|markdown) (?!-( |$)))")
 COMMANDS = vars(typer.main.get_command(app))["commands"]
 

@@ -324,13 +324,14 @@ def test_a_pipelines_bubble_is_its_own_and_nobodys_lateness(tmp_path, has_norm):
     assert "straggler" not in findings(run)
     assert {row["lateness_ns"] for row in run.stragglers().to_pylist()} == {None}
     launch = findings(run)["launch-bound"]
-    # Late launches, and as much of the other's waiting: 150 + 350, or 140 + 140.
-    assert launch["saving_ns_per_step"] == (280 if has_norm else 500)
+    # Late launches, and as much of the other's waiting: 150 + 350, or 140 + 140; and transfers of 10, which start as soon as
+    # they are launched: a send and a receive, and the norm.
+    assert launch["saving_ns_per_step"] == (280 + 30 if has_norm else 500 + 20)
     assert not launch["title"].endswith("bubble")
     # 400 and 220 of 1000; with the norm 10 and 210 more, of which the second waits 200.
     gain, _, said = verdict(run).replace("<0.001 ms ", "").partition("\n")
     launching = (
-        f"launch less (torch.compile, CUDA graphs, fused=True): up to ({28 if has_norm else 50}.0 %) of each step."
+        f"launch less (torch.compile, CUDA graphs, fused=True): up to ({31 if has_norm else 52}.0 %) of each step."
     )
     assert gain == f"Largest gain: {launching}"
     said, _, waiting = said.partition(". ")

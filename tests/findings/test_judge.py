@@ -11,8 +11,10 @@ from nsyspipe.analysis.traffic import ROLES
 from nsyspipe.findings import judge as judge_module
 from nsyspipe.findings.communication import LESS_HIDDEN, comm_slows_compute
 from nsyspipe.findings.judge import CAUSES, RULES, in_order, judge
-from nsyspipe.findings.model import WAITING_UNKNOWN, Finding, NotJudged
+from nsyspipe.findings.model import WAITING_UNKNOWN, Finding, NotJudged, Recording
+from nsyspipe.findings.parallelism import pipeline_bubble
 from nsyspipe.model import schema
+from nsyspipe.model.problems import WITH_BLOBS
 from tests.findings import comm_rules, device_rules, make, role_rules, settings_rules, straggler_rules, test_slow_link
 from tests.findings.make import (
     WALL,
@@ -192,6 +194,21 @@ def judged_in_groups(*, are_known):
 def test_a_run_that_hides_less_is_asked_for_unless_communication_is_mostly_waiting(wait, fits):
     found = comm_slows_compute(comm_rules.beside_waits(wait))
     assert found.fix.endswith(LESS_HIDDEN) is fits
+
+
+@pytest.mark.parametrize(("events", "fix"), [
+    ((), f"{WITH_BLOBS}, captured with --trace=nvtx"),  # not known
+    (("Cuda",), f"{WITH_BLOBS}, captured with --trace=nvtx"),
+    (("Cuda", "NvtxEvents"), WITH_BLOBS),
+])  # fmt: skip
+def test_nothing_is_asked_for_that_was_traced(events, fix):
+    unnamed = role_rules.stages(300, 200, comm_id="send_recv/0", recording=Recording(events=events))
+    assert pipeline_bubble(unnamed).fix == fix
+
+
+@pytest.mark.parametrize(("n_ranks", "fix"), [(1, f"{WITH_BLOBS}, captured with --trace=nvtx"), (2, None)])
+def test_what_brings_message_sizes_is_said_by_their_problem(n_ranks, fix):
+    assert evidence(steps(n_ranks, exposed=100)).lacks_sizes("why") == NotJudged("why", fix)
 
 
 def test_findings_of_transfer_are_not_judged_where_groups_are_not_known():

@@ -76,5 +76,32 @@ def test_input_saves_all_that_it_idles_where_launching_is_shorter():
     assert of_input(750, 1000) == 300
 
 
+@pytest.mark.parametrize(("late_ns", "hidden_ns"), [(0, 0), (60, 60), (100, 100)])
+def test_transfer_that_late_launches_expose_may_be_hidden(late_ns, hidden_ns):
+    assert saving(step(idle_launch_ns=300, exposed=100, exposed_late_comm_ns=late_ns)) == 300 + hidden_ns
+
+
+def test_waiting_that_nobody_makes_by_launching_stays():
+    # Of 100 that are exposed 70 are waiting.
+    assert saving(step(idle_launch_ns=300, exposed=100, wait=70, exposed_late_comm_ns=60)) == 330
+
+
+def test_communication_that_may_be_waiting_is_hidden_once():
+    unknown = {"wait_ns": None, "exposed_wait_ns": None}
+    rows = [
+        step(0, idle_launch_ns=300, exposed=100, exposed_late_comm_ns=60) | unknown,
+        step(1, idle_launch_ns=50, exposed=400, exposed_late_comm_ns=400) | unknown,
+    ]
+    bound = saving_without_launching(evidence(rows, are_groups_known=False))
+    # On rank 0 50 may be waiting for rank 1, and the other 50 hidden; rank 1 is left with 550: 1000 less 50, 300 and 100.
+    parts = {"idle_for_launches": 300, "possible_waiting": 50, "exposed_by_late_launches": 50}
+    assert (bound.saving_ns, bound.limit_rank, dict(bound.parts)) == (400, 0, parts)
+
+
+def test_hidden_transfer_is_a_part_of_the_bound():
+    bound = saving_without_launching(evidence([step(idle_launch_ns=300, exposed=100, exposed_late_comm_ns=60)]))
+    assert dict(bound.parts) == {"idle_for_launches": 300, "exposed_by_late_launches": 60}
+
+
 def test_a_step_of_one_rank_waits_for_nobody():
     assert saving(*steps(1, 1, 2, idle_launch_ns=100)) == 100

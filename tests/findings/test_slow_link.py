@@ -172,7 +172,7 @@ CASES = BY_LINK + BY_SETTINGS + BY_BANDWIDTH + BY_ENVIRONMENT
 
 def verdict(*, nominal=63e9, text="SHM through host memory", n_edges=4, **reached):
     edge = SlowestLink("shm", 3, 0, nominal, text, 2, 0, n_edges, is_of_ring=True)
-    return LinkVerdict(True, True, False, text, LACKING, {}, edge, **reached)
+    return LinkVerdict(True, True, False, text, (), {}, edge, **reached)
 
 
 def link_text(link, codes=()):
@@ -209,4 +209,4 @@ def test_words_make_room_for_figures_and_nothing_is_said_of_a_link_that_is_not_k
     line = link_text(verdict(**PAYLOAD), ["log-of-other-processes"])
     assert "; 2 of 4 edges, rank 3 to 0 first, by a log of other processes; bus bandwidth" in line
     assert link_text(None) is None
-    assert link_text(LinkVerdict(None, False, False, "", LACKING, {}, **COPIES)) is None
+    assert link_text(LinkVerdict(None, False, False, "", (LACKING.reason,), {}, **COPIES)) is None

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace as replaced
 
 from nsyspipe.model.names import bare_name
 from nsyspipe.reader.payload import Layout, decode_fields, names_in, place_entries
@@ -124,7 +125,7 @@ def test_similar_names_are_not_taken_for_a_field():
     names = ["Parent NCCL communicator ID", "Peer rank", "Root", "No. of devices", "Reduction count"]
     layout = Layout(40, is_exact=True, fields={bare_name(name): ("<i8", 0) for name in names})
     assert names_in(layout) == {}
-    assert names_in(replace(layout, fields={"rank": ("<f4", 0), "myrank": ("<i4", 4)})) == {"rank": "myrank"}
+    assert names_in(replaced(layout, fields={"rank": ("<f4", 0), "myrank": ("<i4", 4)})) == {"rank": "myrank"}
 
 
 FITTING = blob(nccl.NCCL_2_21, {COMM: 1, BYTES: 2})

@@ -402,7 +402,7 @@ CLEAR, LINK = scenario("b", 95, 94, 96), replace(scenario("link x", 80, 79, 81, 
     # A range with the captured time in it is no clear gain, a loss none.
     ((scenario("a", 98, 95, 101),), "No single change has a clear gain"),
     ((scenario("a", 120, 110, 130),), "No single change has a clear gain"),
-    ((Scenario("a", "a", {}, refused_in_options="nothing to see", refused="nothing to see"),) * 2, "No answer: nothing to see. If transfers took no time, a step would gain 20.00 ms (20.0 %): no other link, bucket or datatype gains more. nsyspipe analyze says what to change first."),
+    ((Scenario("a", "a", {}, refused_in_options="nothing to see", refused="nothing to see"),) * 2, "No answer: nothing to see. If transfers took no time, a step would gain at most 20.00 ms (20.0 %): no other link, bucket or datatype gains more. nsyspipe analyze says what to change first."),
     # Of a link that these GPUs have nothing is said.
     ((replace(LINK, link_place="here"), CLEAR), "Largest single change: link x, 20.00 ms (20.0 %) less step time (19.0 to 21.0 %)."),
 ])  # fmt: skip

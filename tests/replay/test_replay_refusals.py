@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 import nsyspipe
-from nsyspipe.replay import knobs
+from nsyspipe.model.problems import EXPORT_AGAIN, WITH_BLOBS
+from nsyspipe.replay import knobs, scenarios
 from nsyspipe.replay.answer import whatif
 from tests.build.ddp_run import MS, US
 from tests.build.make_replay import SINGLE, STEP, forget_launches, launch_first, only, refusal
@@ -32,6 +33,17 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 ])  # fmt: skip
 def test_what_cannot_be_answered_has_a_reason(ask, run, changes, reason):
     assert refusal(ask(run, **changes)).startswith(reason)
+
+
+@pytest.mark.parametrize(("problems", "fix"), [
+    ([], WITH_BLOBS),
+    ([("no-message-size", f"{EXPORT_AGAIN}nsys export")], WITH_BLOBS),
+    ([("no-message-size", "trace NVTX")], "trace NVTX"),
+    ([("no-message-size", "trace NVTX"), ("backward-in-graphs", "no graphs")], "no graphs"),
+])  # fmt: skip
+def test_what_records_message_sizes_is_what_the_problems_say(problems, fix):
+    run = SimpleNamespace(problem_rows=[{"code": code, "fix": own} for code, own in problems])
+    assert scenarios._what_records_sizes(run) == fix
 
 
 def test_only_a_cut_off_step_is_no_step(tmp_path):

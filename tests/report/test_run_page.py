@@ -11,6 +11,7 @@ from rich.console import Console
 from nsyspipe import load
 from nsyspipe.analysis.summary import telling_ranks
 from nsyspipe.model import schema
+from nsyspipe.model.problems import EXPORT_AGAIN
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
 from nsyspipe.report.findings import evidence_rows, findings_of
@@ -340,6 +341,20 @@ def test_problems_of_several_ranks_and_those_that_differ_in_numbers_are_told_onc
         ([problem(late(at)) for at in range(2)], [(late(at), "", None) for at in range(2)]),
     ]:
         assert troubles(rows) == [("warning", *row) for row in said]
+
+
+BLOBS, PAYLOADS = f"{EXPORT_AGAIN}--include-blobs=true, so that groups are named", f"{EXPORT_AGAIN}nsys export"
+
+
+@pytest.mark.parametrize(("places", "fixes"), [
+    ((None, None, None), (BLOBS, None, None)),  # of all reports
+    ((None, 1, 1), (BLOBS, None, None)),
+    ((1, 0, 1), (BLOBS, PAYLOADS, None)),
+    ((1, None, 0), (BLOBS, PAYLOADS, None)),
+])  # fmt: skip
+def test_the_export_that_mends_several_problems_is_told_once(places, fixes):
+    rows = [problem(f"lack {'abc'[at]}", rank, fix=(BLOBS, PAYLOADS, PAYLOADS)[at]) for at, rank in enumerate(places)]
+    assert tuple(fix for *_, fix in troubles([*rows, problem("other", fix="mend")])) == (*fixes, "mend")
 
 
 @pytest.mark.parametrize(("names", "said"), [

@@ -79,6 +79,15 @@ def test_a_rank_alone_that_does_not_communicate_lacks_nothing_of_others(real):
         assert (found[name].status, found[name].found) == ("yes", "one rank")
 
 
+@pytest.mark.parametrize(("name", "status", "fix"), [
+    ("2gpu-graph", "partly", CATALOGUE["graphs-as-a-whole"].fix),
+    ("2gpu-graph-node", "yes", None),
+])  # fmt: skip
+def test_why_devices_idle_inside_graphs_is_known_node_by_node(real, name, status, fix):
+    found = capabilities(*reports(name, real))["idle_causes"]
+    assert (found.status, found.fix) == (status, fix)
+
+
 @pytest.mark.parametrize("name", ["2gpu-graph", "2gpu-graph-node"])
 def test_calls_that_replayed_graphs_do_not_make_need_steps_without_graphs(real, name):
     found = capabilities(*reports(name, real))
