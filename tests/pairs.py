@@ -5,20 +5,26 @@ other over shared memory, 0.2 % over NVLink.
 """
 
 import functools
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import nsyspipe
+from nsyspipe.analysis import kernels
+from nsyspipe.analysis.kernels import Slowing
+from nsyspipe.replay import ranges, rebucket
 from nsyspipe.replay.knobs import knobs_of
 from nsyspipe.replay.scenarios import Replay, opened_replay, why_refused
 from nsyspipe.run.run import Run
 
 __all__ = [
-    "MORE_CHANGES", "ONE_CHANGE", "PAIRS", "SAMPLES_BY_NAME", "Captures", "Measured", "Pair", "measured",
-    "reports", "table",
+    "MORE_CHANGES", "ONE_CHANGE", "PAIRS", "SAMPLES_BY_NAME", "WITHOUT", "Captures", "Measured", "Pair", "accuracy_table",
+    "measured", "reports", "set_constants", "table",
 ]  # fmt: skip
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
@@ -181,3 +187,63 @@ def table(rows: Sequence[Measured]) -> str:
     )
     lines += ["", summary]
     return "\n".join(lines)
+
+
+# What the constants are, estimated without one of the models: slowdown over host memory, of its delay what is in the operation,
+# slowdown over NVLink, and how much longer a collective is beside work.
+WITHOUT = {
+    "ViT": (Slowing(0.03, 7_800.0), 4_700.0, Slowing(0.48, 250.0), 0.055),
+    "GPT": (Slowing(0.04, 5_100.0), 2_500.0, Slowing(0.5, 250.0), 0.0),
+}
+
+
+def set_constants(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    """Give the replay the constants that were estimated without the captures of a model."""
+    narrow, in_operation, wide, longer = WITHOUT[model]
+    monkeypatch.setattr(kernels, "NARROW", narrow)
+    monkeypatch.setattr(ranges, "_NARROW_IN_OPERATION_NS", in_operation)
+    monkeypatch.setattr(kernels, "WIDE", wide)
+    monkeypatch.setattr(rebucket, "_LONGER_BESIDE", longer)
+
+
+_CHANGES_IN_DOCS = {
+    "NVLink": "NVLink", "shared memory": "SHM", "100 MB": "`bucket_cap_mb=100`", "25 MB": "`bucket_cap_mb=25`",
+    "view": "`gradient_as_bucket_view`", "one bucket": "one bucket", "bf16 hook": "bf16 gradients", "no rank sleeps": "no straggler",
+}  # fmt: skip
+
+
+def _program(pair: Pair) -> str:
+    if pair.model == "GPT":
+        return "GPT, 3 micro-batches" if "accum" in pair.before else "GPT"
+    return "ViT, batch 256" if "big" in pair.before else "ViT, batch 32"
+
+
+def accuracy_table(rows: Sequence[Measured], without_model: Mapping[str, Measured]) -> str:
+    """Return the table of docs/accuracy.md; `without_model` has pairs predicted with the constants of the other model."""
+    lines = [
+        "| program | GPUs | change | captured | predicted (range) | measured | error | error with the other program's constants |",
+        "|---|--:|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        changes = row.pair.change.partition(";")[0].split(", ")
+        change = ", ".join(_CHANGES_IN_DOCS[name] for name in changes)
+        gpus = re.findall(r"(\d)gpu", row.pair.before)[0]
+        predicted = f"{(row.predicted_ns or 0) / 1e6:.1f} ({row.low_ns / 1e6:.1f} to {row.high_ns / 1e6:.1f}) ms"
+        other = without_model.get(row.pair.name)
+        cells = [
+            _program(row.pair),
+            gpus,
+            change if row.pair.is_exact else f"{change} *",
+            f"{row.before_ns / 1e6:.1f} ms",
+            predicted,
+            f"{row.measured_ns / 1e6:.1f} ms",
+            _error_text(row),
+            _error_text(other) if other else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _error_text(row: Measured) -> str:
+    outside = "" if row.is_inside else ", outside the range"
+    return f"{100 * row.error:+.1f}%{outside}"

@@ -512,9 +512,10 @@ TERMS = (
     Term("Communicator", "A group of ranks that communicate with each other, as NCCL defines it."),
     Term("Straggler", "A rank for which the other ranks wait."),
     Term("Delay", "The time by which a rank starts a collective later than the last of the other ranks."),
-    Term("Parallelism", "What communication is for: data, FSDP/ZeRO, tensor, pipeline or expert parallelism."),
+    Term("Parallelism", "The purpose of communication: data, FSDP/ZeRO, tensor, pipeline or expert parallelism."),
     Term(
-        "Interconnect", "What connects two GPUs: NVLink P2P, PCIe, shared memory (SHM) via host memory, or a network."
+        "Interconnect",
+        "The connection between two GPUs: NVLink P2P, PCIe, shared memory (SHM) via host memory, or a network.",
     ),
     Term("Peak bandwidth", "The bandwidth that the data sheet of an interconnect gives for one direction."),
     Term("Launch-bound", "The GPU waits because the CPU launches kernels late."),
@@ -522,11 +523,13 @@ TERMS = (
     Term("Sync-bound", "The GPU waits because the CPU is blocked in a CUDA synchronization or memory call."),
     Term("Communication-bound", "Exposed communication takes a large part of the step."),
     Term("Finding", "A cause of lost time that nsyspipe has found in a run, with a recommendation."),
-    Term("Recommendation", "What you can change about a finding."),
+    Term("Recommendation", "A change that you can make because of a finding."),
     Term("Simulation", "nsyspipe runs the captured steps again with one change and predicts the step time."),
     Term("Estimated", "The step time or saving that a simulation predicts, with a range."),
     Term("Upper bound", "The most that a change can save, computed from the capture."),
-    Term("Limit", "What perfect overlap or zero communication time would save, which is not a setting you can change."),
+    Term(
+        "Limit", "The saving with perfect overlap or zero communication time. A limit is not a setting you can change."
+    ),
     Term("Within noise", "The range of the estimate includes the captured step time."),
     Term(
         "Conditional",

@@ -2,19 +2,9 @@
 
 import pytest
 
-from nsyspipe.analysis import kernels
-from nsyspipe.analysis.kernels import Slowing
-from nsyspipe.replay import ranges, rebucket
-from tests.pairs import MORE_CHANGES, ONE_CHANGE, Captures, measured, table
+from tests.pairs import MORE_CHANGES, ONE_CHANGE, WITHOUT, Captures, measured, set_constants, table
 
 pytestmark = pytest.mark.bench
-
-# What the constants are, estimated without one of the models: slowdown over host memory, of its delay what is in the operation,
-# slowdown over NVLink, and how much longer a collective is beside work.
-WITHOUT = {
-    "ViT": (Slowing(0.03, 7_800.0), 4_700.0, Slowing(0.48, 250.0), 0.055),
-    "GPT": (Slowing(0.04, 5_100.0), 2_500.0, Slowing(0.5, 250.0), 0.0),
-}
 
 
 @pytest.mark.parametrize("pairs", [ONE_CHANGE, MORE_CHANGES], ids=["one-change", "more-changes"])
@@ -24,11 +14,7 @@ def test_print_all_pairs(captures, pairs):
 
 @pytest.mark.parametrize("model", list(WITHOUT))
 def test_print_the_pairs_of_a_model_with_constants_of_the_others(real, model, monkeypatch):
-    narrow, in_operation, wide, longer = WITHOUT[model]
-    monkeypatch.setattr(kernels, "NARROW", narrow)
-    monkeypatch.setattr(ranges, "_NARROW_IN_OPERATION_NS", in_operation)
-    monkeypatch.setattr(kernels, "WIDE", wide)
-    monkeypatch.setattr(rebucket, "_LONGER_BESIDE", longer)
+    set_constants(monkeypatch, model)
     chosen = [one for one in ONE_CHANGE if one.model == model and one.knobs is not None]
     print(f"\n{model}, with constants of the other model")
     captures = Captures(real)

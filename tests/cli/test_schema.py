@@ -8,12 +8,13 @@ from typer.testing import CliRunner
 
 import nsyspipe
 from nsyspipe.cli.app import app
+from nsyspipe.model.figures import definition_of
 from nsyspipe.model.schema import DESCRIBED, RUN_TABLES
 from tests.build.trace import steady_rank
 from tests.cli.tools import nsyspipe_here
 from tests.markdown_page import Page
 
-REFERENCE = Path(nsyspipe.__file__).parent / "model" / "REFERENCE.md"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "tables.md"
 ANSWERS = [name for name in RUN_TABLES if name != "breakdown"]  # `breakdown` has the columns of `steps`
 
 
@@ -49,12 +50,16 @@ def test_the_committed_reference_is_what_the_program_prints(pinned):
 def test_the_reference_lists_every_table_and_column_with_its_meaning_and_an_anchor():
     reference = schema("--markdown").stdout
     page = Page(reference)
-    columns = {name: table.columns for name, table in DESCRIBED.items()}
     heading = ["column", "type", "unit", "meaning", "source"]
-    for table, of_table in zip(page.tables, columns.values(), strict=True):
-        types = ["string" if "dictionary" in str(one.type) else one.type for one in of_table]
-        kinds = [f"{of_one}{'?' if one.nullable else ''}" for of_one, one in zip(types, of_table, strict=True)]
-        rows = [[one.name, kind, one.unit, one.doc, one.source] for one, kind in zip(of_table, kinds, strict=True)]
+    for table, described in zip(page.tables, DESCRIBED.values(), strict=True):
+        rows = []
+        for column in described.columns:
+            type_name = "string" if "dictionary" in str(column.type) else str(column.type)
+            definition = definition_of(described.name, column.name)
+            meaning = f"{definition} Formula: {column.doc}" if definition else column.doc
+            rows.append(
+                [column.name, f"{type_name}{'?' if column.nullable else ''}", column.unit, meaning, column.source]
+            )
         assert table == [heading, *rows]
     for described in DESCRIBED.values():
         key = ", ".join(described.key)
@@ -62,7 +67,9 @@ def test_the_reference_lists_every_table_and_column_with_its_meaning_and_an_anch
     assert page.links == [f"#{name}" for name in DESCRIBED]
     assert [text for text in page.texts if text in DESCRIBED] == [*DESCRIBED]  # the headings
     anchors = [tag for tag in page.html if tag != "</a>"]
-    assert anchors == [f'<a id="{name}.{one.name}">' for name, of_table in columns.items() for one in of_table]
+    assert anchors == [
+        f'<a id="{name}.{column.name}">' for name, table in DESCRIBED.items() for column in table.columns
+    ]
     assert len(set(anchors)) == len(anchors)
     # One table is its section.
     section = schema("steps", "--markdown").stdout
