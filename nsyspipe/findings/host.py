@@ -10,7 +10,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsyspipe.analysis.intervals import run_starts
-from nsyspipe.analysis.launching import fastest_launch_times, ranks_without_launches, slower_hosts
+from nsyspipe.analysis.launching import (
+    MIN_SLOWER_SHARE,
+    fastest_launch_times,
+    ranks_without_launches,
+    slower_hosts,
+)
 from nsyspipe.findings.launch_saving import saving_without_launching
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import LONGEST_CALL, few, is_optimizer, listed, printable
@@ -355,7 +360,8 @@ def _where_late(late: LateLaunches) -> str:
     if late.is_every_host_slow:
         return f"{where}; every host takes longer to launch a step than its GPU works"
     whose = "whose host launches" if len(of_ranks) == 1 else "whose hosts launch"
-    return f"{where}, {whose} no slower than the others on average"
+    limit = f"{100 * MIN_SLOWER_SHARE:.0f} % of a step"
+    return f"{where}, {whose} less than {limit} longer than the others on average"
 
 
 def _has_fused_optimizer(evidence: Evidence) -> bool:

@@ -40,7 +40,7 @@ _MEND_HOST = (
     "launch as fast as those of the other ranks, of which none takes as long and one computes about as much: look for "
     "other work on the CPUs, logging, hooks, slower CPUs"
 )
-_NO_SLOWER = "no slower than the others on average"
+_HARDLY_SLOWER = f"less than {100 * LIMITS.min_slower_share:.0f} % of a step longer than the others on average"
 _BEGIN_TOGETHER = (
     "if a capture begins at another instant on each rank, that alone may set them apart: let all ranks meet before it starts "
     "(torch.distributed.barrier(), then torch.cuda.synchronize()), some steps before the ones that count"
@@ -260,7 +260,7 @@ def _words(late: LateRanks, lateness: Lateness, *, are_all: bool) -> tuple[str, 
 def _text_of_no_slower(late: LateRanks, lateness: Lateness) -> str:
     """Say for which ranks the others wait though they are no slower, and in which steps."""
     which = "which launch and compute" if len(late.no_slower_ns) > 1 else "which launches and computes"
-    return f"{_parts_of_ranks(late, lateness, late.no_slower_ns)}, {which} {_NO_SLOWER}"
+    return f"{_parts_of_ranks(late, lateness, late.no_slower_ns)}, {which} {_HARDLY_SLOWER}"
 
 
 def _parts_of_ranks(late: LateRanks, lateness: Lateness, ranks: Iterable[int]) -> str:

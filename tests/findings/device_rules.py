@@ -159,7 +159,7 @@ LAUNCH_BOUND = of(
     case("the fastest host idles", of_hosts(900, 930, idle_ns=([600] * 4, [0] * 4)),
         slower_ranks=[], n_steps_idle_for_launches_by_rank={"0": 4}, title="...; every host takes longer..."),
     case("the fastest host idles, but devices work longer", of_hosts(300, 330, idle_ns=([600] * 4, [0] * 4)),
-        slower_ranks=[], n_steps_idle_for_launches_by_rank={"0": 4}, title="...launch... no slower than the others..."),
+        slower_ranks=[], n_steps_idle_for_launches_by_rank={"0": 4}, title="...launch... less than 3 % of a step longer than the others..."),
     case("in turn, and one host is slower", of_hosts(900, 930, idle_ns=([600, 600, 600, 0], [0, 0, 0, 600])),
         slower_ranks=[1], n_steps_idle_for_launches_by_rank={"0": 3, "1": 1}),
     # A rank counts that idles for 20 in a quarter of the steps.
