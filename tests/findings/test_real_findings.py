@@ -111,7 +111,7 @@ def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_change
     over_host = runs("ddp-4gpu-shm", **SHM).link
     worded(over_host.text)
     for one in (link, over_host):
-        assert (one.is_slow is None, one.is_nvlink_there, one.lacking) == (False, True, None)
+        assert (one.is_slow is None, one.is_nvlink_there, one.lacking) == (False, True, ())
     assert link.busbw_bytes_per_s == pytest.approx(355e9, rel=0.01)  # 1.226 GB of gradients times 2 x 3/4 over 5.18 ms
     assert link.busbw_source == "gradient copies"
     assert link.busbw_bytes_per_s < link.slowest.nominal_bytes_per_s
