@@ -144,9 +144,8 @@ class LinkVerdict:
     is_seen: bool  # NCCL's log or the topology says so, not only the bandwidth that was reached
     is_near: bool  # it is the shortest way there is without NVLink: peer to peer below one PCIe host bridge
     text: str  # what the data crosses, in words
-    lacking: tuple[
-        str, ...
-    ]  # the reason why it cannot be told, and the fix if there is one; nothing where it can be told
+    # The reason why it cannot be told, and the fix if there is one. Nothing where it can be told.
+    lacking: tuple[str, ...]
     evidence: Mapping[str, Any]  # figures behind it
     slowest: SlowestLink | None = None  # by NCCL's log or the topology
     busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
@@ -216,12 +215,15 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         link = link and replace(link, kind=forced.kind, text=forced.text, nominal_bytes_per_s=None)
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
     is_near = may_be_near and all(row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind)
-    lacking_words: tuple[str, ...] = ()
-    if is_slow is None:
-        lacking_words = (lacking.reason,) if lacking.fix is None else (lacking.reason, lacking.fix)
+    lacking_words = _words_of(lacking) if is_slow is None else ()
     return LinkVerdict(
         is_slow, is_seen, is_near, text, lacking_words, facts, link, reached, source, crosses, is_nvlink_there
     )
+
+
+def _words_of(lacking: NotJudged) -> tuple[str, ...]:
+    """Return the reason, and the fix if there is one, as a run is saved with them."""
+    return (lacking.reason,) if lacking.fix is None else (lacking.reason, lacking.fix)
 
 
 class _ForcedLink(Struct, frozen=True):
