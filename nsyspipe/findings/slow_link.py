@@ -146,9 +146,8 @@ class LinkVerdict:
     is_seen: bool  # NCCL's log or the topology says so, not only the bandwidth that was reached
     is_near: bool  # it is the shortest way there is without NVLink: peer to peer below one PCIe host bridge
     text: str  # what the data crosses, in words
-    lacking: tuple[
-        str, ...
-    ]  # the reason why it cannot be told, and the fix if there is one; nothing where it can be told
+    # The reason why it cannot be told, and the fix if there is one. Nothing where it can be told.
+    lacking: tuple[str, ...]
     evidence: Mapping[str, Any]  # figures behind it
     slowest: SlowestLink | None = None  # by NCCL's log or the topology
     busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
@@ -227,7 +226,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
 
 
 def _words_of(lacking: NotJudged) -> tuple[str, ...]:
-    """Return the reason, and the fix if there is one."""
+    """Return the reason, and the fix if there is one, as a run is saved with them."""
     return (lacking.reason,) if lacking.fix is None else (lacking.reason, lacking.fix)
 
 

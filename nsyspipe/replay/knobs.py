@@ -57,7 +57,6 @@ _MOST_BUCKETS = 128
 _LARGEST_BUCKET_MB = 2**20  # 1 TiB
 _MOST_REPLAYED = 2_500  # collectives of all steps together: a tenth of a second for each thousand
 _OF_GRADIENTS = {"gradient_dtype", "bucket_mb", "no_grad_copy", "no_sync"}
-_FLAGS = ("no_wait", "no_grad_copy", "no_sync", "prefetch", "perfect_overlap")
 _MOST_SLOWER = 1.5  # kernels may be slower beside communication, but hardly so much
 
 
@@ -86,7 +85,9 @@ class Knobs(Struct, frozen=True):
             raise OptionError.no_such_name(option, "is not supported", str(self.gradient_dtype), DTYPES)
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
-        check_flags(**{flag: getattr(self, flag) for flag in _FLAGS})
+        defaults = zip(self.__struct_fields__, self.__struct_defaults__, strict=True)
+        flags = [name for name, default in defaults if default is False]
+        check_flags(**{name: getattr(self, name) for name in flags})
         if (self.bucket_mb or 0) > _LARGEST_BUCKET_MB:
             fix = "give MiB, as for bucket_cap_mb, not bytes: --bucket-mb 25"
             raise OptionError(f"--bucket-mb {self.bucket_mb:.0f}", "is larger than the memory of a GPU", fix=fix)
