@@ -130,7 +130,7 @@ NEAREST = {"steptime": "--sort step_time", "Step-Time": "--sort step_time", "ste
 
 
 @pytest.mark.parametrize(
-    ("name", "fix"), [*NEAREST.items(), *((name, "one of these") for name in ("step_tables", "x", 5, ""))]
+    ("name", "fix"), [*NEAREST.items(), *((name, "use one of these") for name in ("step_tables", "x", 5, ""))]
 )
 def test_a_name_that_is_none_gets_the_nearest_as_its_fix(name, fix):
     error = OptionError.no_such_name(f"--sort {name!r}", "is no metric", name, ["idle", "step_time"])
