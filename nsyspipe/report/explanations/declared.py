@@ -200,8 +200,8 @@ def _null_texts(columns: Sequence[Column]) -> list[str]:
 
 
 def _clauses(doc: str) -> list[str]:
-    return re.split(r"; |(?<=[a-z)\]])\. ", doc.removesuffix("."))
+    return re.split(r"\. (?=[A-Z])", doc.removesuffix("."))
 
 
 def _is_about_null(clause: str) -> bool:
-    return re.search(r"\bnull\b", clause) is not None
+    return re.search(r"\bnull\b", clause, flags=re.IGNORECASE) is not None
