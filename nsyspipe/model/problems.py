@@ -5,6 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsyspipe.model.schema import PROBLEMS
+
 SEVERITIES = ("error", "warning", "info")
 MORE_STEPS = "capture at least 10 steps"  # 8 steps in the metrics show how much steps vary
 WHOLE_STEP = "pass --step with a range that contains the whole step, or leave out --step"
@@ -177,6 +179,11 @@ _KINDS = """
     file-beside-unusable (info): found in the directory of the reports, but not used: {file} ({reason}) -> {option} FILE, if the file is of this run
     topologies-beside (info): the topology files in the directory of the reports differ, so nsyspipe uses none of them: {files} -> --topology FILE
     not-judged (info): skipped checks: {rules} ({reason}) -> {how}
+    few-steps-to-replay (warning): the predictions use {n} step(s), so their ranges do not show how much steps vary -> <MORE_STEPS>
+    one-capture-replayed (info): the predictions use {n} of {total} steps, which are the steps of one capture of the run -> <MORE_STEPS>
+    no-figures (warning): no step has a window on every rank, so the run has no metrics to compare -> see the other notes of this run
+    older-definitions (warning): the run was saved with older definitions. nsyspipe does not compare its communication, compute and copies with those of the
+        other runs -> analyze the reports again and save the run with --out
     undecoded-payload (info): {n} NVTX payload(s) do not match their description. nsyspipe ignored these payloads
 """
 NOT_RECORDED = {  # the problem that each lacking fact is
@@ -228,6 +235,14 @@ SIZE_GAPS = {
 }
 
 
+class SkippedCheck(Struct, frozen=True):
+    """Rules of findings that could not be judged, by name, the reason, and what would add what they need."""
+
+    rules: tuple[str, ...]
+    reason: str
+    fix: str | None
+
+
 class Problem(Struct, frozen=True):
     """One row of `schema.PROBLEMS`; `process_id` and `device_id` find the rank once ranks have numbers."""
 
@@ -239,10 +254,16 @@ class Problem(Struct, frozen=True):
     severity: str = ""
     fix: str | None = None
     device_id: int | None = None  # of the rank
+    skipped_check: SkippedCheck | None = None  # that the message is about
 
     def at(self, *, report: str | None, rank: int | None = None) -> Problem:
         """Return the same problem placed in a run."""
         return replace(self, report=report, rank=rank)
+
+    @property
+    def row(self) -> dict[str, object]:
+        """The row of `schema.PROBLEMS`."""
+        return {name: getattr(self, name) for name in PROBLEMS.names}
 
 
 def problem(

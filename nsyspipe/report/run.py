@@ -17,6 +17,7 @@ from nsyspipe.analysis.summary import host_figures
 from nsyspipe.errors import shortened
 from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, PLACES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
+from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.report import blocks, first_screen, words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Field, barred, of, table_of
@@ -25,7 +26,6 @@ from nsyspipe.report.findings import Finding, finding_lines, findings_of, is_lit
 from nsyspipe.report.overview import (
     Checks,
     Recommendations,
-    SkippedCheck,
     checks_of,
     recommendations_of,
     step_time_of,

@@ -25,6 +25,7 @@ from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import DEFINITIONS_VERSION
 from nsyspipe.model.names import few, ranges
 from nsyspipe.model.options import asked_ranks, check_kind, check_whole
+from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.nsys.command_words import MASK
 from nsyspipe.run.rank_names import RankNames
@@ -221,6 +222,11 @@ class Run(ShownInNotebooks, ABC):
     @abstractmethod
     def skipped_steps(self) -> list[int]:
         """Complete warm-up steps that the metrics skip."""
+
+    @property
+    @abstractmethod
+    def skipped_checks(self) -> tuple[SkippedCheck, ...]:
+        """Rules of findings that nsyspipe could not judge, each group with its reason."""
 
     @property
     @abstractmethod
