@@ -443,7 +443,7 @@ class Run(ShownInNotebooks, ABC):
             figures = self.summary().to_pylist()[0]
         except NsyspipeError as error:
             return f"<Run that cannot be read: {str(error).splitlines()[0]}>"
-        steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} in the figures"
+        steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} used"
         steps = "a capture without steps" if self.is_capture else steps
         told = f": {self.headline}" if "findings" in self._made else ""  # what it rests on may take long
         return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}{told}>"

@@ -87,7 +87,8 @@ def objections_to_message(text: str) -> Iterator[Objection]:
         n_words = words_in(sentence)
         if n_words > MAX_WORDS_IN_SENTENCE:
             yield Objection("long sentence", sentence, f"{n_words} words, at most {MAX_WORDS_IN_SENTENCE}")
-        if FRONTED.match(sentence):
+        is_heading = not sentence.endswith(".")
+        if FRONTED.match(sentence) and not is_heading:
             yield Objection("opening", sentence, "the subject first")
 
 
