@@ -106,7 +106,7 @@ def test_a_steady_run_shows_what_was_built(steady):
     host = [(1000, 1900, "step 1"), (1005, 1050, "forward"), (1060, 1160, "backward")]
     assert steps.child("phases on host").bars[3:6] == host
     # Launched in forward: the first kernel; in backward: the second, the all-reduce and the copy.
-    assert steps.child("phases on device").bars[2:4] == [(1100, 1200, "forward"), (1200, 1350, "backward")]
+    assert steps.child("phases on GPU").bars[2:4] == [(1100, 1200, "forward"), (1200, 1350, "backward")]
     assert [len(slices) for slices in found.flows().values()] == [2, 2, 2, 2]  # four collectives, each on both ranks
 
 
