@@ -23,12 +23,12 @@ _GENERATED = (
 )
 _WHY_NOT_RUN = {
     "python": "a part of your own program",
-    "bash": "REPORTS stands for your reports, train.py for your program",
+    "bash": "REPORTS means your reports, train.py means your program",
 }
 _INDEX_INTRODUCTION = (
     "A finding is a cause of lost time that nsyspipe has found in a run, with a recommendation. "
     "Each page has the same five parts: what the finding means, how to recognize it, code before and after, when not to "
-    "do it, and how the saving is estimated. `nsyspipe explain ID` prints the same text in the terminal."
+    "do it, and how the saving is estimated. The command `nsyspipe explain ID` prints the same text in the terminal."
 )
 
 

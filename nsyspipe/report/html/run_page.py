@@ -28,6 +28,7 @@ from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, Choice, blocks_page
 from nsyspipe.report.html.timeline import IS_PAINTED, MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
 from nsyspipe.report.run import LOOP, SHARES, host_blocks, key_figures, left_out_note, rank_rows, traffic_of
+from nsyspipe.report.schema import meaning_of
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
 from nsyspipe.report.verdict import verdict
 from nsyspipe.run.rank_names import RankNames
@@ -137,7 +138,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         "clipped to the step's window. compute + exposed communication + exposed copies + idle = step, exactly."
     )
     for schema in map(DESCRIBED.__getitem__, _DEFINED):
-        rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
+        rows = [[one.name, one.unit, meaning_of(schema, one), one.source or absent] for one in schema.columns]
         yield Details(schema.name, schema.doc, Table(f"Columns of {schema.name}", _DEFINITION, rows, is_close=True))
     yield Heading("Provenance")
     yield _pairs("recorded", provenance(run))
