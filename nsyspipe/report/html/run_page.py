@@ -77,7 +77,7 @@ def run_page(run: Run, top: int | None = None) -> str:
     costs = {name: replace(one, is_close=True) for name, one in cost_tables(run, top or _SHOWN_COSTS).items()}
     if (kernels := costs.get(KERNELS)) and any(row[-1] != absent for row in kernels.rows):
         costs[KERNELS] = replace(kernels, note=" ".join(filter(None, [f"Slower beside comm: {SLOWER}.", kernels.note])))
-    return blocks_page(_blocks(run, costs), title, identity, scripts=_SCRIPTS, n_beside=n_beside)
+    return blocks_page(_blocks(run, costs), title, identity, scripts=_SCRIPTS)
 
 
 def _has_long_list(run: Run) -> bool:
