@@ -243,15 +243,15 @@ _SECTIONS: dict[type, Callable[[Any], str | None]] = {
 
 def blocks_page(
     blocks: Iterable[Any], title: str, identity: tuple[str, str], *,
-    scripts: Sequence[str] = (), short: Mapping[str, str] | None = None, linked: Sequence[str] | None = None,
+    scripts: Sequence[str] = (), short: Mapping[str, str] | None = None, linked: Sequence[str] | None = None, head_name: str = "",
 ) -> str:  # fmt: skip
     """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
 
     `short` is what links call a section whose name is long. The bar links to the `linked` sections, by default to the first
-    `MOST_LINKS`. The template draws each block by its name.
+    `MOST_LINKS`, and before them to what stands before all sections, if that has a name. The template draws each block by its name.
     """
     parts: list[tuple[str, list[Any]]] = [("", [])]
-    data = {}
+    data: dict[str, object] = {}
     for block in blocks:
         section = _SECTIONS.get(type(block), lambda _: None)(block)
         if section and section != parts[-1][0]:
@@ -261,11 +261,13 @@ def blocks_page(
     (_, head), *rest = parts
     names = [name for name, _ in rest]
     in_bar = names[:MOST_LINKS] if linked is None else [name for name in names if name in linked]
+    of_head = [(anchor_of(head_name), head_name)] if head_name else []
     context = {
+        "head_name": head_name,
         "brand": title.rpartition(": nsyspipe")[0] or title,
         "short": short or {},
         "head": _named(head),
-        "navigation": [(anchor_of(name), name) for name in in_bar],
+        "navigation": [*of_head, *((anchor_of(name), name) for name in in_bar)][:MOST_LINKS],
         "sections": [(anchor_of(name), name) for name in names],
         "parts": [_named(part) for _, part in rest],
     }
