@@ -43,7 +43,7 @@ _SUMMED = (
 # Columns from which on a chart zooms; ranks that have a column of their own; sizes of messages to draw speeds over.
 _BY_NUMBER = RankNames()
 _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
-BAR_HEIGHT = 34  # of a rank, px
+BAR_HEIGHT = 32  # of a rank, px
 MOST_COLUMNS = 400  # more are narrower than a pixel or two
 _DOTS = 16  # of the ranks of a step
 # Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
