@@ -39,7 +39,7 @@ class PartRow(Struct, frozen=True):
 def screen_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield the first screen; `-v` and the files have everything."""
     yield from full.answer_blocks(difference)
-    yield from _side_blocks(difference)
+    yield from side_blocks(difference)
     yield from _problem_blocks(difference)
     yield _parts_or_metrics(difference)
     yield from _kernel_blocks(difference)
@@ -47,7 +47,7 @@ def screen_blocks(difference: RunDifference) -> Iterator[Block]:
     yield Notes(_notes(difference))
 
 
-def _side_blocks(difference: RunDifference) -> Iterator[Block]:
+def side_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield both sides, what they ran on only once if it is the same, and doubts about the comparison."""
     sides = dict(zip(SIDES, (difference.baseline, difference.candidate), strict=True))
     hardware = {hardware_text(side.runs[0]) for side in sides.values()}
