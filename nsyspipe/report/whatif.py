@@ -131,7 +131,8 @@ def _no_answer(found: WhatIf) -> list[str]:
     subject = f"No estimate for {n_changes} changes" if n_more else "No estimate"
     sentences = [f"{subject}: {why}."]
     if n_more:
-        sentences.append(f"{n_more} more changes have no estimate for other reasons, see below.")
+        others = "1 more change has" if n_more == 1 else f"{n_more} more changes have"
+        sentences.append(f"{others} no estimate for other reasons, see below.")
     if found.limit_step_time_ns is not None and found.step_time_ns:
         gain = max(found.step_time_ns - found.limit_step_time_ns, 0.0)
         share = percent_text(gain / found.step_time_ns)

@@ -94,7 +94,7 @@ def answer_html(page: AnswerPage, scripts: Sequence[str] = ()) -> str:
         "sections": [(section.anchor, section.title) for section in page.sections],
         "verdict": page.verdict,
         "introduction": _named(page.introduction),
-        "picture": _shown(page.picture),
+        "picture": _shown(page.picture) if page.picture.blocks else None,
         "beside_picture": [_shown(section) for section in page.beside_picture if section.blocks],
         "details": [_shown(section) for section in page.details if section.blocks],
     }

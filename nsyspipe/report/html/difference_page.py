@@ -303,7 +303,7 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     for (*cells, _), row in zip(table.rows, rows, strict=True):
         settles = report.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
         why = "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
-        verdicts.append([*cells, Word(row["verdict"], why, report.is_outweighed(difference, row))])
+        verdicts.append([*cells, Word(report.verdict_word(row["verdict"]), why, report.is_outweighed(difference, row))])
     common = mostly and f"Inconclusive without a reason: {mostly.replace(':', ',')}."
     note = " ".join(filter(None, [table.note, common]))
     track = Field(f"-{limit:g} to +{limit:g}%", kind="track", hint=_TRACK_LEGEND)

@@ -26,7 +26,7 @@ _WORK, _COMMUNICATION, _WHOLE = "untold", "exposed", "accent"  # categories of t
 _NAMES = {
     _WORK: "with zero communication time",
     _COMMUNICATION: "added by communication",
-    _WHOLE: "step time, not divided",
+    _WHOLE: "step time, parts not known",
 }
 _COLUMNS = ("change", "step time", "ms per step", "range", "saved")
 _DIGITS = 3  # of an estimate
@@ -37,7 +37,7 @@ def whatif_page(found: WhatIf, run: Run) -> str:
     verdict, *sentences = report.headline_sentences(found)
     answered = [scenario for scenario in found.scenarios if scenario.refused is None]
     details = [
-        Section("Findings and their estimates", [*report.finding_blocks(found, run)][1:], "Findings"),
+        Section("Findings and their estimates", _findings(found, run), "Findings"),
         Section("What the estimates assume", [*report.assumption_blocks(answered, is_verbose=True)][1:], "Assumptions"),
         Section("No estimate", _refused(found)),
         Section("Notes", [*_notes(found)]),
@@ -138,6 +138,13 @@ def _parts(found: WhatIf, row: report.MenuRow) -> list[tuple[str, float]]:
         return [(_WHOLE, step_ns)]
     parts = [(_WORK, limit_ns), (_COMMUNICATION, step_ns - limit_ns)]
     return [(category, ns) for category, ns in parts if ns > 0]
+
+
+def _findings(found: WhatIf, run: Run) -> list[PageBlock]:
+    items = [block for block in report.finding_blocks(found, run) if isinstance(block, Items)]
+    if not items:
+        return []
+    return [Sentence("Shares of the mean step time, as in analyze. The bars above use the median."), *items]
 
 
 def _refused(found: WhatIf) -> list[PageBlock]:
