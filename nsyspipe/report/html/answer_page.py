@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from nsyspipe.report.blocks import Block, Sentence, Table
-from nsyspipe.report.html.page import Chart, render
+from nsyspipe.report.blocks import Block, Sentence
+from nsyspipe.report.html.page import Chart, Fold, anchor_of, render
 
 
 class Segment(Struct, frozen=True):
@@ -45,14 +44,7 @@ class StackedBars(Struct, frozen=True):
     note: str = ""
 
 
-class Folded(Struct, frozen=True):
-    """A table that a reader has to open."""
-
-    summary: str
-    table: Table
-
-
-PageBlock: TypeAlias = "Block | Chart | StackedBars | Folded"
+PageBlock: TypeAlias = "Block | Chart | Fold | StackedBars"
 
 
 class Section(Struct, frozen=True):
@@ -65,7 +57,7 @@ class Section(Struct, frozen=True):
     @property
     def anchor(self) -> str:
         """What an address calls the section."""
-        return re.sub(r"\W+", "-", self.title.lower()).strip("-")
+        return anchor_of(self.title)
 
 
 class AnswerPage(Struct, frozen=True):

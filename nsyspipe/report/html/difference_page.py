@@ -35,10 +35,10 @@ from nsyspipe.report.blocks import (
     with_column,
 )
 from nsyspipe.report.difference import PARTS, metric_rows, part_rows, percent_change
-from nsyspipe.report.html.answer_page import AnswerPage, Folded, PageBlock, Section, answer_html
-from nsyspipe.report.html.page import PART_LEGEND, Chart, cut
+from nsyspipe.report.html.answer_page import AnswerPage, PageBlock, Section, answer_html
+from nsyspipe.report.html.page import PART_LEGEND, Chart, Fold, cut
 from nsyspipe.report.html.run_page import provenance
-from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
+from nsyspipe.report.html.timeline import IS_PAINTED, lane_legend, timeline_data, timeline_table
 from nsyspipe.report.units import absent, count_text, delta_text, metric_label, ms_text, sure_text, value_text
 from nsyspipe.report.words import troubles
 
@@ -91,13 +91,13 @@ def _changes(difference: RunDifference) -> Iterator[PageBlock]:
     table = report.changes_table(difference)
     lines = [Line(report.change_text_of_fact(row)) for row in report.shown_changes(difference)]
     if lines:
-        yield Lines("What else changed", lines[:_MOST_CHANGES])
+        yield Lines("", lines[:_MOST_CHANGES])
     elif report.same_facts(difference):
         yield Sentence("No other difference was found in what both sides recorded.")
     if table.rows:
         topics = [row["topic"] for row in report.shown_changes(difference)]
         full = with_column(replace(table, note=None), 0, Field("about", kind="text"), topics)
-        yield Folded(f"Show all {len(lines)} as a table", full)
+        yield Fold(f"Show all {len(lines)} as a table", [full])
     if missing := report.not_compared_texts(difference):
         yield Items(missing)
 
@@ -109,7 +109,7 @@ def _metrics(difference: RunDifference) -> list[PageBlock]:
     if len(table.rows) <= n_shown:
         return [table]
     first = replace(table, rows=table.rows[:n_shown])
-    return [first, Folded(f"Show all {len(table.rows)} metrics", replace(table, note=None))]
+    return [first, Fold(f"Show all {len(table.rows)} metrics", [replace(table, note=None)])]
 
 
 def _kernels(difference: RunDifference) -> PageBlock:
@@ -242,7 +242,7 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
         caption = f"{caption} Both timelines share one zoom."
     label, table = "Timelines of one step of each side", Table("Timelines of both sides", columns, rows)
     data |= {"titles": [*titles], "ranks": ranks}
-    return Chart("timelines", "Timelines of both sides", label, 120, data, table, caption, colours, has_zoom=True)
+    return Chart("timelines", "Timelines of both sides", label, 120, data, table, caption, colours, has_zoom=True, hint=IS_PAINTED)
 
 
 def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
