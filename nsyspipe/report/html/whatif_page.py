@@ -23,11 +23,12 @@ from nsyspipe.run.run import Run
 # These change the work of a step, so its time without communication is another one.
 _CHANGES_OF_WORK = frozenset({"no_wait", "no_grad_copy", "no_sync"})
 _WORK, _COMMUNICATION, _WHOLE = "untold", "exposed", "accent"  # categories of the palette
-_NAMES = {
+_NAMES = {  # in the order in which they are drawn
     _WORK: "with zero communication time",
     _COMMUNICATION: "added by communication",
     _WHOLE: "step time, parts not known",
 }
+STEP_LEGEND = tuple(_NAMES.items())  # categories of the palette, and words
 _COLUMNS = ("change", "step time", "ms per step", "range", "saved")
 _DIGITS = 3  # of an estimate
 
@@ -99,7 +100,7 @@ def stacked_bars(found: WhatIf, rows: Sequence[report.MenuRow]) -> StackedBars:
     longest_ns = max(max(row.step_time_ns or 0.0, row.high_ns or 0.0) for row in rows) or 1.0
     bars = [_bar(found, row, longest_ns) for row in rows]
     used = {segment.category for bar in bars for segment in bar.segments}
-    legend = [(category, words) for category, words in _NAMES.items() if category in used]
+    legend = [(category, words) for category, words in STEP_LEGEND if category in used]
     captured_ns = found.step_time_ns
     note = (
         "The dashed line is the captured step time. The black line is the range of an estimate. Savings overlap, so do "
@@ -119,7 +120,7 @@ def _bar(found: WhatIf, row: report.MenuRow, longest_ns: float) -> StackedBar:
     if row.step_time_ns is None:
         return StackedBar(row.label)
     segments = []
-    for category, ns in _parts(found, row):
+    for category, ns in divided_step(found, row):
         segments.append(Segment(category, ns / longest_ns, f"{_NAMES[category]}: {ms_text(ns, _DIGITS)}"))
     return StackedBar(
         label=row.label,
@@ -131,7 +132,7 @@ def _bar(found: WhatIf, row: report.MenuRow, longest_ns: float) -> StackedBar:
     )
 
 
-def _parts(found: WhatIf, row: report.MenuRow) -> list[tuple[str, float]]:
+def divided_step(found: WhatIf, row: report.MenuRow) -> list[tuple[str, float]]:
     """Return the parts of a step: undivided if the limit is not known, or if the change is one of the work itself."""
     step_ns, limit_ns = row.step_time_ns or 0.0, found.limit_step_time_ns
     if limit_ns is None or step_ns < limit_ns or not _CHANGES_OF_WORK.isdisjoint(row.knobs):
