@@ -1,4 +1,4 @@
-"""The page of a difference: what it says in blocks, with step time part by part, one step of each side, and tracks."""
+"""The page of a difference: verdict, where the change comes from, one step of each side, metrics and kernels."""
 
 from __future__ import annotations
 
