@@ -3,7 +3,6 @@
 import html
 import json
 import re
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -15,14 +14,12 @@ from nsyspipe.model import schema
 from nsyspipe.model.problems import EXPORT_AGAIN
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
-from nsyspipe.report.findings import evidence_rows, findings_of
-from nsyspipe.report.html import run_page as page_of_run
+from nsyspipe.report.findings import evidence_rows
 from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_of_page
-from nsyspipe.report.html.run_page import by_cause, idle_table, link_table, nccl_rows, run_page, straggler_table
+from nsyspipe.report.html.run_page import idle_table, link_table, nccl_rows, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import left_out_note, summary_text
 from nsyspipe.report.words import idle_cause, troubles
-from nsyspipe.run.rank_names import RankNames
 from nsyspipe.store.write import save
 from nsyspipe.version import __version__
 from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
@@ -57,7 +54,7 @@ def test_the_page_is_complete_small_fetches_nothing_and_says_which_run_it_is_of(
     assert len(text.encode()) < 1_400_000
     text = text.replace(read_asset(LIBRARY), "")
     links, ids = re.findall(r'<li><a href="#([a-z-]+)">', text), re.findall(r'\bid="([^"]+)"', text)
-    assert (len(links), len(ids)) == (13, len(set(ids)))
+    assert (len(links), len(ids)) == (7, len(set(ids)))
     assert set(links) < set(ids)
     assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', text)
     assert text.count("<link") == 1
@@ -67,17 +64,6 @@ def test_the_page_is_complete_small_fetches_nothing_and_says_which_run_it_is_of(
     # Every column's unit and formula.
     (formula,) = [one.doc for one in schema.STEPS.columns if one.name == "start_ns"]
     assert formula in text.replace("&#39;", "'")
-
-
-@pytest.mark.parametrize(
-    ("height", "first", "then"), [(0, ["Time"], "Timeline"), (10_000, ["Time", "Steps"], "Timeline")]
-)
-def test_beside_a_long_list_of_findings_the_steps_have_room(height, first, then, steady_run, monkeypatch):
-    monkeypatch.setattr(page_of_run, "_FINDING_HEIGHT", height)
-    text = run_page(steady_run)
-    beside, _, rest = text.partition('<div class="first">')[2].partition("</section>\n</div></div>")
-    titles = r"<h2[^>]*>([^<]*)</h2>"
-    assert (re.findall(titles, beside)[1:], re.findall(titles, rest)[0]) == (first, then)
 
 
 def test_hostile_names_are_escaped_everywhere(tmp_path):
@@ -183,36 +169,6 @@ def section_of(page, anchor="[a-z-]+"):
     section = re.search(rf'<section id="{anchor}".*?</section>', page, re.DOTALL)[0]
     texts = (html.unescape(part) for part in re.split(r"<[^>]+>", section))
     return [" ".join(text.split()) for text in texts if text.strip()]
-
-
-def told(rows, step_ns):
-    names = ("id", "saving_ns_per_step", "expected_ns_per_step", "action", "evidence")
-    fixed = {"severity": "high", "title": "t", "advice": "a", "evidence": "{}"}
-    findings = schema.FINDINGS.from_rows([fixed | dict(zip(names, row, strict=False)) for row in rows])
-    summary = pa.table({"throughput_steps_per_s": [1e9 / step_ns], "step_time_ns": [step_ns]})
-    return findings_of(
-        SimpleNamespace(finding_rows=findings.to_pylist(), summary=lambda: summary, rank_names=RankNames())
-    )
-
-
-def test_findings_of_one_cause_stand_together_in_the_order_of_the_best(worded):
-    names = ("slow-link", "grad-copy", "single-bucket", "input-bound", "unheard-of")
-    groups = [*by_cause([SimpleNamespace(id=name) for name in names])]
-    assert [[one.id for one in of_cause] for _, of_cause in groups] == [
-        ["slow-link", "single-bucket"],
-        ["grad-copy"],
-        ["input-bound"],
-        ["unheard-of"],
-    ]
-    worded([cause for cause, _ in groups])
-
-
-def test_the_list_says_its_order_and_below_it_why_a_gain_is_not_known(steady_run, monkeypatch, worded):
-    refused = '{"replay_refused": "hosts are slow"}'
-    rows = [("launch-bound", 5e7, None, "x"), ("grad-copy", 3e7, None, "y", refused), ("sync-bound", 2e7, None, "z"), ("slow-link", None, None, "w")]  # fmt: skip
-    monkeypatch.setattr(page_of_run, "findings_of", lambda _: told(rows, 1e8))
-    # The two of idle devices stand first; of 3 the reason is told below, and the last has no bound.
-    worded(section_of(run_page(steady_run)))
 
 
 def test_of_kernels_of_one_graph_launch_no_range_tells_backward(real):
