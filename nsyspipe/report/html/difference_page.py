@@ -103,13 +103,14 @@ def _changes(difference: RunDifference) -> Iterator[PageBlock]:
 
 
 def _metrics(difference: RunDifference) -> list[PageBlock]:
-    """Return the metrics that matter most, and all of them behind a button."""
+    """Return the metrics that matter most, and the others folded."""
     table = figure_table(difference, report.metrics_table(difference))
     n_shown = max(_FIRST_METRICS, len(difference.judged))
     if len(table.rows) <= n_shown:
         return [table]
     first = replace(table, rows=table.rows[:n_shown])
-    return [first, Fold(f"Show all {len(table.rows)} metrics", [replace(table, note=None)])]
+    others = replace(table, rows=table.rows[n_shown:], note=None, strong=frozenset())
+    return [first, Fold(f"Show {len(others.rows)} more metrics", [others])]
 
 
 def _kernels(difference: RunDifference) -> PageBlock:
