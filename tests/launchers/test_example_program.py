@@ -45,7 +45,7 @@ NO_GROUP = "needs a process group: start with 'torchrun --standalone"
     ("--fsdp --no-ddp", "--fsdp and --no-ddp: choose one"),
     ("--fsdp --hook fp16", "--hook is an option of DDP: it does nothing with --fsdp"),
     ("--no-ddp --static-graph", "--static-graph is an option of DDP: it does nothing with --no-ddp"),
-    ("--fsdp --dtype float16", "FSDP2 has no scaler for the loss; use --dtype bfloat16"),
+    ("--fsdp --dtype float16", "FSDP2 has no scaler for the loss, so use --dtype bfloat16"),
     ("--static-graph --accumulate 2", "PyTorch's static graph fails"),
     ("--hook powersgd --warmup 2", "needs --warmup 3 or more, got 2"),
     ("--crash-rank 1", "needs --crash-at STEP"),

@@ -52,9 +52,9 @@ def test_the_advice_that_brings_most_is_tried_and_what_was_promised_stands_besid
     # 71.45 ms less: 71.45 + 573.52 - 586.49 = 58.48, and 71.45 + 573.52 - 568.52 = 76.45.
     assert told["tried"].startswith("--bucket-cap-mb 25 (single-bucket: the gradients go in one all-reduce")
     assert told["steps"] == "644.79 ms before, 572.09 ms after"
-    promised = "promised 71.45 ms less a step (58.48 ms to 76.45 ms), measured 72.71 ms less a step (95 %: "
+    promised = "predicted 71.45 ms less a step (58.48 ms to 76.45 ms), measured 72.71 ms less a step (95%: "
     assert told["so"].startswith(promised)
-    assert told["so"].endswith("): as was promised")
+    assert told["so"].endswith("): as predicted")
     result = json.loads((lab.work / "t" / "trial.json").read_text())
     assert (result["finding"]["id"], result["change"]) == ("single-bucket", "--bucket-cap-mb 25")
     assert (lab.work / "t" / "diff.html").exists()
@@ -113,12 +113,12 @@ def test_what_no_launcher_can_change_is_said_with_how_to_try_it(lab):
     (("--finding", "grad-copy", "--with", "--view"), "--finding, and --set or --with"),
     (("--finding", "nonsense"), "--finding nonsense: no finding of analyze\n  fix: one of blocking-launches, comm-bound, "),
     (("--takes", "grad_copy=--x"), "--takes grad_copy: no finding of analyze\n  fix: one of "),
-    (("--finding", "straggler"), "--finding straggler: nothing is known that a launcher could change, but for single-bucket, "),
+    (("--finding", "straggler"), "--finding straggler: launchers can change only the recommendations of single-bucket, "),
     (("--with", "--name it's"), """"--name it's": No closing quotation"""),
     (("--takes", "grad-copy='x"), """"'x": No closing quotation"""),
-    (("--nproc", "4"), "--nproc: takes one value, and is given several"),
-    (("-o", "a", "--output", "b"), "--output: takes one value, and is given several\n  fix: leave one"),
-    (("--with", "--a", "--with", "--b"), "--with: takes one value, and is given several"),
+    (("--nproc", "4"), "--nproc: takes one value, but got several"),
+    (("-o", "a", "--output", "b"), "--output: takes one value, but got several\n  fix: pass the option once"),
+    (("--with", "--a", "--with", "--b"), "--with: takes one value, but got several"),
     (("--program", "x.py", "-m", "x"), "--program and -m: each names the training program"),
 ])  # fmt: skip
 def test_words_that_cannot_be_followed_are_refused_before_anything_is_captured(lab, words, error):
@@ -131,8 +131,8 @@ def test_words_that_cannot_be_followed_are_refused_before_anything_is_captured(l
 def test_a_dry_run_shows_the_first_capture_and_says_what_the_others_are(lab):
     answer, order = trial(lab, "-n", "2", "--dry-run")
     assert (answer.status, order, answer.out.count("before-1")) == (0, [], 2)
-    rest = "the others have other names, and 3 of all the change: what analyze advises after the first"
-    assert answer.err.endswith(f"note: that is the first of 6 captures; {rest}\n")
+    rest = "The others have other names, and 3 of all have the change: the recommendation of analyze after the first capture"
+    assert answer.err.endswith(f"note: this is the first of 6 captures. {rest}\n")
     lab.variables["NCCL_P2P_DISABLE"] = "1"
     words = ("--with", "--hook bf16", "--set", "NCCL_MAX_CTAS=8", "--set", "NCCL_P2P_DISABLE=")
     answer, order = trial(lab, "-n", "2", "--dry-run", *words)
@@ -145,7 +145,7 @@ def test_a_dry_run_shows_the_first_capture_and_says_what_the_others_are(lab):
     )
     assert (after[1:3], after[-2:]) == (["-u", "NCCL_P2P_DISABLE"], ["--hook", "bf16"])
     assert "NCCL_MAX_CTAS=8" in after
-    assert re.search("those are the first two of 6 captures; .* the change: unset NCCL_P2P_DISABLE, ", answer.err)
+    assert re.search("these are the first two of 6 captures. .* the change: unset NCCL_P2P_DISABLE, ", answer.err)
 
 
 def test_a_change_of_the_trace_takes_the_place_of_the_users():

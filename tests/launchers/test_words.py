@@ -86,7 +86,7 @@ def test_a_dry_run_prints_the_exact_command_and_does_nothing(machine, pinned):
 
 def test_the_launchers_take_the_words_that_documents_give_them(machine):
     clone = LAUNCHERS.parent
-    text = "".join(path.read_text(encoding="utf-8") for path in (clone / "README.md", *(clone / "docs").glob("*.md")))
+    text = "".join(path.read_text(encoding="utf-8") for path in (clone / "README.md", *(clone / "docs").rglob("*.md")))
     blocks = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("launchers/")]
     assert len(lines) > 4
@@ -113,7 +113,7 @@ def test_the_example_for_kubernetes_fits_together_and_its_command_is_taken(machi
     machine.put_nsys(help_text=NEW_HELP)
     machine.put_gpus(gpus)
     answer, command = printed(machine, shlex.join([launcher.rpartition("/")[2], *words]))
-    assert "note: " not in answer.err.replace("note: that is what the launcher runs", "")
+    assert "note: " not in answer.err.replace("note: the launcher runs this command", "")
     told = (
         f"--nnodes={nodes}",
         "--node_rank=1",
@@ -318,9 +318,9 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     assert told.status == 0
     assert "note: assumed, unless you set it: SLURM_GPUS_ON_NODE=8\n" in told.err
     assert "the launcher itself ends it after 1500 s (--timeout)" in told.err
-    assert "Slurm's --time" not in told.err
+    assert "--time of Slurm" not in told.err
     assert (
-        "note: --timeout 7200: Slurm's --time has to be 300 s more, or nsys cannot write: the script has 1800 s\n"
+        "note: --timeout 7200: the --time of Slurm must be 300 s longer, or nsys cannot write: the script has 1800 s\n"
         in machine.run("slurm.sbatch", "--dry-run", "--timeout=7200", "--program", "nowhere.py").err
     )
     for word in ("--nodes=4", "--time", "--gpus-per-node=4", "--nnodes"):  # sbatch takes them before the script
@@ -330,7 +330,7 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
         assert f" {LAUNCHERS}/slurm.sbatch ..." in refused.err  # the path as it was called
     unlimited = machine.run("slurm.sbatch", "--dry-run", "--program", "nowhere.py").err
     assert "ends it five minutes before Slurm's --time, or after 3600 s if that is sooner (--timeout)" in unlimited
-    assert "  fix: --dry-run needs none; the machine that captures has to have them\n" in told.err
+    assert "  fix: you need them only on the machine that captures, not for --dry-run\n" in told.err
     given = ("--nnodes=4 ", "--node_rank=0 ", "--nproc_per_node=8 ", "--ranks=0,31 ", "captures/slurm-JOB_%q{RANK}")
     for words in given:
         assert words in told.out
@@ -363,7 +363,7 @@ def test_a_copy_of_the_slurm_script_says_how_to_name_the_launchers_and_takes_the
     machine.variables["NSYSPIPE_LAUNCHERS"] = str(LAUNCHERS)
     told = machine.run("copy.sbatch", "--dry-run", "--program", "train.py", folder=machine.work)
     assert (told.status, "--nnodes=2 " in told.out) == (0, True)
-    assert "NSYSPIPE_LAUNCHERS" in (LAUNCHERS.parent / "docs" / "launchers.md").read_text()
+    assert "NSYSPIPE_LAUNCHERS" in (LAUNCHERS.parent / "docs" / "how-to" / "clusters.md").read_text()
 
 
 def test_what_a_launcher_is_started_with_for_itself_is_in_the_command_of_a_dry_run(machine):
