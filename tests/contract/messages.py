@@ -83,6 +83,8 @@ def _text_of(node: ast.AST) -> str:
 def objections_to_message(text: str) -> Iterator[Objection]:
     """Yield what the house style has against a text: words, long sentences, and sentences that open badly."""
     yield from objections_to_words(text)
+    if re.search(rf"\b{_VALUE} %", text):
+        yield Objection("number style", text, "a percentage without a space")
     for sentence in sentences_of(text):
         n_words = words_in(sentence)
         if n_words > MAX_WORDS_IN_SENTENCE:
