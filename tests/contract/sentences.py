@@ -37,17 +37,17 @@ def phrases_in(text: str) -> Iterator[str]:
 
 def phrases_of_program(folders: Iterable[Path]) -> frozenset[str]:
     """Return the phrases of all texts in Python files, docstrings left out, and of all scripts."""
-    phrases: set[str] = set()
-    for folder in folders:
-        for path in folder.rglob("*"):
-            if path.suffix == ".py":
-                tree = ast.parse(path.read_text(encoding="utf-8"))
-                docstrings = _docstrings(tree)
-                texts = [node.value for node in _texts(tree) if node not in docstrings]
-            else:
-                texts = [path.read_text(encoding="utf-8")] if path.suffix in _SCRIPTS else []
-            phrases.update(phrase for text in texts for phrase in phrases_in(text))
-    return frozenset(phrases)
+    paths = [path for folder in folders for path in folder.rglob("*")]
+    return frozenset(phrase for path in paths for text in _texts_of(path) for phrase in phrases_in(text))
+
+
+def _texts_of(path: Path) -> Iterator[str]:
+    if path.suffix == ".py":
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = _docstrings(tree)
+        yield from (node.value for node in _texts(tree) if node not in docstrings)
+    elif path.suffix in _SCRIPTS and not path.name.endswith(".min.js"):  # those are libraries
+        yield path.read_text(encoding="utf-8")
 
 
 def sentences_in(source: str, phrases: frozenset[str]) -> list[Sentence]:
