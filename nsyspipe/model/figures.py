@@ -582,9 +582,32 @@ _OF_STEPS = {
     for figure in _RUN_FIGURES
     if figure.of_step[1] is None and figure.of_step[0] != "wall_ns"  # a window of one rank is not the step time
 }
-# The step time of one rank is not that of the slowest rank.
-_OF_RANKS = {column: figure for column, figure in FIGURES.items() if column != "step_time_ns"}
-_FIGURES_OF_TABLES = {"steps": _OF_STEPS | FIGURES, "summary": FIGURES, "rank_summary": _OF_RANKS, "runs": FIGURES}
+_RATES_OF_COLLECTIVES = {name: FIGURES[name] for name in RATES}
+_OF_KERNELS = {"slowdown_ratio": OTHER_FIGURES["slowdown"]}
+_OF_TRAFFIC = _RATES_OF_COLLECTIVES | {"bubble_ns_per_step": OTHER_FIGURES["bubble"]}
+_OF_PHASES = {
+    "host_ns": OTHER_FIGURES["phase_host"],
+    "device_ns": OTHER_FIGURES["phase_device"],
+    "idle_ns": OTHER_FIGURES["idle_before"],
+}
+_FIGURES_OF_TABLES = {
+    "steps": _OF_STEPS
+    | FIGURES
+    | {"host_launch_ns": OTHER_FIGURES["launch_time"], "grad_copy_ns": OTHER_FIGURES["grad_copy"]},
+    "summary": FIGURES,
+    "rank_summary": {column: figure for column, figure in FIGURES.items() if column != "step_time_ns"},
+    "runs": FIGURES,
+    "phases": _OF_PHASES,
+    "phase_summary": {f"{column}_per_step": figure for column, figure in _OF_PHASES.items()},
+    "collectives": _RATES_OF_COLLECTIVES | {"arrival_skew_ns": OTHER_FIGURES["skew"]},
+    "stragglers": {
+        "n_arrived_last": OTHER_FIGURES["arrived_last"],
+        "wait_caused_ns": OTHER_FIGURES["wait_caused"],
+    },
+    "traffic": _OF_TRAFFIC,
+    "kernels": _OF_KERNELS,
+    "costs": _OF_TRAFFIC | _OF_KERNELS | {"beside_comm_ratio": OTHER_FIGURES["concurrent_with_comm"]},
+}
 _UNIT_WORDS = {"ns": "ms", "ratio": "%", "1/s": "steps/s", "count": "count", "bytes": "bytes", "bytes/s": "GB/s"}
 
 
