@@ -5,6 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsyspipe.model.schema import PROBLEMS
+
 SEVERITIES = ("error", "warning", "info")
 MORE_STEPS = "capture at least 10 steps"  # 8 steps in the metrics show how much steps vary
 WHOLE_STEP = "pass --step with a range that contains the whole step, or leave out --step"
@@ -48,8 +50,8 @@ _KINDS = """
     no-launches (warning): the launches of all {n} GPU operations are missing. nsyspipe assigns these operations to steps by their GPU times. Overlap with
         backward is not available -> <CUDA>
     launch-missing (warning): {n} of {total} GPU operations have no launch. nsyspipe assigns these operations to steps by their GPU times -> <CUDA>
-    stray-device (info): the process of this rank also ran {n} operations on device {device}, less than 1% of the kernels and of the kernel time of the process.
-        nsyspipe does not count device {device} as a rank and ignores these operations
+    stray-device (info): the process of this rank also ran {n} operations on GPU {device}, less than 1% of the kernels and of the kernel time of the process.
+        nsyspipe does not count GPU {device} as a rank and ignores these operations
     device-clock-apart (info): the clock of {device} differs from the CPU clock by {ms} ms. nsyspipe corrects GPU times by this difference when nsyspipe compares
         GPU times with CPU times, as for idle causes -> you need not do anything, but the difference may change in another capture
     device-clock-uncertain (info): the clock of {device} may differ from the CPU clock by {ms} ms. Metrics that compare GPU times with CPU times, such as idle
@@ -117,22 +119,22 @@ _KINDS = """
     clock-error-unknown (info): the ranks do not share 3 collectives that end at the same time on every rank (sends and receives do not). The clocks are aligned
         only by the session starts -> capture at least 3 collectives of all ranks, for example more steps, or add torch.distributed.barrier()
     unmatched-collectives (warning): {n} of {total} communication operations could not be matched with certainty across ranks. Wait time is not available
-        in the steps of these operations -> capture whole steps on every rank. With several process groups, <WITH_BLOBS>, which adds the communicator of each call
+        in the steps of these operations -> capture whole steps on every rank. If there are several process groups, <WITH_BLOBS>, which adds the communicator of each call
     groups-not-named (warning): the process groups of {which} are unknown, and the ranks cannot all be one group ({reason}). Wait time, transfer time, stragglers
         and bus bandwidth are not available there -> <WITH_BLOBS>, which adds the communicator of each call<OR_LOG>
     groups-by-log (info): the process groups are from the NCCL log. nsyspipe used the times of collectives to find the group of each call
     reports-changed (warning): these reports changed or were removed after nsyspipe read them: {reports}. Results that need a second reading (simulation,
         timeline, single operations) may be missing -> do not change the reports during the analysis, and start again
-    different-runs (error): none of the {total} communication operations matches an operation on another rank. The reports may be of different runs. If so,
+    different-runs (error): none of the {total} communication operations matches an operation on another rank. The reports may be of different runs. In that case
         all metrics across ranks are wrong. Wait time is not available
         -> pass the reports of one run. If the reports are of one run, capture the same whole steps on every rank
-    more-ranks-than-world (error): there are {n} processes, but the job had {world_size} ranks. The reports may be of different runs. If so, all metrics across
-        ranks are wrong -> pass the reports of one run
+    more-ranks-than-world (error): there are {n} processes, but the job had {world_size} ranks. The reports may be of different runs. In that case all metrics
+        across ranks are wrong -> pass the reports of one run
     ended-before-last-arrived (warning): {n} communication operation(s) end before the last rank starts. These operations may be of different process groups.
         Their transfer time counts as 0 -> <WITH_BLOBS>, which adds the communicator of each call
     clocks-put-last-behind-end (warning): {n} communication operation(s) end before the last rank starts, which is impossible. The clocks of these ranks
         differ by more than the estimated clock error. The transfer time of these operations counts as 0, and bandwidths of short messages may be too high
-    rank-by-order (warning): the reports do not identify the ranks. nsyspipe numbered the ranks by order of argument, device and process
+    rank-by-order (warning): the reports do not identify the ranks. nsyspipe numbered the ranks by order of argument, GPU and process
         -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
     rank-map-differs (warning): --rank-map assigns rank {number} to {report}, but the report was captured as rank {told}{more}. nsyspipe uses the numbers
         of the map -> leave out --rank-map, or assign to each report the rank of its capture
@@ -177,6 +179,11 @@ _KINDS = """
     file-beside-unusable (info): found in the directory of the reports, but not used: {file} ({reason}) -> {option} FILE, if the file is of this run
     topologies-beside (info): the topology files in the directory of the reports differ, so nsyspipe uses none of them: {files} -> --topology FILE
     not-judged (info): skipped checks: {rules} ({reason}) -> {how}
+    few-steps-to-replay (warning): the predictions use {n} step(s), so their ranges do not show how much steps vary -> <MORE_STEPS>
+    one-capture-replayed (info): the predictions use {n} of {total} steps, which are the steps of one capture of the run -> <MORE_STEPS>
+    no-figures (warning): no step has a window on every rank, so the run has no metrics to compare -> see the other notes of this run
+    older-definitions (warning): the run was saved with older definitions. nsyspipe does not compare its communication, compute and copies with those of the
+        other runs -> analyze the reports again and save the run with --out
     undecoded-payload (info): {n} NVTX payload(s) do not match their description. nsyspipe ignored these payloads
 """
 NOT_RECORDED = {  # the problem that each lacking fact is
@@ -228,6 +235,14 @@ SIZE_GAPS = {
 }
 
 
+class SkippedCheck(Struct, frozen=True):
+    """Rules of findings that could not be judged, by name, the reason, and what would add what they need."""
+
+    rules: tuple[str, ...]
+    reason: str
+    fix: str | None
+
+
 class Problem(Struct, frozen=True):
     """One row of `schema.PROBLEMS`; `process_id` and `device_id` find the rank once ranks have numbers."""
 
@@ -239,10 +254,16 @@ class Problem(Struct, frozen=True):
     severity: str = ""
     fix: str | None = None
     device_id: int | None = None  # of the rank
+    skipped_check: SkippedCheck | None = None  # that the message is about
 
     def at(self, *, report: str | None, rank: int | None = None) -> Problem:
         """Return the same problem placed in a run."""
         return replace(self, report=report, rank=rank)
+
+    @property
+    def row(self) -> dict[str, object]:
+        """The row of `schema.PROBLEMS`."""
+        return {name: getattr(self, name) for name in PROBLEMS.names}
 
 
 def problem(

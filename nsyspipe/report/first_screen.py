@@ -155,7 +155,7 @@ def unknown_text(run: Run) -> str:
     if known is not None:
         return known
     ranks = ranks_without_kernels(run)
-    return f"Where a step goes is not known, because kernels{ranks}, copies or their names were not recorded."
+    return f"The parts of a step are unknown, because kernels{ranks}, copies or their names were not recorded."
 
 
 def ranks_without_kernels(run: Run) -> str:

@@ -292,8 +292,8 @@ def notes(board: Scoreboard) -> list[str]:
     if len({_job_ranks(row) or row["n_ranks"] for row in rows}) > 1:
         texts.append(
             "The runs have different numbers of ranks. A speed-up compares steps, not samples. If all ranks have the same batch "
-            "size, the speed-up over a run of one rank is the scaling efficiency. With only data parallelism, steps/s x ranks is "
-            "batches/s."
+            "size, the speed-up over a run of one rank is the scaling efficiency. If the runs use only data parallelism, "
+            "steps/s x ranks is batches/s."
         )
     for side in board.sides:
         guessed = dict.fromkeys(text for run in side.runs for text in sources(run))

@@ -137,7 +137,7 @@ def _no_answer(found: WhatIf) -> list[str]:
         gain = max(found.step_time_ns - found.limit_step_time_ns, 0.0)
         share = percent_text(gain / found.step_time_ns)
         sentences.append(
-            f"With {_ZERO_COMMUNICATION} a step would save {ms_text(gain, _DIGITS)} ({share}). No other interconnect, "
+            f"A step with {_ZERO_COMMUNICATION} would save {ms_text(gain, _DIGITS)} ({share}). No other interconnect, "
             "bucket size or datatype can save more."
         )
     return sentences

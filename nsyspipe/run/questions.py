@@ -48,7 +48,7 @@ NSYS_OF_EACH = (
 # A second nsys that counts on the same GPU fails to start.
 ONE_NSYS_PER_GPU = ", on only one rank of each host (only one nsys at a time can count on a GPU)"
 _NSYS_WITH_DEVICES = (2024, 5)  # the first that calls the option --gpu-metrics-devices
-_ONLY_BETWEEN_GRAPHS = "of gaps between CUDA graphs; those inside are not seen"
+_ONLY_BETWEEN_GRAPHS = "only gaps between CUDA graphs, because gaps inside are not visible"
 _ONE_RANK = "one rank"
 _SHAPES = "grid and block size of every kernel"
 LESS_WAITING = (

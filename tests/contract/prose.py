@@ -2,6 +2,7 @@
 
 ``python -m tests.contract.prose FILE ...`` prints what it objects to. ``test_prose.py`` has the list of files."""
 
+import html
 import re
 import sys
 from collections.abc import Iterator
@@ -93,7 +94,7 @@ def prose_of_markdown(text: str) -> Iterator[tuple[str, bool]]:
     """Yield the paragraphs, list items, table cells and headings of a page, and whether each is a heading."""
     text = _COMMENT.sub("", _FENCE.sub("", text))
     text = _CODE.sub("Code", _IMAGE_OR_LINK.sub(lambda link: link[1], text))
-    text = _UI_LABEL.sub("Label", _TAG.sub("", text))
+    text = html.unescape(_UI_LABEL.sub("Label", _TAG.sub("", text)))
     paragraph: list[str] = []
     for line in [*text.splitlines(), ""]:
         starts_block = not line.strip() or line.startswith(("#", "|")) or _LIST_MARK.match(line)

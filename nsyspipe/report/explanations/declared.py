@@ -22,7 +22,7 @@ _UNITS = {
     "text": "text",
     "json": "text that is a JSON document",
     "id": "a number that identifies something",
-    "enum": "a number that stands for one of several kinds",
+    "enum": "a number that means one of several kinds",
     "time": "a date and time in UTC",
 }
 _SEVERITIES = {
@@ -43,8 +43,8 @@ _NULL_IN_GENERAL = (
     "Null if the reports do not contain what it is made from. A note in the output names the missing part."
 )
 _SYMBOLS = (
-    "C, M and P are the times in which compute, communication and copies run. D stands for device-to-device copies, "
-    "B for compute of the backward pass, and W for wait time. |X| is the length of X, without times counted twice. "
+    "C, M and P are the times in which compute, communication and copies run. D means device-to-device copies, "
+    "B compute of the backward pass, and W wait time. |X| is the length of X, without times counted twice. "
     "`\\` means without, `n` means and, `u` means or."
 )
 
@@ -200,8 +200,8 @@ def _null_texts(columns: Sequence[Column]) -> list[str]:
 
 
 def _clauses(doc: str) -> list[str]:
-    return re.split(r"; |(?<=[a-z)\]])\. ", doc.removesuffix("."))
+    return re.split(r"\. (?=[A-Z])", doc.removesuffix("."))
 
 
 def _is_about_null(clause: str) -> bool:
-    return re.search(r"\bnull\b", clause) is not None
+    return re.search(r"\bnull\b", clause, flags=re.IGNORECASE) is not None

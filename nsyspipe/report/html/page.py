@@ -140,7 +140,15 @@ def _environment() -> Environment:
         autoescape=True, trim_blocks=True, lstrip_blocks=True,
         finalize=lambda value: _told(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )  # fmt: skip
-    environment.filters |= {"named": _named, "code": _code, "name": _name, "meaning": meaning_of, "anchor": anchor_of}
+    environment.globals["new_line"] = Markup("\n")
+    environment.filters |= {
+        "named": _named,
+        "backticked": _backticked,
+        "code": _code,
+        "name": _name,
+        "meaning": meaning_of,
+        "anchor": anchor_of,
+    }
     return environment
 
 
@@ -188,6 +196,14 @@ def _code(text: str, unbroken: int = _UNBROKEN, longest: int = _LONG_CODE) -> Ma
         shape = Markup('{}<code class="long">{}</code>') if is_long else Markup("{}<code>{}</code>")
         marked += shape.format(_name(words, unbroken), _name(code) if is_long else code)
     return marked + _name(rest, unbroken)
+
+
+def _backticked(text: str) -> Markup:
+    """Return a text of ours in which code stands between backticks."""
+    marked = Markup()
+    for at, part in enumerate(cut(text, _MOST_SHOWN).split("`")):
+        marked += Markup("<code>{}</code>").format(part) if at % 2 else _name(part)
+    return marked
 
 
 class Fold(Struct, frozen=True):

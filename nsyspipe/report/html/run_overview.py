@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsyspipe.model.figures import FIGURES, OTHER_FIGURES
+from nsyspipe.analysis.summary import means_of_slowest
+from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, RATIOS
 from nsyspipe.report import first_screen, overview, run as run_report, words
 from nsyspipe.report.blocks import Bars, Block, Commands, Facts, Heading, Items, Lines, Sentence, Tile, Tiles, Troubles
 from nsyspipe.report.explanations.subjects import FINDINGS_FOLDER, explain_finding
@@ -17,15 +19,17 @@ from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import SUBSECTION, Chart, Columns, Fold
 from nsyspipe.report.overview import CONDITIONAL, Checks, Recommendation, Recommendations, StepTime
 from nsyspipe.report.subject import steps_text
-from nsyspipe.report.units import ms_text, short_percent
+from nsyspipe.report.units import ms_text, rate_text, short_percent
 from nsyspipe.run.run import Run
 
 _DIGITS = 3  # of an estimate
 _SHOWN_RANKS = 12  # that the chart draws
+_MOST_TILES = 4
 _STEP_HINT = (
     "The time of the slowest rank in each training step, as the mean over the steps used. "
     "The parts of the step sum to this time. The median is under All metrics."
 )
+_NAMED_BY_BARS = {"compute", "exposed communication", "exposed copies", "idle"}
 # Sections of an explanation that answer a reader who has seen the recommendation.
 _EXPLAINED = ("What it means", "Code before and after", "When not to do it")
 
@@ -71,7 +75,7 @@ class Opportunity(Struct, frozen=True):
     effect: Effect
     saving_range: str
     gain: Gain | None
-    details: Sequence[Block | Fold]
+    details: Sequence[Any]  # blocks
 
 
 class Opportunities(Struct, frozen=True):
@@ -90,7 +94,14 @@ class Evidence(Struct, frozen=True):
 class CodeLines(Struct, frozen=True):
     """Lines of a program."""
 
-    text: str
+    lines: Sequence[str]
+
+
+class Explained(Struct, frozen=True):
+    """Sentences of an explanation, in which code stands between backticks: a paragraph, or a list."""
+
+    texts: Sequence[str]
+    is_list: bool = False
 
 
 def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer | Columns]:
@@ -109,20 +120,21 @@ def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer 
     if step is not None and (tiles := tiles_of(run, step, bars)):
         yield Tiles(tiles)
     left = [*opportunity_blocks(run, found, checks, step_ns)]
-    right = [*where, *rank_blocks(run, step, found, listed)]
+    right = [*where, *rank_blocks(run, step, found, listed, is_below_bars=bars is not None)]
     yield Columns([column for column in (left, right) if column])
 
 
 def answer_of(run: Run, step: StepTime | None, found: Recommendations, checks: Checks, step_ns: float | None) -> Answer:
-    """Return the headline of the page."""
+    """Return the headline of the page: a doubt about all figures, else what to change first, else that nothing is to change."""
     if not run.header.n_ranks or step is None:
-        return Answer(first_screen.headline_of(run, step))
-    doubt = _doubt(run)
-    nothing = first_screen.nothing_sentences(run, found, checks)
+        return Answer(first_screen.headline_of(run, step).removesuffix("."))
+    doubt, _, remedy = _doubt(run).partition(". ")
     first = found.first
     if first is None or step_ns is None:
-        headline, *reasons = nothing or [first_screen.headline_of(run, step)]
-        return Answer(doubt, is_doubt=True, reasons=nothing) if doubt else Answer(headline, reasons=reasons)
+        texts = [remedy] if doubt else [first_screen.headline_of(run, step)]
+        texts = first_screen.nothing_sentences(run, found, checks) or texts
+        headline, *reasons = [doubt, *texts] if doubt else texts
+        return Answer(headline.removesuffix("."), is_doubt=bool(doubt), reasons=reasons)
     reasons = [f"{first.finding.title}.", *first_screen.assumptions_of(first), *first_screen.why_first(found)]
     return Answer(
         headline=doubt or first.finding.headline,
@@ -130,7 +142,7 @@ def answer_of(run: Run, step: StepTime | None, found: Recommendations, checks: C
         is_doubt=bool(doubt),
         action=first.finding.headline if doubt else "",
         effect=effect_of(first, step_ns),
-        reasons=reasons,
+        reasons=[remedy, *reasons] if remedy else reasons,
     )
 
 
@@ -148,7 +160,14 @@ def effect_of(change: Recommendation, step_ns: float) -> Effect:
     condition = "if available" if change.known == CONDITIONAL else ""
     saving, share = ms_text(change.saving_ns, _DIGITS), short_percent(change.saved_share)
     if change.low_ns is None or change.high_ns is None:
-        return Effect(saving, share, "at most", condition=condition)
+        return Effect(
+            saving=saving,
+            share=share,
+            qualifier="at most",
+            now=_number(step_ns, 4),
+            then=f"at least {ms_text(change.step_ns, _DIGITS)}",
+            condition=condition,
+        )
     return Effect(
         saving=saving,
         share=share,
@@ -179,9 +198,14 @@ def tiles_of(run: Run, step: StepTime, bars: Bars | None) -> list[Tile]:
     if run.header.n_ranks > 1 or summary["comm_share"] != 0:
         tiles += [_part_tile(run, "exposed_comm_share", bars), _overlap_tile(run)]
     tiles += [tile for tile in [_straggler_tile(run)] if tile is not None]
-    by_part = ("idle_share", "exposed_memory_share")
-    tiles += [_part_tile(run, name, bars) for name in by_part[: max(4 - len(tiles), 0)]]
-    return tiles
+    tiles += [_part_tile(run, name, bars) for name in ("idle_share", "exposed_memory_share")]
+    tiles += [] if run.is_capture else [_rate_tile(step)]
+    return tiles[:_MOST_TILES]
+
+
+def _rate_tile(step: StepTime) -> Tile:
+    value, unit = rate_text(1e9 / step.mean_ns, _DIGITS).split(" ")
+    return Tile(FIGURES["throughput_steps_per_s"].short, value, unit, FIGURES["throughput_steps_per_s"].meaning)
 
 
 def _step_tile(run: Run, step: StepTime) -> Tile:
@@ -196,15 +220,25 @@ def _step_tile(run: Run, step: StepTime) -> Tile:
 def _part_tile(run: Run, name: str, bars: Bars | None) -> Tile:
     figure = FIGURES[name]
     (summary,) = run.summary().to_pylist()
-    if summary[name] is None or bars is None:
+    if summary[name] is None:
         missing, why = run_report.why_null(name, run, summary)
         return Tile(figure.short, "", "", why, missing, figure.category)
-    row = next((row for row in bars.rows if row.category == figure.category), None)
-    time, share = ("0 ms", "0%") if row is None else (row.time, row.percent)
+    time, share = _part_words(run, name, bars)
     value, unit = time.split(" ")
     least = "\N{GREATER-THAN OR EQUAL TO}" if name == "idle_share" and words.unseen_idle(run) else ""
     whole = "capture" if run.is_capture else "step"
     return Tile(figure.short, f"{least}{value}", unit, f"{share} of the {whole}", category=figure.category)
+
+
+def _part_words(run: Run, name: str, bars: Bars | None) -> tuple[str, str]:
+    """Return the time and the share of a part of the step: as the bars have them, if there are any."""
+    if bars is None:
+        column = RATIOS[name][0]
+        means = means_of_slowest(run.breakdown(), ["wall_ns", column])
+        part_ns, step_ns = means[column] or 0.0, means["wall_ns"] or 1.0
+        return ms_text(part_ns, _DIGITS), short_percent(part_ns / step_ns)
+    row = next((row for row in bars.rows if row.category == FIGURES[name].category), None)
+    return ("0 ms", "0%") if row is None else (row.time, row.percent)
 
 
 def _overlap_tile(run: Run) -> Tile:
@@ -222,10 +256,12 @@ def _straggler_tile(run: Run) -> Tile | None:
     if latest is None:
         return None
     figure = OTHER_FIGURES["straggler_delay"]
+    if not first_screen.has_straggler(run):
+        value, unit = ms_text(latest.delay_ns, 2).split(" ")
+        return Tile(figure.short, value, unit, "no straggler", category="waiting")
     value, unit = ms_text(latest.delay_ns, _DIGITS).split(" ")
-    whose = f"rank {run.rank_names.name(latest.rank)} is the latest" if latest.delay_ns else ""
-    meaning = whose if first_screen.has_straggler(run) else "no straggler"
-    return Tile(figure.short, value, unit, meaning, category="waiting")
+    whose = f"rank {run.rank_names.name(latest.rank)}, mean per step"
+    return Tile(figure.short, value, unit, whose, category="waiting")
 
 
 def opportunity_blocks(
@@ -242,6 +278,8 @@ def opportunity_blocks(
     elif run.header.n_ranks and (run.is_capture or summary["comm_share"] is None):
         yield Heading("What you can change", SUBSECTION)
         yield Sentence(_not_judged(run))
+    elif run.header.n_ranks:
+        yield Heading("What nsyspipe checked", SUBSECTION)
     yield from of_capture(run)
     if step_ns is not None:
         yield from _folded(found, step_ns)
@@ -289,7 +327,7 @@ def _details(finding: Finding) -> Iterator[Block | Fold | Evidence]:
     yield Commands("In full", [f"nsyspipe explain {finding.id}"])
 
 
-def explained_blocks(explanation: Explanation) -> Iterator[Block | CodeLines]:
+def explained_blocks(explanation: Explanation) -> Iterator[Block | Explained | CodeLines]:
     """Yield what an explanation says of the change itself; `nsyspipe explain` has the rest."""
     for section in explanation.sections:
         if section.heading not in _EXPLAINED:
@@ -298,11 +336,11 @@ def explained_blocks(explanation: Explanation) -> Iterator[Block | CodeLines]:
         for piece in section.pieces:
             match piece:
                 case Paragraph(text=text):
-                    yield Sentence(text)
+                    yield Explained((text,))
                 case ExplainedItems(texts=texts):
-                    yield Items(texts)
+                    yield Explained(texts, is_list=True)
                 case Code(text=text):
-                    yield CodeLines(text)
+                    yield CodeLines(text.rstrip().split("\n"))
 
 
 def _folded(found: Recommendations, step_ns: float) -> Iterator[Fold]:
@@ -333,9 +371,12 @@ def _check_folds(checks: Checks) -> Iterator[Fold]:
 
 
 def rank_blocks(
-    run: Run, step: StepTime | None, found: Recommendations, listed: Sequence[int]
+    run: Run, step: StepTime | None, found: Recommendations, listed: Sequence[int], *, is_below_bars: bool
 ) -> Iterator[Block | Chart]:
-    """Yield where the time of each rank goes, and below the ranks the simulated step."""
+    """Yield where the time of each rank goes, and below the ranks the simulated step.
+
+    Below bars of the parts, the legend has only what the bars do not name.
+    """
     drawn = run.telling_ranks(_SHOWN_RANKS)
     has_comm = run.summary()["comm_share"][0].as_py() != 0
     after = None
@@ -352,4 +393,5 @@ def rank_blocks(
             yield Sentence("No step is complete on every rank, so there is nothing to split.")
         return
     yield Heading("On each rank" if run.header.n_ranks > 1 else "On the rank", SUBSECTION)
-    yield chart
+    named = {category for category, label in chart.legend if label in _NAMED_BY_BARS} if is_below_bars else set()
+    yield replace(chart, legend=[item for item in chart.legend if item[0] not in named])

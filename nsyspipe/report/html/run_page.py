@@ -26,6 +26,7 @@ from nsyspipe.report.html.page import RUN_ID, SUBSECTION, Chart, Choice, Fold, b
 from nsyspipe.report.html.run_overview import overview_blocks
 from nsyspipe.report.html.timeline import IS_PAINTED, MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
 from nsyspipe.report.run import LOOP, SHARES, host_blocks, key_figures
+from nsyspipe.report.schema import meaning_of
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
 from nsyspipe.run.rank_names import RankNames
 from nsyspipe.run.run import Run
@@ -220,7 +221,7 @@ def _definitions() -> Iterator[Sentence | Details]:
         "copies and idle time sum exactly to the step."
     )
     for schema in map(DESCRIBED.__getitem__, _DEFINED):
-        rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
+        rows = [[one.name, one.unit, meaning_of(schema, one), one.source or absent] for one in schema.columns]
         yield Details(schema.name, schema.doc, Table(f"Columns of {schema.name}", _DEFINITION, rows, is_close=True))
 
 
