@@ -243,7 +243,18 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
         caption = f"{caption} Both timelines share one zoom."
     label, table = "Timelines of one step of each side", Table("Timelines of both sides", columns, rows)
     data |= {"titles": [*titles], "ranks": ranks}
-    return Chart("timelines", "Timelines of both sides", label, 120, data, table, caption, colours, has_zoom=True, hint=IS_PAINTED)
+    return Chart(
+        "timelines",
+        "Timelines of both sides",
+        label,
+        120,
+        data,
+        table,
+        caption,
+        colours,
+        has_zoom=True,
+        hint=IS_PAINTED,
+    )
 
 
 def _drawn(name: str, side: Side, place: int) -> _Drawn | None:

@@ -131,7 +131,9 @@ def rank_chart(
     colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
     n_rows = len(drawn) + (after is not None)
     height, table = 36 + BAR_HEIGHT * n_rows, table_of(label, rows, fields, table_note(len(rows), n_ranks))
-    return Chart("step-bars", "Overview", label, height, data, table, caption, colours, hint=_RANKS_HINT if thin else "")
+    return Chart(
+        "step-bars", "Overview", label, height, data, table, caption, colours, hint=_RANKS_HINT if thin else ""
+    )
 
 
 def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
@@ -218,8 +220,12 @@ def collective_charts(medians: Medians, whole: str = "a step", names: RankNames 
     data["axis"] = f"place in {whole.replace('a ', 'the ')}"
     data["axis"] += f" ({medians.n_left_out} shorter left out)" if medians.n_left_out else ""
     colours = [("transfer", "transfer time")] * any(row["transfer"] for row in rows)
-    colours += [("waiting", "longest wait time of a rank")] * any(row["longest"][0][1] for row in rows if row["longest"])
-    colours += [("untold", "duration, because transfer and wait time are not known")] * any(row["transfer"] is None for row in rows)
+    colours += [("waiting", "longest wait time of a rank")] * any(
+        row["longest"][0][1] for row in rows if row["longest"]
+    )
+    colours += [("untold", "duration, because transfer and wait time are not known")] * any(
+        row["transfer"] is None for row in rows
+    )
     table, has_zoom = table_of(label, rows, fields, medians.note), len(rows) > _ZOOMED_FROM
     order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
     sized = [row for row in rows if row["bytes"] and row["busbw"]]
