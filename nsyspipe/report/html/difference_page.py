@@ -320,7 +320,7 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     note = " ".join(filter(None, [table.note, common]))
     track = Field(f"-{limit:g} to +{limit:g}%", kind="track", hint=_TRACK_LEGEND)
     table = with_column(replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks)
-    steps = Field("steps", hint="summary steps that have the figure: baseline, candidate")
+    steps = Field("steps", hint="steps used that have the metric: baseline, candidate")
     numbers = [", ".join(dict.fromkeys(count_text(row[f"n_{side}"]) for side in SIDES)) for row in rows]
     return with_column(table, len(table.columns), steps, numbers)
 
