@@ -21,7 +21,6 @@ from nsyspipe.report.blocks import (
     Block,
     Commands,
     Field,
-    Items,
     Line,
     Lines,
     Notes,
@@ -98,8 +97,8 @@ def _changes(difference: RunDifference) -> Iterator[PageBlock]:
         topics = [row["topic"] for row in report.shown_changes(difference)]
         full = with_column(replace(table, note=None), 0, Field("about", kind="text"), topics)
         yield Fold(f"Show all {len(lines)} as a table", [full])
-    if missing := report.not_compared_texts(difference):
-        yield Items(missing)
+    if missing := report.not_compared(difference):
+        yield Lines("Not compared", [Line(f"{row.facts}: {row.reason}") for row in missing])
 
 
 def _metrics(difference: RunDifference) -> list[PageBlock]:
