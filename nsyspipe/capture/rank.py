@@ -22,7 +22,12 @@ from nsyspipe.capture.status import STATUS_DIR, RankRecord, write_record
 from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys.programs import telling_lines
 
+# What can be wrong with a rank's capture. A sidecar keeps these sentences, and nothing that follows them.
 NOTHING = "nothing was captured"
+NOT_STARTED = "nsys failed before it started the program"
+NOT_WRITTEN = "nsys could not write its report"
+NOT_MADE = "nsys did not make a report of its capture"
+NOT_ENDED = "nsys had not ended {seconds} s after the program: ended it"
 _LONGEST_LOG, _LOOK_S, _FIRST_OF_TWO_DIGITS = 4096, 1.0, 10
 # What nsys says when it fails by itself, mostly since it and the agent that it starts have missed each other.
 FAILED_BY_ITSELF = re.compile(r"end of file|connection to agent lost|std::exception", re.IGNORECASE)
@@ -84,7 +89,7 @@ class _Rank:
                 problem, status = self._start(nsys, program)
         report, failure = self._output.captured() if self._output else (None, None)
         if self._output and self._program_pid() is None:
-            failure = f"nsys failed before it started the program{last_words(self._log, command)}"
+            failure = f"{NOT_STARTED}{last_words(self._log, command)}"
         said = [one for one in (problem, failure) if one and not (problem and one == NOTHING)]
         self._note(status=status, problem="; ".join(said) or None, report=report)
         return self._record.status or 0
@@ -129,7 +134,7 @@ class _Rank:
             if deadline is not None and time.monotonic() > deadline:
                 supervision.end_groups([process.pid])
                 process.wait()
-                return f"nsys had not ended {self._exit_timeout_s:.0f} s after the program: ended it"
+                return NOT_ENDED.format(seconds=f"{self._exit_timeout_s:.0f}")
             time.sleep(supervision.POLL_S)
         return None
 
@@ -226,10 +231,10 @@ class NsysOutput:
             return self.output, None
         said = last_words(self.log, self.command)
         if reports := self._left(".nsys-rep"):
-            return None, f"nsys could not write its report{_kept(reports, self.output)}{said}"
+            return None, f"{NOT_WRITTEN}{_kept(reports, self.output)}{said}"
         if streams := self._left(".qdstrm"):
-            return None, f"nsys did not make a report of its capture{_kept(streams, self.output)}"
-        return None, f"nsys could not write its report{said}" if any(self.temporary.rglob("*.nsys-rep")) else NOTHING
+            return None, f"{NOT_MADE}{_kept(streams, self.output)}"
+        return None, f"{NOT_WRITTEN}{said}" if any(self.temporary.rglob("*.nsys-rep")) else NOTHING
 
 
 def last_words(log: Path, command: Sequence[str] = ()) -> str:

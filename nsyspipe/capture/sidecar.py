@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
-from nsyspipe.capture.rank import NOTHING
+from nsyspipe.capture.rank import NOT_ENDED, NOT_MADE, NOT_STARTED, NOT_WRITTEN, NOTHING
 from nsyspipe.capture.status import Program
 from nsyspipe.errors import OutputError
 from nsyspipe.model.captured import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank
@@ -44,11 +44,11 @@ _NO_FILTER = ("clean=", "smudge=", "process=", "required=false")
 _NO_SETTING, _MOST_CHANGES = re.compile(r"[=\n\ufffd]"), 1000
 TOPOLOGY_SUFFIX, _LONGEST_TEXT, _MOST_LOGS = ".topo.txt", 500, 4096
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=", re.ASCII)
+_NOT_ENDED = NOT_ENDED.format(seconds="[0-9]{1,9}")
 _EPOCHS = "(?: in one epoch| in epochs of [0-9]+)?"
 # Sentences of ours that a sidecar may say of a rank; what nsys said besides may quote the command, and is left out.
 _PROBLEMS = re.compile(
-    rf"{NOTHING}|nsys failed before it started the program|nsys could not write its report"
-    r"|nsys did not make a report of its capture|nsys had not ended [0-9]{1,9} s after the program: ended it"
+    rf"{NOTHING}|{NOT_STARTED}|{NOT_WRITTEN}|{NOT_MADE}|{_NOT_ENDED}"
     rf"|[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps?{_EPOCHS}, the warm-up is [0-9]+"
 )
 # Names of phases that say nothing of anybody; others are the program's own words, and stand in the report alone.

@@ -107,7 +107,7 @@ _RUN_FIGURES = (
         label="Step time",
         short="step time",
         meaning="slowest rank, median over steps",
-        definition="The time of the slowest rank in each training step, as the median over steps.",
+        definition="The time of the slowest rank in a step. This metric is the median over the steps used.",
     ),
     Figure(
         column="throughput_steps_per_s",
@@ -118,7 +118,7 @@ _RUN_FIGURES = (
         label="Throughput",
         short="throughput",
         meaning="1 / mean step time",
-        definition="Training steps per second: one divided by the mean step time.",
+        definition="Training steps per second: 1 divided by the mean step time.",
     ),
     Figure(
         column="compute_ns",
@@ -399,8 +399,7 @@ _OTHER_FIGURES = (
         label="Straggler delay",
         short="straggler delay",
         meaning="mean per step, only the latest rank of a step counts",
-        definition="How late a rank starts a collective compared with the last of the other ranks: the longest delay of "
-        "each step, assigned to the rank that caused it and averaged over steps.",
+        definition="The longest delay of each step, assigned to the rank that caused it and averaged over the steps used.",
     ),
     Figure(
         column="wait_caused_ns",
@@ -507,11 +506,20 @@ TERMS = (
         "One iteration of the training loop, on the GPU: from the first kernel of the iteration to the first kernel of the next.",
     ),
     Term("Rank", "One process of the training job on one GPU."),
+    Term(
+        "Mean step time",
+        "The time of the slowest rank in a step, as the mean over the steps used. The first lines of `nsyspipe analyze` "
+        "show the mean step time. Its parts add up to it.",
+    ),
     Term("Phase", "A part of a step: data, forward, backward or optimizer."),
     Term("Collective", "A communication operation of several ranks, for example an all-reduce."),
     Term("Communicator", "A group of ranks that communicate with each other, as NCCL defines it."),
     Term("Straggler", "A rank for which the other ranks wait."),
-    Term("Delay", "The time by which a rank starts a collective later than the last of the other ranks."),
+    Term(
+        "Delay",
+        "The time from the start of a collective on the second-to-last rank to the start on the last rank. "
+        "The last rank causes the delay.",
+    ),
     Term("Parallelism", "The purpose of communication: data, FSDP/ZeRO, tensor, pipeline or expert parallelism."),
     Term(
         "Interconnect",
@@ -539,7 +547,10 @@ TERMS = (
         "Skipped check",
         "A check that nsyspipe could not make, because the reports do not contain what the check needs.",
     ),
-    Term("Steps used", "The captured steps that the metrics rest on, without warm-up steps and incomplete steps."),
+    Term(
+        "Steps used",
+        "The captured steps from which nsyspipe computes the metrics, without the warm-up step and incomplete steps.",
+    ),
     Term("Run store", "A directory of saved runs, as `--out` writes it."),
 )
 

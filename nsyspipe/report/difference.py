@@ -76,10 +76,10 @@ def difference_blocks(difference: RunDifference, *, has_gate: bool = True) -> It
     yield from side_blocks(difference)
     if unused := [row for row in difference.problem_rows if row["code"] in _OF_FILES]:
         yield Troubles(side_problems(unused), is_close=True)
-    yield _parts(difference)
+    yield parts_table(difference)
     yield metrics_table(difference)
     yield kernels_table(difference, difference.top_kernels.to_pylist())
-    yield _changes(difference)
+    yield changes_table(difference)
     if texts := notes(difference):
         yield Notes(texts)
 
@@ -155,7 +155,8 @@ def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
     return dict(zip(("baseline_ns", "candidate_ns", "delta_ns"), difference.mean_step_time, strict=True))
 
 
-def _parts(difference: RunDifference) -> Table:
+def parts_table(difference: RunDifference) -> Table:
+    """Return the parts of the mean step time on both sides."""
     fields = [Field("of the\nslowest rank", of("name"), "word"), *_times("_ns")]
     if difference.mean_step_time[2] is None:
         note = "not available, because a side has no step that was recorded on every rank"
@@ -255,7 +256,8 @@ def change_text_of_fact(row: Mapping[str, Any]) -> str:
     return f"{shown_name(row['what'])}: {before} -> {after}"
 
 
-def _changes(difference: RunDifference) -> Table:
+def changes_table(difference: RunDifference) -> Table:
+    """Return the facts that changed."""
     rows = shown_changes(difference)
     fields = [
         Field("what else changed", lambda row: shown_name(row["what"]), "name", most=_LONGEST_FACT),

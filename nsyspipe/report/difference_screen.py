@@ -39,15 +39,15 @@ class PartRow(Struct, frozen=True):
 def screen_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield the first screen; `-v` and the files have everything."""
     yield from full.answer_blocks(difference)
-    yield from _side_blocks(difference)
+    yield from side_blocks(difference)
     yield from _problem_blocks(difference)
-    yield _parts_or_metrics(difference)
+    yield parts_or_metrics(difference)
     yield from _kernel_blocks(difference)
     yield from _change_blocks(difference)
     yield Notes(_notes(difference))
 
 
-def _side_blocks(difference: RunDifference) -> Iterator[Block]:
+def side_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield both sides, what they ran on only once if it is the same, and doubts about the comparison."""
     sides = dict(zip(SIDES, (difference.baseline, difference.candidate), strict=True))
     hardware = {hardware_text(side.runs[0]) for side in sides.values()}
@@ -68,7 +68,7 @@ def _problem_blocks(difference: RunDifference) -> Iterator[Block]:
         yield Troubles(full.side_problems(unused), is_close=True)
 
 
-def _parts_or_metrics(difference: RunDifference) -> Block:
+def parts_or_metrics(difference: RunDifference) -> Block:
     """Return the parts of the step; of a capture without steps, or without known parts, the metrics that it has."""
     if not _known_parts(difference):
         return full.metrics_table(difference)

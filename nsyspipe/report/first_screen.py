@@ -258,7 +258,7 @@ def change_blocks(found: Recommendations, step_ns: float) -> Iterator[blocks.Blo
     ]
     if finding.refused and first.known == BOUNDED:
         lines.append(Line(f"No estimate: {finding.refused}."))
-    lines += [Line(text) for text in _assumptions(first)]
+    lines += [Line(text) for text in assumptions_of(first)]
     lines += [Line(text) for text in why_first(found)]
     yield Lines("Change first", lines)
 
@@ -267,7 +267,8 @@ def _upper(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _assumptions(change: Recommendation) -> Iterator[str]:
+def assumptions_of(change: Recommendation) -> Iterator[str]:
+    """Yield what a recommendation takes for granted that was not recorded."""
     finding = change.finding
     if finding.is_nvlink_assumed:
         yield "Assumes that NVLink connects all GPUs, which was not recorded (--topology)."
@@ -317,8 +318,16 @@ def alternatives_blocks(found: Recommendations, n_shown: int | None) -> Iterator
         blocks.Field(heading, step_cell),
         blocks.Field("saved", saved_cell),
     ]
-    note = " ".join(filter(None, [*_notes_of_alternatives(found, shown), limit_text(found)]))
-    yield blocks.table_of("Alternatives", shown, fields, note or None)
+    yield blocks.table_of("Alternatives", shown, fields, _notes_text(found, shown) or None)
+
+
+def notes_of_all(found: Recommendations) -> str:
+    """Return what is true of all recommendations together: they overlap, what they assume, and their limit."""
+    return _notes_text(found, found.alternatives)
+
+
+def _notes_text(found: Recommendations, shown: Sequence[Recommendation]) -> str:
+    return " ".join(filter(None, [*_notes_of_alternatives(found, shown), limit_text(found)]))
 
 
 def _notes_of_alternatives(found: Recommendations, shown: Sequence[Recommendation]) -> Iterator[str]:
@@ -347,9 +356,14 @@ def limit_text(found: Recommendations) -> str | None:
 
 def nothing_text(run: Run, found: Recommendations, checks: Checks) -> str | None:
     """Return that there is nothing to change, as far as it was checked; None where there is, or nothing was judged."""
+    return " ".join(nothing_sentences(run, found, checks)) or None
+
+
+def nothing_sentences(run: Run, found: Recommendations, checks: Checks) -> list[str]:
+    """Return the same, a sentence each: that there is nothing to change, then the figures behind it."""
     (summary,) = run.summary().to_pylist()
     if found.first is not None or run.is_capture or not summary["n_summary_steps"] or summary["comm_share"] is None:
-        return None
+        return []
     reservation = ", as far as nsyspipe could check" if checks.skipped else ""
     lead = "Little to gain" if found.little else "Nothing to fix was found"
     facts = []
@@ -358,7 +372,7 @@ def nothing_text(run: Run, found: Recommendations, checks: Checks) -> str | None
     if found.little:
         most = max(change.finding.share for change in found.little)
         facts.append(f"No change would save more than {percent_text(most)} of the step.")
-    return " ".join([f"{lead}{reservation}.", *facts])
+    return [f"{lead}{reservation}.", *facts]
 
 
 def closing_text(run: Run, found: Recommendations, checks: Checks, n_shown: int | None) -> str:

@@ -199,12 +199,13 @@ def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]
         yield blocks.Sentence(", ".join(checks.passed))
     if checks.skipped:
         yield blocks.Heading("Skipped checks", "bold")
-        yield blocks.Items([_skipped_text(check) for check in checks.skipped])
+        yield blocks.Items([skipped_text(check) for check in checks.skipped])
     told = [row for row in run.problem_rows if row["code"] != "not-judged"]
     yield from _problems(told, extent)
 
 
-def _skipped_text(check: SkippedCheck) -> str:
+def skipped_text(check: SkippedCheck) -> str:
+    """Return which rules could not be judged, why, and what would change that."""
     fix = f" Fix: {check.fix}." if check.fix else ""
     return f"{', '.join(check.rules)}: {check.reason}.{fix}"
 
@@ -302,6 +303,21 @@ def rank_rows(run: Run) -> list[dict[str, Any]]:
         row[_LENGTH] = walls.get(row["rank"], row["step_time_ns"])
         row[_LATENESS] = None if (ns := late.get(row["rank"])) is None else ns / n_steps
     return rows
+
+
+class LatestRank(Struct, frozen=True):
+    """The rank that the others wait for longest."""
+
+    rank: int
+    delay_ns: float  # mean per step
+
+
+def latest_rank(run: Run) -> LatestRank | None:
+    """Return the rank with the largest straggler delay; None for one rank, or where delays are not known."""
+    delays = [LatestRank(row["rank"], row[_LATENESS]) for row in rank_rows(run) if row[_LATENESS] is not None]
+    if len(delays) < 2:  # noqa: PLR2004 - two ranks can wait for each other
+        return None
+    return max(delays, key=lambda latest: latest.delay_ns)
 
 
 def rank_table(run: Run, n_shown: int) -> blocks.Table:

@@ -104,32 +104,37 @@ def test_a_program_that_ends_before_ends_its_capture_and_the_launcher_is_told(ru
 
 
 BROKEN = {
-    "a torch without such hooks": ({"optimizer": OPTIMIZER.replace("register_", "no_")}, "nothing will be captured"),
-    "a window that is none": ({"steps": "x:3"}, "nothing will be captured"),
-    "a window of nothing": ({"steps": "4:4"}, "nothing will be captured"),
-    "a window from 0 on": ({"steps": "0:4"}, "needs warmup >= 1"),
-    "a profiler that raises": ({"torch": TORCH.replace('note("PROFILE")', "lambda: 1 // 0")}, "no capture from here"),
-    "no compiler": ({"torch": TORCH.replace("compiler =", "_ =")}, "no capture from here"),
+    "a torch without such hooks": (
+        {"optimizer": OPTIMIZER.replace("register_", "no_")},
+        "register_optimizer_step_post_hook",
+    ),
+    "a window that is none": ({"steps": "x:3"}, "'x'"),
+    "a window of nothing": ({"steps": "4:4"}, "steps=0"),
+    "a window from 0 on": ({"steps": "0:4"}, "warmup=0"),
+    "a profiler that raises": ({"torch": TORCH.replace('note("PROFILE")', "lambda: 1 // 0")}, "division"),
+    "no compiler": ({"torch": TORCH.replace("compiler =", "_ =")}, "compiler"),
 }
 
 
-@pytest.mark.parametrize(("options", "said"), BROKEN.values(), ids=BROKEN)
-def test_whatever_fails_is_said_once_and_the_program_goes_on(run, options, said):
+@pytest.mark.parametrize(("options", "named"), BROKEN.values(), ids=BROKEN)
+def test_whatever_fails_is_said_once_and_the_program_goes_on(run, worded, options, named):
     done = run(f"{ONE}for _ in range(6): sgd.step()\nprint('trained')", **options)
     assert done.stdout.splitlines()[0] == "trained"
-    assert done.stderr.startswith("nsyspipe: ")
-    assert said in done.stderr
-    assert "the program goes on" in done.stderr
     assert done.stderr.count("\n") == 1
+    # The reason is mostly Python's own text, which changes with its releases.
+    tool, outcome, reason = done.stderr.split(": ", 2)
+    assert named in reason
+    worded(f"{tool}: {outcome}")
 
 
-def test_a_program_that_captures_its_own_steps_does_so(run):
+def test_a_program_that_captures_its_own_steps_does_so(run, worded):
     loop = "for _ in captured_steps(range(6), warmup=1, steps=2): sgd.step()"
     done = run(f"{ONE}from nsyspipe.capture import captured_steps\n{loop}")
     told = json.loads(done.stdout)
     assert told[told.index("PROFILE") : told.index("END")].count("data") == 2
     assert told.count("PROFILE") == told.count("step 1") == 1
-    assert done.stderr.count("it captures its own steps, and --attach-steps is left out\n") == 1
+    assert done.stderr.count("--attach-steps") == 1
+    worded(done.stderr.rstrip("\n"))
 
 
 def test_a_program_is_the_same_without_torch_and_a_sitecustomize_of_the_user_runs(run, tmp_path):

@@ -121,42 +121,49 @@ def test_a_file_that_was_there_or_is_older_than_this_nsys_is_not(place, is_noted
     assert came_of(place, earlier=report_there(str(place / "run_0")) if is_noted else None) == (None, NOTHING)
 
 
-SAID = "Failed to create 'run_0.nsys-rep': File exists"
-LEFT = [
-    # What is in the report's place, what is left where nsys works, the problem, and what is kept beside it.
-    ("mine", {}, None, {}),
-    ("mine", {"report1.nsys-rep": "mine"}, None, {}),  # on its way from another file system: a copy
-    ("other's", {"a.nsys-rep": "a", "b.nsys-rep": "b"},
-     f"nsys could not write its report, which is kept: run.kept-P_0.nsys-rep, run.kept-P-1_0.nsys-rep: {SAID}",
-     {"run.kept-P_0.nsys-rep": "a", "run.kept-P-1_0.nsys-rep": "b"}),
-    (None, {"x.qdstrm": "mine"}, "nsys did not make a report of its capture, which is kept: run_0.qdstrm", {"run_0.qdstrm": "mine"}),
-    (None, {"report1.nsys-rep": ""}, f"nsys could not write its report: {SAID}", {}),  # no capture
-]  # fmt: skip
+# The content of the report's place, the files that are left where nsys works, whether there is a report, and the files
+# that are kept beside the report.
+LEFT = {
+    "a new report": ("mine", {}, True, {}),
+    "a copy on its way from another file system": ("mine", {"report1.nsys-rep": "mine"}, True, {}),
+    "reports behind a file of another program": (
+        "other's",
+        {"a.nsys-rep": "a", "b.nsys-rep": "b"},
+        False,
+        {"run.kept-P_0.nsys-rep": "a", "run.kept-P-1_0.nsys-rep": "b"},
+    ),
+    "a capture without a report": (None, {"x.qdstrm": "mine"}, False, {"run_0.qdstrm": "mine"}),
+    "an empty report": (None, {"report1.nsys-rep": ""}, False, {}),
+}
 
 
-@pytest.mark.parametrize(("there", "left", "problem", "kept"), LEFT)
-def test_a_new_file_is_the_report_and_what_is_left_is_kept_beside_it(place, there, left, problem, kept):
+@pytest.mark.parametrize(("there", "left", "has_report", "kept"), LEFT.values(), ids=LEFT)
+def test_a_new_file_is_the_report_and_what_is_left_is_kept_beside_it(place, worded, there, left, has_report, kept):
     if there:
         (place / "run_0.nsys-rep").write_text(there)
     for name, text in left.items():
         (place / "tmp" / "nvidia" / name).write_text(text)
-    report, came = came_of(place)
+    report, problem = came_of(place)
     mark = f"kept-{os.getpid()}"
-    assert report == (None if problem else str(place / "run_0"))
-    assert (came or "").replace(mark, "kept-P") == (problem or "")
+    assert report == (str(place / "run_0") if has_report else None)
+    assert (problem is None) is has_report
+    worded((problem or "no problem").replace(mark, "kept-P"))
     names = {path.name.replace(mark, "kept-P"): path.read_text() for path in place.glob("run*")}
     assert names == kept | ({"run_0.nsys-rep": there} if there else {})
 
 
-def test_a_name_that_is_taken_is_not_and_a_capture_that_cannot_be_moved_stays_and_is_named(place):
+def test_a_name_that_is_taken_is_not_and_a_capture_that_cannot_be_moved_stays_and_is_named(place, worded):
     (place / "run_0.qdstrm").write_text("first")
     left = place / "tmp" / "nvidia" / "x.qdstrm"
     left.write_text("second")
-    assert came_of(place)[1].endswith(f"which is kept: run.kept-{os.getpid()}_0.qdstrm")
+    _, problem = came_of(place)
+    assert f"run.kept-{os.getpid()}_0.qdstrm" in problem
+    worded(problem.replace(f"kept-{os.getpid()}", "kept-P"), "a name that is taken")
     assert (place / "run_0.qdstrm").read_text() == "first"
     left.write_text("mine")
-    _, came = NsysOutput(str(place / "no" / "run_0"), place / "tmp", place / "log").captured()
-    assert f"it is still in {left.parent}" in came
+    _, problem = NsysOutput(str(place / "no" / "run_0"), place / "tmp", place / "log").captured()
+    assert str(left.parent) in problem
+    worded(problem, "a capture that cannot be moved")
     assert left.read_text() == "mine"
 
 

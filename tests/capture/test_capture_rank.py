@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.capture.rank import main, with_status
+from nsyspipe.capture.rank import NOT_STARTED, main, with_status
 from nsyspipe.capture.status import RankRecord, read_programs, read_records, write_record
 from tests.build.programs import program
 
@@ -68,12 +68,13 @@ def test_an_old_report_is_not_this_ones(status_dir, tmp_path):
     assert (the_record(status_dir).report, the_record(status_dir).problem) == (None, "nothing was captured")
 
 
-def test_what_nsys_says_is_kept_from_the_terminal_and_told_when_it_fails(status_dir, tmp_path):
+def test_what_nsys_says_is_kept_from_the_terminal_and_told_when_it_fails(status_dir, tmp_path, worded):
     done = rank("true", nsys=nsys_words(tmp_path, "printf 'error: bad \\033[1moption\\nusage\\n'; exit 2"))
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
     problem = the_record(status_dir).problem
-    assert problem.startswith("nsys failed before it started the program: error: bad ")
+    assert problem.startswith(f"{NOT_STARTED}: error: bad ")
     assert "\033" not in problem
+    worded(problem)
 
 
 @pytest.mark.parametrize("has_nsys", [False, True])

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture import sidecar
+from nsyspipe.capture.outcome import cut_short
+from nsyspipe.capture.rank import NOT_ENDED, NOT_MADE, NOT_STARTED, NOT_WRITTEN, NOTHING
 from nsyspipe.capture.sidecar import TOPOLOGY_SUFFIX, Place, Surroundings, gather_surroundings, write_sidecar
-from nsyspipe.capture.status import read_programs
+from nsyspipe.capture.status import Program, read_programs
 from nsyspipe.errors import OutputError
 from nsyspipe.model.captured import CapturedRank
 from nsyspipe.nsys.machine import Gpu
@@ -21,7 +23,7 @@ from nsyspipe.nsys.secrets import HashKey
 from tests.build.programs import TOPOLOGY, printing, program, put
 
 SECRET = "Zx81-plant3d"
-NOTHING = Surroundings(None, (), None, None, None, None, None, "3.11.9", None, None)
+UNKNOWN = Surroundings(None, (), None, None, None, None, None, "3.11.9", None, None)
 KEY = HashKey(b"k" * 32)
 QUERY = "--query-gpu=index,name,driver_version"
 GIT = shutil.which("git")
@@ -100,7 +102,7 @@ def status(folder, **by_rank):
 
 def document(name, node_rank=0, n_nodes=1, **more):
     place = Place(str(name), node_rank, n_nodes)
-    given = {"command": ["python", "train.py"], "environment": {}, "surroundings": NOTHING} | more
+    given = {"command": ["python", "train.py"], "environment": {}, "surroundings": UNKNOWN} | more
     return sidecar.sidecar_document(place, **given)
 
 
@@ -168,18 +170,20 @@ def test_of_a_command_private_variables_are_left_out(tmp_path, command, written)
     assert document(tmp_path / "ddp", command=command.split(), key=KEY)["command"] == written.split()
 
 
-SHORT = "2 of 3 steps were captured: its loop ended after 3 steps, the warm-up is 1"
+def cut_short_in_epochs_of(steps):
+    return cut_short(Program(n_steps=3, n_captured_steps=2, warmup=1, steps_asked=3, epoch_steps=steps))
+
+
+LATE = NOT_ENDED.format(seconds=60)
 
 
 @pytest.mark.parametrize(("problem", "written"), [
     (f"nsys failed: unrecognised option in train.py --api-key {SECRET}", "its capture failed"),
-    (f"nsys failed before it started the program: no option {SECRET}", "nsys failed before it started the program"),
-    (f"nsys had not ended 60 s after the program: ended it; nsys could not write its report: {SECRET}",
-     "nsys had not ended 60 s after the program: ended it; nsys could not write its report"),
-    ("nothing was captured", "nothing was captured"),
-    (SHORT, SHORT),
-    *[(one, one) for place in ("one epoch", "epochs of 2") if (one := SHORT.replace(" steps,", f" steps in {place},"))],
-    (SHORT.replace("3 steps", f"3 steps in {SECRET}"), "its capture failed"),
+    (f"{NOT_STARTED}: no option {SECRET}", NOT_STARTED),
+    (f"{LATE}; {NOT_WRITTEN}: {SECRET}", f"{LATE}; {NOT_WRITTEN}"),
+    (f"{NOT_MADE}, which is kept: {SECRET}", NOT_MADE),
+    *[(sentence, sentence) for sentence in (NOTHING, *map(cut_short_in_epochs_of, (0, 2, 3)))],
+    (cut_short_in_epochs_of(0).replace("3 steps", f"3 steps in {SECRET}"), "its capture failed"),
 ])  # fmt: skip
 def test_of_a_problem_only_our_own_sentences_are_in_it(tmp_path, problem, written):
     (row,) = document(tmp_path / "ddp", ranks=[CapturedRank(0, problem=problem)])["ranks"]

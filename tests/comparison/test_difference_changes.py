@@ -310,7 +310,7 @@ def test_every_change_that_may_explain_communication_is_told_with_the_others(
     cause = difference.cause
     assert (cause.part, cause.n_matters) == ("exposed_comm", n_matters)
     assert {what: pytest.approx(both) if unit else tuple(both) for what, unit, *both in cause.facts} == facts
-    worded(cause_text(difference, cause))
+    worded(cause_text(cause))
     assert facts.keys() <= {*difference.changes["what"].to_pylist()}
 
 
@@ -320,6 +320,6 @@ def test_equal_bytes_in_messages_of_other_sizes_are_no_equal_sizes(tmp_path):
     difference = diff(*(Side(name, (run,)) for name, run in zip("ab", runs, strict=True)))
     of_collectives = [row for row in difference.facts.to_pylist() if row["topic"] == "collectives"]
     is_same = {row["what"]: row["is_same"] for row in of_collectives if row["recorded_on"] == "both"}
-    assert is_same == {"collectives per step": False, "message bytes per step": True}
+    assert is_same == {COLLECTIVES: False, MESSAGE_BYTES: True}
     changed = {row["what"]: (row["baseline_value"], row["candidate_value"]) for row in difference.changes.to_pylist()}
-    assert changed["mean message of a collective"] == (4e6, 1e6)
+    assert changed[MEAN_MESSAGE] == (4e6, 1e6)

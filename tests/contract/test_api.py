@@ -374,7 +374,7 @@ def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_pat
         for problems in tables:
             at = problems["code"].index("phase-pattern-unmatched").as_py()
             assert f"{option}'bwd|backwards'" in problems["message"][at].as_py()
-            assert f" {option.strip()} " in problems["fix"][at].as_py()
+            assert f" {option.strip()}" in problems["fix"][at].as_py()
     two = nsyspipe.load(path, label="two")
     for run in (steady_run, two):
         nsyspipe.export.parquet(run, tmp_path / "store")

@@ -136,11 +136,18 @@ class Machine:
         return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in there}
 
     def without_places(self, text):
-        for place, name in ((self.root, "MACHINE"), (LAUNCHERS, "LAUNCHERS"), (LAUNCHERS.parent, "HERE")):
+        places = {sys.executable: "PYTHON", self.root: "MACHINE", LAUNCHERS: "LAUNCHERS", LAUNCHERS.parent: "HERE"}
+        for place, name in places.items():
             text = text.replace(str(place), name)
         text = re.sub(r"kept-\d+", "kept-PID", text)
         # By some shells, in time.
         return re.sub(r"^(err: (Terminated|Killed)|\+ up_\d: )\n", "", text, flags=re.MULTILINE)
+
+    def refusal(self, answer):
+        """Return what a launcher says from its error on."""
+        _, error, rest = answer.err.partition("error: ")
+        assert error, answer.err
+        return self.without_places(error + rest).rstrip("\n")
 
     def told(self, answer, before):
         """Return all that a launcher said, and what it has left: ``=`` marks what was there and stayed."""

@@ -145,7 +145,6 @@ def test_a_program_trains_on_after_its_capture_unless_somebody_asks_for_its_end(
     assert machine.sidecar("ddp-2gpu")["ended_by"] is None
     answer = ddp(machine, "--force", text=LOOP_OVER)  # what says that it is over is ended all the same
     assert answer.status == 124
-    assert "its training loop was over" in answer.err
     assert machine.sidecar("ddp-2gpu")["ended_by"] == "exit"
 
 

@@ -87,10 +87,11 @@ def test_columns_that_a_file_leaves_out_count_as_well(monkeypatch, worded):
     worded(re.sub(r"[\d,]{4,}", "N", caught.value.problem))
 
 
-def test_a_text_in_place_of_a_number_is_refused_before_it_is_read():
+def test_a_text_in_place_of_a_number_is_refused_before_it_is_read(worded):
     found = content(stragglers(2, wait_ns=pa.array(["1", "2"])))
-    with pytest.raises(DatasetError, match="wait_ns is no number"):
+    with pytest.raises(DatasetError, match="wait_ns") as caught:
         table_of(found, DATASET["stragglers"], Path("it"))
+    worded(caught.value.problem)
 
 
 def test_columns_of_others_are_not_read_and_the_id_is_read_as_a_dictionary(monkeypatch):

@@ -99,7 +99,8 @@ def test_a_hook_that_gloo_cannot_do_is_refused_and_who_asks_for_a_crash_has_it(t
     for rank, said in enumerate(two_ranks[1]):
         assert said[-1][1] == f"demonstration: --crash-at 2: rank {rank} fails on purpose"
         for hook, (_, ended) in zip(REFUSED, said[len(TRAINED) : -1], strict=True):
-            assert ended.startswith(f"error: --hook {hook}: PyTorch's hook needs GPUs and NCCL, here is gloo")
+            assert ended.startswith(f"error: --hook {hook}: ")
+            assert "gloo" in ended
 
 
 def test_one_process_trains_without_ddp_and_writes_its_result(tmp_path):

@@ -53,7 +53,8 @@ def finding_pages() -> dict[str, str]:
 def _index() -> str:
     lines = [_GENERATED.format(source=_SOURCE), "", "# Findings", "", _INDEX_INTRODUCTION, ""]
     for cause, entries in subjects.findings_by_cause().items():
-        lines += [f"## {cause[:1].upper()}{cause[1:]}", "", "| finding | meaning |", "|---|---|"]
+        heading = subjects.cause_name(cause)
+        lines += [f"## {heading[:1].upper()}{heading[1:]}", "", "| finding | meaning |", "|---|---|"]
         lines += [f"| [`{entry.id}`]({entry.id}.md) | {entry.title} |" for entry in entries]
         lines.append("")
     estimates = subjects.explain("estimates")
