@@ -89,6 +89,7 @@ def warnings(board: Scoreboard, *, is_verbose: bool) -> list[Trouble]:
 
 def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
     """Return the runs of a group with their step times, speed-ups and verdicts."""
+
     def interval(row: Row) -> str:
         low, high = row["peer_speedup_low"], row["peer_speedup_high"]
         return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} to {high:.3f}"

@@ -85,7 +85,7 @@ def test_of_many_steps_the_slowest_of_each_few_is_drawn_and_of_few_all(worded):
     alone = (step(number=number, hidden=0, exposed=0, copies=0) for number in (0, 1))
     few = module.step_chart(module.step_rows(steps(*alone), [], 1), has_comm=False)
     assert (few.table.note, few.data["wall_ns"], few.data["parts"]["exposed"]) == (None, [100, 100], [0, 0])
-    assert [one.heading for one in few.table.columns][2:] == ["compute", "exposed copies", "idle", "in the figures"]
+    assert [one.heading for one in few.table.columns][2:] == ["compute", "exposed copies", "idle", "used"]
     assert [*dict(few.legend)] == ["compute", "idle"]
 
 

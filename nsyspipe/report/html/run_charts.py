@@ -131,7 +131,9 @@ def rank_chart(
     colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
     n_rows = len(drawn) + (after is not None)
     height, table = 36 + BAR_HEIGHT * n_rows, table_of(label, rows, fields, table_note(len(rows), n_ranks))
-    return Chart("step-bars", "Overview", label, height, data, table, caption, colours, hint=_RANKS_HINT if thin else "")
+    return Chart(
+        "step-bars", "Overview", label, height, data, table, caption, colours, hint=_RANKS_HINT if thin else ""
+    )
 
 
 def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
@@ -175,10 +177,10 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True, names: 
         Field("fastest rank", lambda row: names.name(row["fastest_rank"])),
         Field("fastest rank's time", of("fastest_wall_ns", ms_text)),
         Field("median of ranks", of("median_wall_ns", ms_text)),
-        Field("in the figures", lambda row: row["mark"] or "yes", "text"),
+        Field("used", lambda row: row["mark"] or "yes", "text"),
     ]
     told = [one for one in fields if "rank" not in one.heading or any(len(row["walls_ns"]) > 1 for row in rows)]
-    note = f"The slowest of each {per_column} steps; --json has all." if per_column > 1 else None
+    note = f"Each row is the slowest of {per_column} steps. --json has all steps." if per_column > 1 else None
     data: dict[str, Any] = {name: [row[name] for row in shown] for name in _DRAWN}
     data |= names_in_data(names)
     data["parts"] = {name: [row.get(name) for row in parts] for name, _, _ in _PARTS}
@@ -218,15 +220,19 @@ def collective_charts(medians: Medians, whole: str = "a step", names: RankNames 
     data["axis"] = f"place in {whole.replace('a ', 'the ')}"
     data["axis"] += f" ({medians.n_left_out} shorter left out)" if medians.n_left_out else ""
     colours = [("transfer", "transfer time")] * any(row["transfer"] for row in rows)
-    colours += [("waiting", "longest wait time of a rank")] * any(row["longest"][0][1] for row in rows if row["longest"])
-    colours += [("untold", "duration, because transfer and wait time are not known")] * any(row["transfer"] is None for row in rows)
+    colours += [("waiting", "longest wait time of a rank")] * any(
+        row["longest"][0][1] for row in rows if row["longest"]
+    )
+    colours += [("untold", "duration, because transfer and wait time are not known")] * any(
+        row["transfer"] is None for row in rows
+    )
     table, has_zoom = table_of(label, rows, fields, medians.note), len(rows) > _ZOOMED_FROM
     order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
     sized = [row for row in rows if row["bytes"] and row["busbw"]]
     if len({row["bytes"] for row in sized}) < _SIZES:
         return [order]
     data = {name: [row[name] for row in sized] for name in ("seq", "collective", "bytes", "busbw", "transfer")}
-    caption = "The table of the chart above has the same figures."
+    caption = "The table of the chart above has the same numbers."
     label = "Message size and bus bandwidth of each collective"
     return [order, Chart("sizes", section, label, 260, data, None, caption)]
 
@@ -264,23 +270,28 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
         in_summary = pc.and_(in_summary, pc.is_in(collectives["step"], pa.array(used, pa.int64())))
     rows, n_all, n_of_some = _rows(collectives.select(_OF_MEDIANS).filter(in_summary)) if n_rows else ([], 0, 0)
     table = collectives.select(["step", "rank", "is_matched"]).filter(in_summary)
-    note = f"Medians over {f'{n_used} of' if n_used < n_steps else 'the'} {n_steps} steps of the figures"
+    note = f"Medians over {f'{n_used} of' if n_used < n_steps else 'the'} {n_steps} steps used"
     n_left_out = n_all - len(rows)
     if n_used == n_steps <= 1:
-        note = "The one step of the figures" if whole == "a step" else "All that was captured"
+        note = "The only step used" if whole == "a step" else "All that was captured"
     if n_left_out and whole != "a step":
         note = f"The {len(rows)} longest of the {n_all} collectives that were captured"
     elif n_left_out:
-        note += f"; the {len(rows)} longest of {n_all} collectives"
+        note += f". The chart shows the {len(rows)} longest of {n_all} collectives"
     if n_of_some:
-        note += f"; {n_of_some} of {n_all} collectives are in some steps only: the n-th of its kind counts as the same in all"
+        note += (
+            f". {n_of_some} of {n_all} collectives are only in some steps. The n-th collective of a kind counts as the same "
+            "in all steps"
+        )
     # Transfer and waits rest on the steps in which any operation is matched.
     masks = (table["is_matched"], pc.invert(table["is_matched"]))
     matched, unmatched = (set(table["step"].filter(mask).unique().to_pylist()) for mask in masks)
     if n_used and not matched:
-        note += "; transfer and waiting are not known (see Problems)"
+        note += ". Transfer time and wait time are unknown (see Problems)"
     elif len(matched - unmatched) < n_used:
-        note += f"; transfer and waiting: the {len(matched)} {'of which some' if matched & unmatched else 'that'} could be matched"
+        are_partly_matched = bool(matched & unmatched)
+        of_matched = "with at least one matched collective" if are_partly_matched else "with matched collectives"
+        note += f". Transfer time and wait time use the {len(matched)} steps {of_matched}"
     return Medians(rows, sorted(table["rank"].unique().to_pylist()), f"{note}.", n_left_out)
 
 

@@ -70,7 +70,7 @@ nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
       rows.push(nsyspipe.timeRow(`fastest, ${nsyspipe.rankName(data, data.fastest_rank[at])}`, data.fastest_wall_ns[at]));
     }
     const slowest = hasRanks ? `, slowest ${nsyspipe.rankName(data, data.rank[at])}` : "";
-    const mark = data.mark[at] ? `, not in the figures: ${data.mark[at]}` : "";
+    const mark = data.mark[at] ? `, not used: ${data.mark[at]}` : "";
     return nsyspipe.tooltip({ title: `step ${data.step[at]}${slowest}${mark}`, rows });
   };
 
