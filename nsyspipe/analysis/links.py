@@ -180,7 +180,7 @@ class SlowestLink:
     @property
     def edges(self) -> str:
         """Which edges the text holds for, in words: ``all 4 edges``, ``2 of 8 edges, rank 3 to 4 first``."""
-        noun = "edge" if self.is_of_ring else "pair"
+        noun = "connection" if self.is_of_ring else "pair"
         if self.n_links == self.n_edges:
             few = {1: f"rank {self.from_rank} to {self.to_rank}", 2: f"both {noun}s"}
             return few.get(self.n_links, f"all {self.n_links} {noun}s")

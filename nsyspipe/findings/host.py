@@ -394,7 +394,7 @@ def _missing(evidence: Evidence) -> str | None:
     if unknown is None:
         return "copies and memsets" if evidence.steps["idle_ns"].null_count else _CLOCK
     if evidence.share(unknown.judged_ns) >= LEAST_IDLE_SHARE:
-        share = f"{100 * evidence.share(unknown.judged_ns):.0f} % of step time"
+        share = f"{100 * evidence.share(unknown.judged_ns):.0f}% of step time"
         return f"the launches of kernels and copies that end {share} of it"
     return "the names of API calls" if idle_of(evidence, "idle_launch_ns") is None else None
 

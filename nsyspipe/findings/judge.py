@@ -41,12 +41,12 @@ CAUSES = {
         "pipeline-bubble", "serialized-streams",
     ),
     "communication that slows compute": ("comm-slows-compute",),
-    "idle devices": ("input-bound", "launch-bound", "sync-bound", "blocking-launches"),
+    "idle GPUs": ("input-bound", "launch-bound", "sync-bound", "blocking-launches"),
     "copies": ("grad-copy", "ddp-single-gpu", "pageable-copy"),
     "the capture itself": ("profiler-overhead",),
 }  # fmt: skip
 EXPOSURE, STRAGGLER, BUBBLE = "comm-bound", "straggler", "pipeline-bubble"
-OF_HOSTS = {*CAUSES["idle devices"]}
+OF_HOSTS = {*CAUSES["idle GPUs"]}
 _OF_WAITING = {"straggler", "pipeline-bubble", "no-sync"}  # whose bounds are of waiting, too
 _WAIT_INCLUDED = "is_wait_included"
 _OF_COMM = {*CAUSES["communication and late ranks"]}

@@ -283,8 +283,7 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
         needed = min(most, opened.longest_work_ns)
         return (
             f"the GPUs would need at most {needed / 1e6:.2f} ms for a step, but the median CPU takes {host / 1e6:.2f} ms "
-            f"to launch its kernels (pauses of {PAUSE_NS / 1e6:g} ms or more are not counted), so the run would be "
-            "launch-bound or input-bound"
+            f"to launch it, without pauses of {PAUSE_NS / 1e6:g} ms or more (launch-bound or input-bound)"
         )
     return None
 

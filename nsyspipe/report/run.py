@@ -278,7 +278,7 @@ def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, st
     if not summary["n_summary_steps"] and "no-steps" not in reasons:
         figure = "step_time_ns"
     codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
-    text, fix = next((reasons[code] for code in codes if code in reasons), ("see the notes", ""))
+    text, fix = next((reasons[code] for code in codes if code in reasons), ("see Problems", ""))
     text = shortened(text.partition(": ")[0], _LONGEST_REASON)  # what is missing; which answers that costs is seen
     option = re.search(r"--[a-z-]+=[\w,]+", fix)
     return _NOT_KNOWN, f"{text} (capture with {option[0]})" if option else text

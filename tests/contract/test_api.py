@@ -83,9 +83,9 @@ def test_a_run_reads_nothing_until_it_is_asked(steady):
     run = nsyspipe.load(steady)
     assert repr(run) == "<Run of 2 reports, not read yet>"
     _ = run.steps()
-    assert repr(run) == "<Run 'steady': 2 ranks, 4 steps, 2 in the figures>"
+    assert repr(run) == "<Run 'steady': 2 ranks, 4 steps, 2 used>"
     _ = run.findings()
-    assert repr(run) == f"<Run 'steady': 2 ranks, 4 steps, 2 in the figures: {run.verdict}>"
+    assert repr(run) == f"<Run 'steady': 2 ranks, 4 steps, 2 used: {run.verdict}>"
     with pytest.raises(AttributeError):
         run.skip_first = 3
 

@@ -313,13 +313,13 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     verdicts = []
     for (*cells, _), row in zip(table.rows, rows, strict=True):
         settles = report.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
-        why = "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
+        why = ", ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
         verdicts.append([*cells, Word(report.verdict_word(row["verdict"]), why, report.is_outweighed(difference, row))])
     common = mostly and f"Inconclusive without a reason: {mostly.replace(':', ',')}."
     note = " ".join(filter(None, [table.note, common]))
     track = Field(f"-{limit:g} to +{limit:g}%", kind="track", hint=_TRACK_LEGEND)
     table = with_column(replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks)
-    steps = Field("steps", hint="summary steps that have the figure: baseline, candidate")
+    steps = Field("steps", hint="steps used for this metric: baseline, candidate")
     numbers = [", ".join(dict.fromkeys(count_text(row[f"n_{side}"]) for side in SIDES)) for row in rows]
     return with_column(table, len(table.columns), steps, numbers)
 

@@ -180,7 +180,7 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True, names: 
         Field("used", lambda row: row["mark"] or "yes", "text"),
     ]
     told = [one for one in fields if "rank" not in one.heading or any(len(row["walls_ns"]) > 1 for row in rows)]
-    note = f"The slowest of each {per_column} steps; --json has all." if per_column > 1 else None
+    note = f"Each column is the slowest of {per_column} steps. --json has all steps." if per_column > 1 else None
     data: dict[str, Any] = {name: [row[name] for row in shown] for name in _DRAWN}
     data |= names_in_data(names)
     data["parts"] = {name: [row.get(name) for row in parts] for name, _, _ in _PARTS}
@@ -232,7 +232,7 @@ def collective_charts(medians: Medians, whole: str = "a step", names: RankNames 
     if len({row["bytes"] for row in sized}) < _SIZES:
         return [order]
     data = {name: [row[name] for row in sized] for name in ("seq", "collective", "bytes", "busbw", "transfer")}
-    caption = "The table of the chart above has the same figures."
+    caption = "The table of the chart above has the same values."
     label = "Message size and bus bandwidth of each collective"
     return [order, Chart("sizes", section, label, 260, data, None, caption)]
 

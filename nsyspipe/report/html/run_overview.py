@@ -320,7 +320,7 @@ def _details(finding: Finding) -> Iterator[Block | Fold | Evidence]:
     lines = finding_lines(finding)
     yield Lines("", lines.lines)
     if finding.evidence:
-        yield Fold("Figures behind this finding", [Evidence(finding.severity, finding.evidence)], is_printed=True)
+        yield Fold("Numbers behind this finding", [Evidence(finding.severity, finding.evidence)], is_printed=True)
     if finding.id in ids_in(FINDINGS_FOLDER):
         explanation = explain_finding(finding.id)
         yield Fold("Explanation and code", [*explained_blocks(explanation)])

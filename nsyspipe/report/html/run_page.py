@@ -216,9 +216,9 @@ def _renamed(tiles: Sequence[Tile]) -> Iterator[Tile]:
 
 def _definitions() -> Iterator[Sentence | Details]:
     yield Sentence(
-        "C is the time in which compute operations of a rank run, M the time in which communication runs, and P the time in "
-        "which copies and memsets run, each clipped to the window of the step. Compute, exposed communication, exposed "
-        "copies and idle time sum exactly to the step."
+        "C is the time in which compute operations of a rank run. M is the time in which communication runs, and P the time "
+        "in which copies and memsets run. All are clipped to the window of the step. Compute, exposed communication, "
+        "exposed copies and idle time sum exactly to the step."
     )
     for schema in map(DESCRIBED.__getitem__, _DEFINED):
         rows = [[one.name, one.unit, meaning_of(schema, one), one.source or absent] for one in schema.columns]
@@ -388,7 +388,7 @@ def link_table(links: pa.Table) -> Table | None:
     fields = [
         Field("kind", of("kind"), "text"),
         Field("transport", of("transport"), "text", "The transport that NCCL set up."),
-        Field("path", of("path"), "text", "What connects the GPUs, from nvidia-smi topo -m."),
+        Field("path", of("path"), "text", "The connection of the GPUs, from nvidia-smi topo -m."),
         Field("peak bandwidth", of("nominal_bytes_per_s", bandwidth_text)),
         Field("source", of("nominal_source"), "text"),
         Field("connections", lambda row: str(len(row["edges"]))),
