@@ -26,7 +26,6 @@ def name_of(path):
 ALLOWED = {
     "analysis/operations.py": ["memcpy unified DtoD"],
     "capture/rank.py": ["file=$1; exec"],
-    "capture/sidecar.py": ["X|nsys failed before it started the program|"],
     "comparison/surroundings.py": [
         "message bytes per step", "DtoD copies per step", "DtoD bytes per step",
         "number and bytes of copies on the device", "steps in the figures",
