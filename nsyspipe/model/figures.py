@@ -107,7 +107,7 @@ _RUN_FIGURES = (
         label="Step time",
         short="step time",
         meaning="slowest rank, median over steps",
-        definition="The time of the slowest rank in a step. This metric is the median over the steps used.",
+        definition="The time of the slowest rank in each step, as the median over the steps used.",
     ),
     Figure(
         column="throughput_steps_per_s",
@@ -118,7 +118,7 @@ _RUN_FIGURES = (
         label="Throughput",
         short="throughput",
         meaning="1 / mean step time",
-        definition="Training steps per second: 1 divided by the mean step time.",
+        definition="Training steps per second: one divided by the mean step time.",
     ),
     Figure(
         column="compute_ns",
@@ -508,8 +508,8 @@ TERMS = (
     Term("Rank", "One process of the training job on one GPU."),
     Term(
         "Mean step time",
-        "The time of the slowest rank in a step, as the mean over the steps used. The first lines of `nsyspipe analyze` "
-        "show the mean step time. Its parts add up to it.",
+        "The time of the slowest rank in each step, as the mean over the steps used. The first lines of `nsyspipe analyze` "
+        "show the mean step time and its parts.",
     ),
     Term("Phase", "A part of a step: data, forward, backward or optimizer."),
     Term("Collective", "A communication operation of several ranks, for example an all-reduce."),

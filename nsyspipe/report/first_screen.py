@@ -82,7 +82,13 @@ def headline_of(run: Run, step: StepTime | None) -> str:
     rate = rate_text(1e9 / step.mean_ns, _ESTIMATE_DIGITS)
     found = ", steps found by launch pattern" if run.header.steps_from == REPETITION else ""
     used = f"{step.n_used} step{'s'[: step.n_used != 1]} used of {step.n_captured} captured"
-    return f"Step time {ms_text(step.mean_ns)} ({rate}), {used}{found}"
+    return f"{_mean_step_time(step)} ({rate}), {used}{found}"
+
+
+def _mean_step_time(step: StepTime) -> str:
+    """Return the mean step time, which the parts of a step add up to; of one step its time."""
+    name = "Step time" if step.n_used == 1 else "Mean step time"
+    return f"{name} {ms_text(step.mean_ns)}"
 
 
 def warnings_of(run: Run) -> Iterator[str]:
@@ -285,7 +291,8 @@ def why_first(found: Recommendations) -> Iterator[str]:
         if overview.is_cause_of(first, other):
             yield f"Comes before {other.finding.id}, because late launches are the cause of the delay."
         elif other.known == CONDITIONAL or other.finding.is_conditional:
-            yield f"{other.finding.id} could save more, but only if NVLink connects the GPUs."
+            place = found.shown.index(other) + 1
+            yield f"Change {place} ({other.finding.id}) could save more, but only if NVLink connects the GPUs."
         elif other.known == BOUNDED:
             yield f"{other.finding.id} has a larger upper bound, but no estimate."
 
@@ -382,9 +389,9 @@ def closing_text(run: Run, found: Recommendations, checks: Checks, n_shown: int 
     if n_more:
         hidden.append(f"{n_more} more recommendation{'s'[: n_more != 1]}")
     if found.within_noise:
-        hidden.append(f"{len(found.within_noise)} within noise")
+        hidden.append(f"{_changes(len(found.within_noise))} with a saving within noise")
     if found.little:
-        hidden.append(f"{len(found.little)} that save{'s'[: len(found.little) == 1]} little")
+        hidden.append(f"{_changes(len(found.little))} with a small saving")
     codes = list(dict.fromkeys(row["code"] for row in _notes(run)))
     if codes:
         hidden.append(f"{len(codes)} note{'s'[: len(codes) != 1]} ({few(codes, _MOST_CODES)})")
@@ -394,8 +401,12 @@ def closing_text(run: Run, found: Recommendations, checks: Checks, n_shown: int 
         parts.append(f"{n_passed} check{'s'[: n_passed != 1]} found nothing{_skipped_text(checks)}.")
     elif checks.skipped:
         parts.append(f"No check could be made: {checks.skipped[0].reason}.")
-    parts.append(f"With -v: {', '.join(hidden)}." if hidden else "Use -v for details.")
+    parts.append(f"-v also shows {listed(hidden)}." if hidden else "Use -v for details.")
     return " ".join(parts)
+
+
+def _changes(n_changes: int) -> str:
+    return f"{n_changes} change{'s'[: n_changes != 1]}"
 
 
 def _skipped_text(checks: Checks) -> str:

@@ -41,6 +41,7 @@ _IN_RESULTS = {"step_time_ns", "throughput_steps_per_s", "speedup"}
 _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
+_PAIR = 2  # runs
 _GROUP = "Group"  # of runs that are ranked together
 _TOLD = {SHARED_BATCH, OTHER_WORK, UNKNOWN_WORK, UNLIKE}  # what parts runs that no heading tells apart
 _APART = {
@@ -193,7 +194,8 @@ def headlines(board: Scoreboard) -> list[str]:
         facts = [what for what in checks if what not in whole]
         whole = [*([f"the runs have {_listed(facts)}"] if facts else []), *whole]
         why = ", and ".join(whole) or "nsyspipe does not know which runs do the same work"
-        none = f"No two of {len(board.sides)} runs can be compared"
+        n_runs = len(board.sides)
+        none = f"No two of the {n_runs} runs can be compared" if n_runs > _PAIR else "The runs cannot be compared"
         alone = f"{board.reference} is the only run, and its captures do not seem to have one configuration"
         return [f"{alone if is_alone else none}: {why}."]
     is_open = {UNKNOWN_WORK: (True, False), SHARED_BATCH: (False,)}

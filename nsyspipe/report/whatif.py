@@ -16,6 +16,7 @@ from nsyspipe.replay.answer import (
     FASTER_HOSTS,
     GROUPS,
     HARDWARE,
+    HERE,
     LIMIT,
     SETTING,
     UNKNOWN,
@@ -99,7 +100,7 @@ def headline_sentences(found: WhatIf) -> list[str]:
         what = "Best setting" if len(answered) > 1 else "The only change with an estimate"
         sentences = [f"{what}: {best.label}, {_change(found, best)}."]
         if tied := [scenario.label for scenario in next_best if _is_tied(best, scenario)]:
-            sentences.append(f"Not distinguishable from this setting: {listed(tied, _MOST_TIED)}.")
+            sentences.append(f"Predicted equally fast, within the ranges: {listed(tied, _MOST_TIED)}.")
     return sentences + [_condition(found, scenario) for scenario in others if (scenario.gain_pct or 0.0) > least_pct]
 
 
@@ -276,7 +277,7 @@ def without_effect(found: WhatIf, *, is_verbose: bool) -> Iterator[blocks.Block]
     if parts.within_noise:
         sentences.append(f"Within noise: {', '.join(scenario.label for scenario in parts.within_noise)}.")
     if parts.unchanged:
-        sentences.append(f"As fast as captured: {', '.join(scenario.label for scenario in parts.unchanged)}.")
+        sentences.append(f"No change in step time: {', '.join(scenario.label for scenario in parts.unchanged)}.")
     if sentences:
         yield blocks.Notes([" ".join(sentences)])
 
@@ -404,6 +405,8 @@ def _note(scenario: Scenario) -> str:
     """Return what has to be known of a row of the menu."""
     if _is_captured(scenario):
         return " (as now)"
+    if scenario.link_place == HERE and scenario.group == SETTING:
+        return " (is there, not used)"
     return " (if available)" if scenario.link_place == UNKNOWN else ""
 
 

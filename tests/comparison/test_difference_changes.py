@@ -208,8 +208,8 @@ def test_the_cause_is_the_part_that_changed_most_with_what_it_depends_on(tmp_pat
 
 
 @pytest.mark.parametrize(("after", "verdict", "times"), [
-    (ms_steps(60, comm=30), "improvement", ["20.00"]),
-    (ms_steps(160, idle=0), "regression", ["6.000"]),
+    (ms_steps(60, comm=30), "improvement", ["20.0"]),
+    (ms_steps(160, idle=0), "regression", ["6.00"]),
     (ms_steps(90, comm=20), "no change", ["-10.00", "+10.00"]),
     (ms_steps(60, comm=12), "improvement", None), (ms_steps(101, comm=9), "no change", None),  # less than 2 % of the step
 ], ids=["comm against", "idle against", "parts against", "little against", "little"])  # fmt: skip
@@ -250,7 +250,7 @@ def test_a_change_of_the_bucket_view_is_named_beside_the_cause(runs, monkeypatch
     vars(found)["changes"] = CHANGES.from_rows([*both.changes.to_pylist(), row])
     assert found.cause.facts == both.cause.facts
     assert found.cause.beside != ()
-    worded(cause_text(found, found.cause))
+    worded(cause_text(found.cause))
     assert both.cause.beside == ()
 
 

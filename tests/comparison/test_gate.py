@@ -72,14 +72,19 @@ def test_a_number_that_may_be_a_ratio_is_asked_about(given):
     assert [module.effect_ratio(one) for one in (ratio, percent)] == pytest.approx([float(given), float(given) / 100])
 
 
-@pytest.mark.parametrize(("parse", "problem", "texts"), [
-    (module.parse_min_effect, "no percentage", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]),
-    (partial(module.check_confidence, name="--confidence"), r"between 0\.5 and 1", ["0.5", "1", "95", "95%", "", "nan", "-0.9"]),
-])  # fmt: skip
-def test_what_is_no_percentage_and_a_confidence_out_of_range_are_refused(parse, problem, texts):
+@pytest.mark.parametrize(("parse", "option", "texts"), [
+    (module.parse_min_effect, "--min-effect", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]),
+    (partial(module.check_confidence, name="--confidence"), "--confidence", ["0.5", "1", "95", "95%", "", "nan", "-0.9"]),
+], ids=["min-effect", "confidence"])  # fmt: skip
+def test_what_is_no_percentage_and_a_confidence_out_of_range_are_refused(parse, option, texts, worded):
+    problems = set()
     for text in texts:
-        with pytest.raises(OptionError, match=problem):
+        with pytest.raises(OptionError) as caught:
             parse(text)
+        assert caught.value.subject.startswith(f"{option} ")
+        problems.add(caught.value.problem)
+    (problem,) = problems
+    worded(problem)
 
 
 def test_metrics_are_names_separated_by_commas():

@@ -61,7 +61,7 @@ def _texts_of_developers(tree: ast.AST) -> Iterator[ast.AST]:
             yield node.msg
 
 
-def _outermost_texts(node: ast.AST) -> Iterator[ast.AST]:
+def _outermost_texts(node: ast.AST) -> Iterator[ast.expr]:
     """Yield string constants and f-strings, but no part of an f-string as a text of its own."""
     if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
         yield node
@@ -77,7 +77,7 @@ def _text_of(node: ast.AST) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value)
     parts = node.values if isinstance(node, ast.JoinedStr) else []
-    return "".join(part.value if isinstance(part, ast.Constant) else _VALUE for part in parts)
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else _VALUE for part in parts)
 
 
 def objections_to_message(text: str) -> Iterator[Objection]:

@@ -37,17 +37,17 @@ def phrases_in(text: str) -> Iterator[str]:
 
 def phrases_of_program(folders: Iterable[Path]) -> frozenset[str]:
     """Return the phrases of all texts in Python files, docstrings left out, and of all scripts."""
-    phrases: set[str] = set()
-    for folder in folders:
-        for path in folder.rglob("*"):
-            if path.suffix == ".py":
-                tree = ast.parse(path.read_text(encoding="utf-8"))
-                docstrings = _docstrings(tree)
-                texts = [node.value for node in _texts(tree) if node not in docstrings]
-            else:
-                texts = [path.read_text(encoding="utf-8")] if path.suffix in _SCRIPTS else []
-            phrases.update(phrase for text in texts for phrase in phrases_in(text))
-    return frozenset(phrases)
+    paths = [path for folder in folders for path in folder.rglob("*")]
+    return frozenset(phrase for path in paths for text in _texts_of(path) for phrase in phrases_in(text))
+
+
+def _texts_of(path: Path) -> Iterator[str]:
+    if path.suffix == ".py":
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = _docstrings(tree)
+        yield from (str(node.value) for node in _texts(tree) if node not in docstrings)
+    elif path.suffix in _SCRIPTS and not path.name.endswith(".min.js"):  # those are libraries
+        yield path.read_text(encoding="utf-8")
 
 
 def sentences_in(source: str, phrases: frozenset[str]) -> list[Sentence]:
@@ -66,10 +66,11 @@ def sentences_in(source: str, phrases: frozenset[str]) -> list[Sentence]:
 
 def _compared_texts(test: ast.FunctionDef, constants: dict[str, list[ast.expr]]) -> Iterator[str]:
     """Yield the texts of what a test compares; a name stands for all that it is assigned."""
-    waiting, followed = list(_comparisons(test)), set()
+    waiting = list(_comparisons(test))
+    followed: set[str] = set()
     while waiting:
         expression = waiting.pop()
-        yield from (node.value for node in _texts(expression))
+        yield from (str(node.value) for node in _texts(expression))
         names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
         waiting += [value for name in names - followed for value in constants.get(name, ())]
         followed |= names
@@ -91,9 +92,9 @@ def _comparisons(test: ast.FunctionDef) -> Iterator[ast.expr]:
 def _assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
     values: dict[str, list[ast.expr]] = {}
     for node in nodes:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if isinstance(node, ast.AnnAssign):
-            targets = [node.target]
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for name in (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)):
             if node.value is not None:
                 values.setdefault(name, []).append(node.value)

@@ -38,6 +38,7 @@ _DIRECTIONS = {
 _TABLES_OF_METRICS = {"steps", "breakdown", "summary", "rank_summary", "runs"}
 _NO_FIX = "There is nothing to fix."
 _FIX_IN_NOTE = "The fix depends on your run. The note in the output contains the fix."
+_TOOL = "nsyspipe"
 _PLACEHOLDERS = "Words in capital letters can stand for values of your run."
 _NULL_IN_GENERAL = (
     "Null if the reports do not contain what it is made from. A note in the output names the missing part."
@@ -67,8 +68,9 @@ def _explanation_of_note(name: str, kind: Kind) -> Explanation:
 
 
 def _with_values(template: str) -> str:
-    """Return a template of a message with its fields as words in capital letters."""
-    return re.sub(r"\{(\w+)\}", lambda field: field[1].upper(), template)
+    """Return a template of a message with its fields as words in capital letters, and counted nouns in the plural."""
+    counted = re.sub(r"\{(\w+):[^|}]+\|([^}]+)\}", r"{\1} \2", template)
+    return re.sub(r"\{(\w+)\}", lambda field: field[1].upper(), counted)
 
 
 def _fix_text(fix: str) -> str:
@@ -81,7 +83,7 @@ def _fix_text(fix: str) -> str:
 def _sentence(text: str) -> str:
     """Return a text with a capital letter and a full stop; a text that begins with an option or a name keeps its letter."""
     first_word = text.partition(" ")[0]
-    is_plain_word = first_word.isalpha() and first_word.islower()
+    is_plain_word = first_word.isalpha() and first_word.islower() and first_word != _TOOL
     start = text[:1].upper() if is_plain_word else text[:1]
     end = "" if text.endswith((".", "?")) else "."
     return f"{start}{text[1:]}{end}"

@@ -21,7 +21,6 @@ from nsyspipe.report.blocks import (
     Block,
     Commands,
     Field,
-    Items,
     Line,
     Lines,
     Notes,
@@ -98,18 +97,19 @@ def _changes(difference: RunDifference) -> Iterator[PageBlock]:
         topics = [row["topic"] for row in report.shown_changes(difference)]
         full = with_column(replace(table, note=None), 0, Field("about", kind="text"), topics)
         yield Fold(f"Show all {len(lines)} as a table", [full])
-    if missing := report.not_compared_texts(difference):
-        yield Items(missing)
+    if missing := report.not_compared(difference):
+        yield Lines("Not compared", [Line(f"{row.facts}: {row.reason}") for row in missing])
 
 
 def _metrics(difference: RunDifference) -> list[PageBlock]:
-    """Return the metrics that matter most, and all of them behind a button."""
+    """Return the metrics that matter most, and the others folded."""
     table = figure_table(difference, report.metrics_table(difference))
     n_shown = max(_FIRST_METRICS, len(difference.judged))
     if len(table.rows) <= n_shown:
         return [table]
     first = replace(table, rows=table.rows[:n_shown])
-    return [first, Fold(f"Show all {len(table.rows)} metrics", [replace(table, note=None)])]
+    others = replace(table, rows=table.rows[n_shown:], note=None, strong=frozenset())
+    return [first, Fold(f"Show {len(others.rows)} more metrics", [others])]
 
 
 def _kernels(difference: RunDifference) -> PageBlock:

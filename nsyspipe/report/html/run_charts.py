@@ -154,7 +154,7 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
         dots = np.linspace(0, walls.size - 1, min(walls.size, _DOTS)).astype(int)
         row |= {"fastest_rank": int(ranks[-1]), "fastest_wall_ns": int(walls[-1]), "begin_ns": int(starts.min())}
         row |= {"median_wall_ns": float(np.median(walls)), "walls_ns": walls[dots].tolist()}
-        why = "cut off" if walls.size == n_ranks else "not on every rank"
+        why = "incomplete" if walls.size == n_ranks else "not on every rank"
         why = WITHOUT_END if row["step"] in endless else why
         row["mark"] = "skipped" if row["step"] in skipped else "" if row["in_summary"] else why
     return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
@@ -180,7 +180,7 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True, names: 
         Field("used", lambda row: row["mark"] or "yes", "text"),
     ]
     told = [one for one in fields if "rank" not in one.heading or any(len(row["walls_ns"]) > 1 for row in rows)]
-    note = f"Each row is the slowest of {per_column} steps. --json has all steps." if per_column > 1 else None
+    note = f"Each column is the slowest of {per_column} steps. --json has all steps." if per_column > 1 else None
     data: dict[str, Any] = {name: [row[name] for row in shown] for name in _DRAWN}
     data |= names_in_data(names)
     data["parts"] = {name: [row.get(name) for row in parts] for name, _, _ in _PARTS}
@@ -232,7 +232,7 @@ def collective_charts(medians: Medians, whole: str = "a step", names: RankNames 
     if len({row["bytes"] for row in sized}) < _SIZES:
         return [order]
     data = {name: [row[name] for row in sized] for name in ("seq", "collective", "bytes", "busbw", "transfer")}
-    caption = "The table of the chart above has the same numbers."
+    caption = "The table of the chart above has the same values."
     label = "Message size and bus bandwidth of each collective"
     return [order, Chart("sizes", section, label, 260, data, None, caption)]
 
@@ -270,29 +270,29 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
         in_summary = pc.and_(in_summary, pc.is_in(collectives["step"], pa.array(used, pa.int64())))
     rows, n_all, n_of_some = _rows(collectives.select(_OF_MEDIANS).filter(in_summary)) if n_rows else ([], 0, 0)
     table = collectives.select(["step", "rank", "is_matched"]).filter(in_summary)
-    note = f"Medians over {f'{n_used} of' if n_used < n_steps else 'the'} {n_steps} steps used"
     n_left_out = n_all - len(rows)
+    of_steps = f"{n_used} of {n_steps} steps" if n_used < n_steps else f"the {n_steps} steps used"
+    notes = [f"Times are medians over {of_steps}."]
     if n_used == n_steps <= 1:
-        note = "The only step used" if whole == "a step" else "All that was captured"
-    if n_left_out and whole != "a step":
-        note = f"The {len(rows)} longest of the {n_all} collectives that were captured"
-    elif n_left_out:
-        note += f". The chart shows the {len(rows)} longest of {n_all} collectives"
+        notes = ["There is one step used."] if whole == "a step" else []
+    if n_left_out:
+        notes.append(f"These are the {len(rows)} longest of {n_all} collectives.")
     if n_of_some:
-        note += (
-            f". {n_of_some} of {n_all} collectives are only in some steps. The n-th collective of a kind counts as the same "
-            "in all steps"
+        notes.append(
+            f"{n_of_some} of {n_all} collectives are in some steps only. The n-th collective of a kind is taken for the same "
+            "collective in all steps."
         )
     # Transfer and waits rest on the steps in which any operation is matched.
     masks = (table["is_matched"], pc.invert(table["is_matched"]))
     matched, unmatched = (set(table["step"].filter(mask).unique().to_pylist()) for mask in masks)
     if n_used and not matched:
-        note += ". Transfer time and wait time are unknown (see Problems)"
+        notes.append("Transfer time and wait time are not known. The notes have the reason.")
     elif len(matched - unmatched) < n_used:
-        are_partly_matched = bool(matched & unmatched)
-        of_matched = "with at least one matched collective" if are_partly_matched else "with matched collectives"
-        note += f". Transfer time and wait time use the {len(matched)} steps {of_matched}"
-    return Medians(rows, sorted(table["rank"].unique().to_pylist()), f"{note}.", n_left_out)
+        how_many = "some" if matched & unmatched else "all"
+        notes.append(
+            f"Transfer time and wait time rest on the {len(matched)} steps in which {how_many} collectives could be matched."
+        )
+    return Medians(rows, sorted(table["rank"].unique().to_pylist()), " ".join(notes), n_left_out)
 
 
 def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:

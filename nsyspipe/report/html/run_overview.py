@@ -8,7 +8,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsyspipe.model.figures import FIGURES, OTHER_FIGURES
+from nsyspipe.analysis.summary import means_of_slowest
+from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, RATIOS
 from nsyspipe.report import first_screen, overview, run as run_report, words
 from nsyspipe.report.blocks import Bars, Block, Commands, Facts, Heading, Items, Lines, Sentence, Tile, Tiles, Troubles
 from nsyspipe.report.explanations.subjects import FINDINGS_FOLDER, explain_finding
@@ -124,16 +125,16 @@ def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer 
 
 
 def answer_of(run: Run, step: StepTime | None, found: Recommendations, checks: Checks, step_ns: float | None) -> Answer:
-    """Return the headline of the page."""
+    """Return the headline of the page: a doubt about all figures, else what to change first, else that nothing is to change."""
     if not run.header.n_ranks or step is None:
-        return Answer(first_screen.headline_of(run, step))
-    doubt = _doubt(run)
-    nothing = first_screen.nothing_sentences(run, found, checks)
+        return Answer(first_screen.headline_of(run, step).removesuffix("."))
+    doubt, _, remedy = _doubt(run).partition(". ")
     first = found.first
     if first is None or step_ns is None:
-        headline, *reasons = nothing or [first_screen.headline_of(run, step)]
-        headline = headline.removesuffix(".")
-        return Answer(doubt, is_doubt=True, reasons=nothing) if doubt else Answer(headline, reasons=reasons)
+        texts = [remedy] if doubt else [first_screen.headline_of(run, step)]
+        texts = first_screen.nothing_sentences(run, found, checks) or texts
+        headline, *reasons = [doubt, *texts] if doubt else texts
+        return Answer(headline.removesuffix("."), is_doubt=bool(doubt), reasons=reasons)
     reasons = [f"{first.finding.title}.", *first_screen.assumptions_of(first), *first_screen.why_first(found)]
     return Answer(
         headline=doubt or first.finding.headline,
@@ -141,7 +142,7 @@ def answer_of(run: Run, step: StepTime | None, found: Recommendations, checks: C
         is_doubt=bool(doubt),
         action=first.finding.headline if doubt else "",
         effect=effect_of(first, step_ns),
-        reasons=reasons,
+        reasons=[remedy, *reasons] if remedy else reasons,
     )
 
 
@@ -219,15 +220,25 @@ def _step_tile(run: Run, step: StepTime) -> Tile:
 def _part_tile(run: Run, name: str, bars: Bars | None) -> Tile:
     figure = FIGURES[name]
     (summary,) = run.summary().to_pylist()
-    if summary[name] is None or bars is None:
+    if summary[name] is None:
         missing, why = run_report.why_null(name, run, summary)
         return Tile(figure.short, "", "", why, missing, figure.category)
-    row = next((row for row in bars.rows if row.category == figure.category), None)
-    time, share = ("0 ms", "0%") if row is None else (row.time, row.percent)
+    time, share = _part_words(run, name, bars)
     value, unit = time.split(" ")
     least = "\N{GREATER-THAN OR EQUAL TO}" if name == "idle_share" and words.unseen_idle(run) else ""
     whole = "capture" if run.is_capture else "step"
     return Tile(figure.short, f"{least}{value}", unit, f"{share} of the {whole}", category=figure.category)
+
+
+def _part_words(run: Run, name: str, bars: Bars | None) -> tuple[str, str]:
+    """Return the time and the share of a part of the step: as the bars have them, if there are any."""
+    if bars is None:
+        column = RATIOS[name][0]
+        means = means_of_slowest(run.breakdown(), ["wall_ns", column])
+        part_ns, step_ns = means[column] or 0.0, means["wall_ns"] or 1.0
+        return ms_text(part_ns, _DIGITS), short_percent(part_ns / step_ns)
+    row = next((row for row in bars.rows if row.category == FIGURES[name].category), None)
+    return ("0 ms", "0%") if row is None else (row.time, row.percent)
 
 
 def _overlap_tile(run: Run) -> Tile:
