@@ -79,7 +79,7 @@ _UI_LABEL = re.compile(r"(?<!\*)\*[A-Z+][^*]*\*(?!\*)")
 _LOWER_CASE_NAMES = "nsyspipe|nsys|torch|git|stderr|stdout"
 _SENTENCE_END = re.compile(rf"(?<=[.!?])[\"')*]* +(?=[\"'(*]*(?:[A-Z\d]|(?:{_LOWER_CASE_NAMES})\b))")
 # In output: the key of a row, and words with an underscore, a call, a value, a path, or the hyphens of an option or a code.
-_KEY = re.compile(r"^ *(?:(?:advice|evidence):|advice \|)")
+_KEY = re.compile(r"^ *(?:(?:advice|evidence):|advice(?: \||  +string))")
 _DATA = re.compile(r"^ *(?:data-[a-z-]+: |\{\")")  # of charts, in a page
 _NAMES = re.compile(rf"(?<![\w-])(?:{'|'.join((*CATALOGUE, *METRICS))})(?![\w-])")
 _CODE_IN_OUTPUT = re.compile(
