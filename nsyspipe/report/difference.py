@@ -61,7 +61,7 @@ _SHOWN_AS = {
     LINK: "interconnect", "DtoD copies per step": "D2D copies per step", "DtoD bytes per step": "D2D bytes per step",
     "message bytes per step": "message sizes per step", "mean message of a collective": "mean message size",
     "longest delay of a step by a rank": "straggler delay", "steps in the figures": "steps used",
-    "copies on the device": "D2D copies",
+    "copies on the device": "D2D copies", "number and bytes of copies on the device": "number and size of D2D copies",
 }  # fmt: skip
 # Captions of the tables, by which a page knows them.
 PARTS, METRICS = "Where the change of the mean step time comes from", "Metrics of both sides"

@@ -309,7 +309,7 @@ def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
     for of_stream in np.split(order, edges[1:]) if order.size else ():
         rows = np.sort(of_stream)
         lanes = disjoint_lanes(starts[rows], ends[rows], ids[rows])
-        numbers = {"device": devices[rows[0]], "stream": streams[rows[0]]}
+        numbers = {"GPU": devices[rows[0]], "stream": streams[rows[0]]}
         parts = (f"unknown {kind}" if n == _NOT_KNOWN else f"{kind} {n}" for kind, n in numbers.items())
         has_comm = pc.any(pc.equal(events["category"].take(pa.array(rows)), "comm")).as_py()
         holds = " (NCCL)" if has_comm else " (CUDA graphs as a whole)" if is_graph[rows[0]] else ""

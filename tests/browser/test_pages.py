@@ -22,7 +22,8 @@ PAGES = {
     "host": (TIMELINES,),
     **dict.fromkeys(("board", "board-of-kinds", "board-of-one", "hostile-board"), (BOARD,)),
     **dict.fromkeys(("whatif", "doctor"), ()),
-    **dict.fromkeys(STORES, ("chart-step_time_ns",)), **dict.fromkeys(("one", "two"), ()),
+    **dict.fromkeys(STORES, ("chart-step_time_ns",)),
+    **dict.fromkeys(("one", "two"), ()),
 }
 ACCESSIBLE = {
     "ddp-2gpu-straggler", "one-rank", "hostile", "straggler", "hostile-diff", "host", "board-of-kinds", "hostile-board",

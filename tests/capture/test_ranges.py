@@ -78,7 +78,7 @@ try:
     with annotate("outer"), inner, inner: raise KeyError
 except KeyError: nvtx.calls.append("caught")
 """,
-    "a number stands behind the name": "with annotate('epoch', 7): pass",
+    "a number follows the name": "with annotate('epoch', 7): pass",
     "a decorated function is itself, in a range": """
 @annotate("forward")
 def double(number, *, more=0):
@@ -139,7 +139,7 @@ for item in captured_steps('ab', warmup=1, steps=1): torch.calls.append(item)
     "a run without capture waits in the same places": """
 for item in captured_steps('a', warmup=0, steps=1, capture=False): torch.calls.append(item)
 """,
-    "a loop that breaks off waits for the device, but not for ever": """
+    "a loop that breaks off waits for the GPU, but not for ever": """
 for item in captured_steps('a', warmup=0, steps=2): break
 """,
     "a profiler that fails is a warning": """

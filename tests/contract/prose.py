@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nsyspipe.model.figures import METRICS
+from nsyspipe.model.problems import CATALOGUE
+
 MAX_WORDS_IN_SENTENCE = 35
 MAX_MEAN_WORDS = 25
 
@@ -76,8 +79,13 @@ _UI_LABEL = re.compile(r"(?<!\*)\*[A-Z+][^*]*\*(?!\*)")
 _LOWER_CASE_NAMES = "nsyspipe|nsys|torch|git|stderr|stdout"
 _SENTENCE_END = re.compile(rf"(?<=[.!?])[\"')*]* +(?=[\"'(*]*(?:[A-Z\d]|(?:{_LOWER_CASE_NAMES})\b))")
 # In output: the key of a row, and words with an underscore, a call, a value, a path, or the hyphens of an option or a code.
-_KEY = re.compile(r"^ *(?:advice|evidence):")
-_CODE_IN_OUTPUT = re.compile(r"'[^']*;[^']*'|\S*(?:--[a-z]|_|\(\w*[,)]|=|/|<\w+>)\S*|\b[a-z]+(?:-[a-z]+){2,}\b|\bto\(device,")
+_KEY = re.compile(r"^ *(?:(?:advice|evidence):|advice(?: \||  +string))")
+_DATA = re.compile(r"^ *(?:data-[a-z-]+: |\{\")")  # of charts, in a page
+_NAMES = re.compile(rf"(?<![\w-])(?:{'|'.join((*CATALOGUE, *METRICS))})(?![\w-])")
+_CODE_IN_OUTPUT = re.compile(
+    r"'[^']*;[^']*'|\S*(?:--[a-z]|_|\(\w*[,)]|=|/|<\w+>)\S*|\b[a-z]+(?:-[a-z]+){2,}\b|\bto\(device,|DataLoader\( dataset|\b\d;\d\b"
+)
+_TEXT_OF_FINDING = re.compile(r'^  (?:title|action|advice): "(.*)"$', flags=re.MULTILINE)
 _ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|vs|etc|approx)\.")
 
 
@@ -165,14 +173,16 @@ def objections_to_output(text: str) -> Iterator[Objection]:
 
 def _without_code(line: str) -> str:
     """Return a line of output without keys, options, calls, codes and quoted input, which are no English."""
-    return _CODE_IN_OUTPUT.sub("Code", _KEY.sub("", line))
+    if _DATA.match(line):
+        return ""
+    return _CODE_IN_OUTPUT.sub("Code", _NAMES.sub("Code", _KEY.sub("", line)))
 
 
 def objections_to(path: Path) -> list[Objection]:
-    """Return what a file has against the house style: a page of Markdown, or output of a command."""
+    """Return what a file has against the house style: a page of Markdown, output of a command, or golden findings."""
     text = path.read_text(encoding="utf-8")
-    if path.name == "CHANGELOG.md":  # what was released stays as it is
-        text = text.partition("## [Unreleased]")[2].partition("\n## [")[0]
+    if path.parent.name == "findings" and path.suffix == ".txt":  # the names of the cases are no output
+        text = "\n".join(_TEXT_OF_FINDING.findall(text))
     return [*(objections_to_markdown(text) if path.suffix == ".md" else objections_to_output(text))]
 
 

@@ -53,7 +53,7 @@ def check_operations(track, events, shift):
         for one, stream in slices
     )
     names = ("start_ns", "end_ns", "name", "category")
-    streams = [f"device {row['device_id']} stream {row['stream_id']}" for row in events]
+    streams = [f"GPU {row['device_id']} stream {row['stream_id']}" for row in events]
     assert drawn == Counter((*map(row.get, names), stream) for row, stream in zip(events, streams, strict=True))
     assert all(one.start == one.notes["start_ns"] + shift and one.depth == 0 for one, _ in slices)
 

@@ -247,7 +247,12 @@ def test_links_that_are_alike_are_one_row():
     assert re.fullmatch("0\N{RIGHTWARDS ARROW}1, 1\N{RIGHTWARDS ARROW}2, .* and 8 more", row[6])
     # What NCCL says is listed by name.
     facts = NcclFacts("2.28.9", {"NCCL_B": "1", "NCCL_A": "0"}, nvls=None)
-    assert nccl_rows(facts) == [("version", "2.28.9"), ("NVLink SHARP", "not in the log"), ("NCCL_A", "0"), ("NCCL_B", "1")]
+    assert nccl_rows(facts) == [
+        ("version", "2.28.9"),
+        ("NVLink SHARP", "not in the log"),
+        ("NCCL_A", "0"),
+        ("NCCL_B", "1"),
+    ]
 
 
 def problem(message, rank=None, severity="warning", fix=None):

@@ -45,7 +45,7 @@ def test_who_is_fastest_and_how_sure_that_is(board, pinned):
     for names, options in SPOKEN:
         found = board(*names.split(), **options)
         sentences = module.headlines(found)
-        said += ["", f"{names}{', 50 % count' if options else ''}:", *sentences]
+        said += ["", f"{names}{', half counts' if options else ''}:", *sentences]
         assert " ".join(text(found).split()).startswith(sentences[0])
         assert f"\n**{sentences[0][:8]}" in written(found, "markdown")
     pinned("scoreboard/headlines", sentences="\n".join(said[1:]))

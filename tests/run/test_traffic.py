@@ -278,7 +278,10 @@ def test_links_between_hosts_stand_beside_those_within(tmp_path):
         (2, 0, "unknown", None, "tree"), (2, 3, "p2p", "P2P/CUMEM", "ring, tree"), (3, 0, "net", "NET/IB/0/GDRDMA", "ring"),
     ]  # fmt: skip
     worst = slowest(table)
-    assert (worst.text, worst.edges) == ("network (NET/IB/0/GDRDMA)", "2 of 6 connections, rank 1 to 2 first, 2 not known")
+    assert (worst.text, worst.edges) == (
+        "network (NET/IB/0/GDRDMA)",
+        "2 of 6 connections, rank 1 to 2 first, 2 not known",
+    )
 
 
 def test_who_is_late_is_not_known_where_only_stages_meet(real):
