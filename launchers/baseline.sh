@@ -7,7 +7,7 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-Capture a job on one GPU, without torchrun and DDP: what the others are compared with.
+Capture a job on one GPU, without torchrun and DDP, as a baseline for the other jobs.
 
   launchers/baseline.sh
   launchers/baseline.sh -o captures/baseline --program train.py -- --batch-size 64
@@ -19,7 +19,7 @@ EOF
 
 own_option() {
   taken=0
-  [[ $1 != -n && $1 != --nproc* ]] || die "$1: no such option: the baseline is one rank" "$(beside ddp.sh) -n ${2:-2}"
+  [[ $1 != -n && $1 != --nproc* ]] || die "$1: no such option, because the baseline is one rank" "$(beside ddp.sh) -n ${2:-2}"
 }
 
 parse_options "$@"

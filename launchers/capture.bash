@@ -35,38 +35,39 @@ unset NSYSPIPE_CHANGED
 common_options() {
   cat <<'EOF'
 What is captured
-  -o, --output NAME      begin of all file names, directories too
+  -o, --output NAME      beginning of all file names, with directories
   --program FILE         the training program [launchers/train_vit.py]
   -m, --module NAME      a module as the training program, as python3 -m runs it
-  --attach-steps A:B     capture B - A steps of the optimizer after A of warm-up (1 or more), of a program that is not
-                         changed: called step A to step B - 1, from 0. --capture-range must be left as it is
-  --cpu                  no GPU: NVTX ranges and OS calls only, on gloo
+  --attach-steps A:B     capture steps A to B - 1 of the optimizer of an unchanged program, counted from 0, after A
+                         warm-up steps (1 or more). Leave --capture-range as it is
+  --cpu                  no GPU: only NVTX ranges and OS calls, with gloo
   --trace LIST           what nsys traces [cuda,nvtx,nccl,osrt]
-  --cuda-graph-trace HOW node: each kernel in a CUDA graph, at a cost for each that may be significant, as nsys says;
-                         graph: each graph as a whole, which costs least, but communication in it is not seen [node]
-  --capture-range RANGE  cudaProfilerApi, nvtx (the range nsyspipe.capture), or none [cudaProfilerApi; --cpu: nvtx]
-  --ranks LIST           capture only these ranks, as 0,7,63 or 0-3; the others run without nsys
+  --cuda-graph-trace HOW node: each kernel in a CUDA graph. nsys warns that this can cost much time.
+                         graph: each graph as a whole. This costs least, but hides communication in graphs [node]
+  --capture-range RANGE  cudaProfilerApi, nvtx (the range nsyspipe.capture), or none
+                         [cudaProfilerApi, or nvtx with --cpu]
+  --ranks LIST           capture only these ranks: 0,7,63 or 0-3. The other ranks run without nsys
   --nsys PROGRAM         the nsys to use [NSYS, PATH, the usual places]
-  --nsys-arg=ARG         one more argument for nsys profile; several times
+  --nsys-arg=ARG         one more argument for nsys profile. Repeat the option for several
 
 How it ends
-  --timeout S            end the job after S seconds; reports are kept; 0: never [3600]
-  --exit-timeout S       end an nsys that has not ended S seconds after the program [600]
-  --linger S             end any program S seconds after the reports of all its ranks are complete, which is soon after
-                         the captured range ends; 0: never. Without this option a program may train on after its
-                         capture, and is ended only where it hangs at its end: 120 seconds after
-                         captured_steps(..., stop=True) is over, or its main script is
+  --timeout S            end the job after S seconds and keep the reports. 0 never ends it [3600]
+  --exit-timeout S       end nsys if it runs S seconds longer than the program [600]
+  --linger S             end every program S seconds after the reports of all its ranks are complete. 0 never ends it.
+                         Without this option a program may continue to train after its capture. The launcher ends it
+                         only if it hangs: 120 seconds after captured_steps(..., stop=True) or its main script is over
 
 Other
-  --no-export            leave .nsys-rep files; nsyspipe convert exports them later
+  --no-export            keep only .nsys-rep files. nsyspipe convert exports them later
   --no-profile           run the same job without nsys, to compare its throughput
-  --force                replace an earlier capture of the same name, once the new one has begun
-  --dry-run              print the command, and run nothing
-  -h, --help             this text
+  --force                replace an earlier capture of the same name when the new one has started
+  --dry-run              print the command and run nothing
+  -h, --help             print this text
 
-PYTHON names the Python to use. What follows -- goes to the training program. NCCL_DEBUG and NCCL_DEBUG_FILE are set
-to write NAME.nccl.HOST.PID.log, unless you have set them. Exit status: that of the program; 2: something is missing
-here; 3: the program ended well, but reports are missing; 124: ended by a time limit; 130: by Ctrl-C; 143: by SIGTERM.
+PYTHON names the Python to use. Arguments after -- go to the training program. NCCL_DEBUG and NCCL_DEBUG_FILE are set
+to write NAME.nccl.HOST.PID.log, unless you have set them. The exit status is that of the program. Other values:
+2 something is missing here, 3 the program succeeded but reports are missing, 124 ended by a time limit,
+130 by Ctrl-C, 143 by SIGTERM.
 EOF
 }
 
@@ -123,15 +124,15 @@ parse_options() {
       *) own_option "$word" "$value" ;;
     esac
     if [ "$taken" = 0 ]; then
-      case $word in -*) ;; *.py) die "$word: no such option" "--program $word; its arguments follow --" ;; esac
+      case $word in -*) ;; *.py) die "$word: no such option" "--program $word. Put its arguments after --" ;; esac
       nearest=$(nearest_option "$word")
-      die "$word: no such option" "${nearest:+did you mean $nearest? }arguments of the training program follow --; see --help"
+      die "$word: no such option" "${nearest:+did you mean $nearest? }put arguments of the training program after --, or see --help"
     fi
     [ $# -ge "$taken" ] || die "$word: needs a value" "see --help"
     # An option that takes one value says so if it is given two, by whatever name.
     case $word in -o) one=--output ;; -m) one=--module ;; -n | --nproc?per?node) one=--nproc ;; *) one=${word//_/-} ;; esac
     if [ "$taken" = 2 ] && [ "$one" != --nsys-arg ]; then
-      case $given in *" $one "*) die "$one: takes one value, and is given several" "leave one" ;; esac
+      case $given in *" $one "*) die "$one: takes one value, but got several" "pass the option once" ;; esac
       given+="$one "
 [[ $given != *' --program '* || $given != *' --module '* ]] || die "--program and -m: each names the training program" "leave one out"
     fi
@@ -156,8 +157,8 @@ check_options() {
   [[ $exit_timeout =~ [1-9] ]] || die "--exit-timeout 0: needs at least a second" "--exit-timeout 600"
   [[ -z $ranks || $ranks =~ ^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$ ]] || die "--ranks $ranks: no list of ranks" "--ranks 0,7,63"
   case ${name##*/} in
-    '' | . | ..) die "-o '$name': a directory, and no name for the files in it" "-o captures/ddp-2gpu" ;;
-    *[[:space:]]*) die "-o '$name': a space in the name of files (directories may have some)" "-o captures/ddp-2gpu" ;;
+    '' | . | ..) die "-o '$name': is a directory, not a name for files" "-o captures/ddp-2gpu" ;;
+    *[[:space:]]*) die "-o '$name': file names cannot have a space (directories can)" "-o captures/ddp-2gpu" ;;
   esac
   case $name in *%*) die "-o '$name': has a %, which nsys and NCCL replace" "-o captures/ddp-2gpu" ;; esac
   case $name in -*) name=./$name ;; esac
@@ -171,7 +172,7 @@ check_options() {
   if [ -n "$attach_steps" ]; then
     [[ $attach_steps =~ ^([1-9][0-9]{0,8}):([1-9][0-9]{0,8})$ && ${BASH_REMATCH[1]} -lt ${BASH_REMATCH[2]} ]] ||
       die "--attach-steps $attach_steps: not A:B with 1 <= A < B" "--attach-steps 50:70 captures 20 steps after 50 of warm-up"
-    [ "$range" != none ] || die "--attach-steps with --capture-range none: one says when to begin, the other at once" "leave one out"
+    [ "$range" != none ] || die "--attach-steps with --capture-range none: one starts later, the other starts at once" "leave one out"
   fi
   case ${graphs:=node} in node | graph) ;; *) die "--cuda-graph-trace $graphs: unknown" "node or graph" ;; esac
   # What the user tells nsys directly goes before.
@@ -218,12 +219,12 @@ nccl_variables() {
   nccl_words=()
   [ -z "$cpu$no_profile" ] || return 0
   if [ -n "${NCCL_DEBUG:-}" ]; then
-    case ${NCCL_DEBUG^^} in INFO | TRACE) ;; *) echo "note: NCCL_DEBUG=$NCCL_DEBUG is kept: NCCL's logs tell the links of a job at INFO only" >&2 ;; esac
+    case ${NCCL_DEBUG^^} in INFO | TRACE) ;; *) echo "note: NCCL_DEBUG=$NCCL_DEBUG is kept: NCCL logs the interconnect only with INFO" >&2 ;; esac
   else
     nccl_words+=(NCCL_DEBUG=INFO)
   fi
   if [ -n "${NCCL_DEBUG_FILE:-}" ]; then
-    echo "note: NCCL_DEBUG_FILE=$NCCL_DEBUG_FILE is kept: name NCCL's logs to analyze with --nccl-log" >&2
+    echo "note: NCCL_DEBUG_FILE=$NCCL_DEBUG_FILE is kept: pass the logs to analyze with --nccl-log" >&2
   else
     nccl_words+=(NCCL_DEBUG_FILE="$(absolute "$name").nccl.%h.%p.log")
   fi
@@ -250,7 +251,7 @@ run_job() {
     "${ours[@]}" -c 'import shlex, sys; print(shlex.join(sys.argv[1:]))' "${command[@]}"
     local of_job="ends it ${NSYSPIPE_ENDED:-after $timeout s} (--timeout)"
     [ "$timeout" != 0 ] || of_job='sets it no limit (--timeout 0)'
-    echo "note: that is what the launcher runs; the launcher itself $of_job" >&2
+    echo "note: the launcher runs this command, and the launcher itself $of_job" >&2
     return
   fi
   command=(env PYTHONPATH="$users_path" "${command[@]}")

@@ -13,7 +13,7 @@ Capture a distributed job on this machine: a report per rank, exported to SQLite
   launchers/ddp.sh -n 8 -o captures/before --program train.py -- --lr 1e-4
   nsyspipe analyze "captures/before_*.sqlite"
 
-  -n, --nproc N          ranks, one per GPU; with --cpu any number [1, as torchrun]
+  -n, --nproc N          ranks, one per GPU, or any number with --cpu [1, as torchrun]
 
 EOF
   common_options

@@ -7,7 +7,7 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-Capture one node of a distributed job; run the same line on every node, with its own --node-rank.
+Capture one node of a distributed job. Run the same line on every node, with its own --node-rank.
 
   launchers/node.sh --nnodes 2 --node-rank 0 -n 8 --rdzv-endpoint node0:29500 -o /shared/run
   launchers/node.sh --nnodes 128 --node-rank 0 -n 8 --rdzv-endpoint node0:29500 -o /shared/run --ranks 0,7,1023
@@ -16,10 +16,10 @@ Capture one node of a distributed job; run the same line on every node, with its
   -n, --nproc N          ranks on this node, one per GPU [1, as torchrun]
   --nnodes M             nodes of the job
   --node-rank K          this node, from 0
-  --rdzv-endpoint H:P    host and port of node 0, which the others connect to
+  --rdzv-endpoint H:P    host and port of node 0, to which the other nodes connect
   --rdzv-backend NAME    torchrun's rendezvous: static gives rank K * N + local rank [static]
-  --rdzv-id ID           name of the job, where the backend wants one
-  --node-wide            one nsys around torchrun, one report per node (its processes are told apart by pid)
+  --rdzv-id ID           name of the job, if the backend needs one
+  --node-wide            one nsys around torchrun, and one report per node (processes differ by pid)
 
 EOF
   common_options
@@ -54,7 +54,7 @@ fix="$(beside node.sh) $example -n 8"
   die "--node-rank '$node_rank': not a number below --nnodes" "--node-rank 0 on the first node"
 [[ $endpoint == *?:* ]] || die "--rdzv-endpoint '$endpoint': not HOST:PORT of node 0" "--rdzv-endpoint node0:29500"
 [[ $nproc =~ ^[1-9][0-9]*$ ]] || die "-n $nproc: not a number of ranks" "-n 8"
-[ -z "$node_wide" ] || [ -z "$ranks" ] || die "--node-wide --ranks: one report holds all ranks of its node" "leave one out"
+[ -z "$node_wide" ] || [ -z "$ranks" ] || die "--node-wide --ranks: one report contains all ranks of its node" "leave one out"
 : "${name:=ddp-$((nnodes * nproc))gpu}"
 n_nodes=$nnodes
 check_options

@@ -7,24 +7,24 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-Run the study of optimizations on this machine, and say what each of them brings: a baseline on one GPU, DDP on
-1, 2, 4, 8 GPUs (as many as there are), bucket sizes, gradient_as_bucket_view, static_graph, compression hooks, NVLink
-off, FSDP; then analyze each run and print one table. A run that is done is not run again: whatever ends the sweep, the
-same command goes on with it.
+Run a study of optimizations on this machine, analyze each run, and print one table with the effect of each change.
+The runs are a baseline on one GPU, DDP on 1, 2, 4 and 8 GPUs (as many as there are), bucket sizes,
+gradient_as_bucket_view, static_graph, compression hooks, NVLink off, and FSDP. A finished run does not run again: if
+the sweep stops, the same command continues it.
 
   launchers/sweep.sh -o study
   launchers/sweep.sh -o study --only 'shm|bf16' -- --batch-size 64
   launchers/sweep.sh -o study --analyze-only
 
-  -o, --output DIR       where all of it goes [study]
-  -n, --nproc N          GPUs to use at most [all]
-  --only REGEX           only the runs whose name matches
+  -o, --output DIR       directory for all files [study]
+  -n, --nproc N          largest number of GPUs to use [all]
+  --only REGEX           only runs with a matching name
   --list                 print the runs, and run nothing
-  --analyze-only         analyze and compare what is there
-  --repeat N             each run N times, to see how much two equal runs differ [1]
+  --analyze-only         analyze and compare existing runs
+  --repeat N             run each run N times, to see how much equal runs differ [1]
 
-What every run takes besides: --nsys, --trace, --cuda-graph-trace, --timeout, --exit-timeout, --linger, --cpu,
---dry-run, -h, --help; what follows -- goes to the training program of all runs. PYTHON names the Python to use.
+Other options of every run: --nsys, --trace, --cuda-graph-trace, --timeout, --exit-timeout, --linger, --cpu, --dry-run,
+-h, --help. Arguments after -- go to the training program of all runs. PYTHON names the Python to use.
 EOF
 }
 
@@ -115,7 +115,7 @@ run() {
 stop_here() {
   local label n=0
   for label in "${labels[@]}"; do [ ! -e "$name/$label.done" ] || n=$((n + 1)); done
-  printf 'sweep ended by SIG%s: %s of %s runs in %s are done\n  fix: to go on, start it again: %s\n' \
+  printf 'sweep ended by SIG%s: %s of %s runs in %s are done\n  fix: to continue, start it again: %s\n' \
     "$asked" "$n" "${#labels[@]}" "$name" "$started" >&2
   case $asked in HUP) exit 129 ;; INT) exit 130 ;; *) exit 143 ;; esac
 }
@@ -135,12 +135,12 @@ run_one() {
   made=$(recorded "$@")$around
   if [ -e "$name/$label.done" ]; then
     [ "$(<"$name/$label.done")" = "$made" ] ||
-      die "$name/$label: was done with other options or GPUs ($(<"$name/$label.done"))" "-o ANOTHER_DIRECTORY"
+      die "$name/$label: was run with other options or GPUs ($(<"$name/$label.done"))" "-o ANOTHER_DIRECTORY"
     echo "== $label: done before" >&2
     return
   fi
   if has_others "$label"; then
-    printf 'error: %s: has files that are not of this sweep, and would be replaced\n  fix: -o ANOTHER_DIRECTORY\n' "$name/$label" >&2
+    printf 'error: %s: has files that are not of this sweep and would be replaced\n  fix: -o ANOTHER_DIRECTORY\n' "$name/$label" >&2
     failed+=("$label")
     return
   fi
@@ -202,7 +202,7 @@ not_taken=${module:+--module}${attach_steps:+ --attach-steps}${ranks:+ --ranks}$
 not_taken+=${no_export:+ --no-export}${no_profile:+ --no-profile}${nsys_args[*]:+ --nsys-arg}
 [ "$program" = "$launchers/train_vit.py" ] || not_taken+=" --program"
 if [ -n "$not_taken" ]; then
-  die "sweep.sh: its runs do not take ${not_taken# }" "see --help; start $(beside baseline.sh) or $(beside ddp.sh) with it"
+  die "sweep.sh: its runs do not take ${not_taken# }" "see --help, or pass it to $(beside baseline.sh) or $(beside ddp.sh)"
 fi
 check_python
 : "${name:=study}"
@@ -212,7 +212,7 @@ case $name in -*) name=./$name ;; esac
 if [ -z "$most" ]; then
   if [ -n "$analyze_only" ]; then most=$(most_there); elif [ -n "$cpu" ]; then most=2; else
     most=$("${run_module[@]}" nsyspipe.capture.plan --program="$program" --count-gpus)
-    [ "$most" != 1 ] || echo "note: fewer than 2 GPUs are here: only the runs of one; --list or --dry-run with -n 8 shows those of 8" >&2
+    [ "$most" != 1 ] || echo "note: this machine has fewer than 2 GPUs, so only runs with one GPU are possible. --list or --dry-run with -n 8 shows the runs with 8" >&2
   fi
 fi
 [[ $most =~ ^[1-9][0-9]{0,4}$ ]] || die "-n $most: not a number of GPUs" "-n 4"
@@ -248,12 +248,12 @@ if "${ours[@]}" -c 'import adbc_driver_sqlite, pyarrow, sqlalchemy' 2>/dev/null;
   for label in "${labels[@]}"; do analyze_one "$label"; done
   compare_all
 else
-  echo "note: $python lacks what the analysis needs (pip install ${launchers%/*}); copy $name and go on with --analyze-only" >&2
+  echo "note: $python lacks packages for the analysis (pip install ${launchers%/*}). Install them, or copy $name and continue with --analyze-only" >&2
 fi
 run "${ours[@]}" "$launchers/sweep_table.py" "$name" "${labels[@]}"
 [ "$status" = 0 ] || failed+=(table)
 if [ "${#failed[@]}" != 0 ]; then
   echo "error: ${#failed[@]} of ${#labels[@]} runs failed: ${failed[*]}" >&2
-  echo "  fix: mend what their messages say, then start the same sweep again: it goes on with them" >&2
+  echo "  fix: fix the errors in their messages, then start the same sweep again, which continues with these runs" >&2
   exit 1
 fi

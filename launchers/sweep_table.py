@@ -33,7 +33,7 @@ def main() -> int:
         print("  ".join(cells).rstrip())
     for line in _overhead(found):
         print(line)
-    print(f"pages: {folder}/*.html, dataset: {folder}/runs, table: {folder}/table.csv")
+    print(f"pages: {folder}/*.html, run store: {folder}/runs, table: {folder}/table.csv")
     return 0
 
 

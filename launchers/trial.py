@@ -21,24 +21,25 @@ if TYPE_CHECKING:
 
 LAUNCHERS = Path(__file__).resolve().parent
 _USAGE = """\
-Try what analyze advises, as far as a launcher can change it: capture a job as it is, and with the change, in turn and
-several times each; then nsyspipe diff, and what was promised beside what was measured.
+Try a recommendation of analyze that a launcher can make: capture a job as it is and with the change, in turn and
+several times each. Then compare the captures with nsyspipe diff, and the predicted saving with the measured one.
 
   launchers/try.sh -n 2 -- --bucket-cap-mb 2000
   launchers/try.sh -n 2 --program train.py --takes 'single-bucket=--bucket-mb 25' -- --lr 1e-4
   launchers/try.sh -n 2 --set NCCL_MAX_CTAS=8
   launchers/try.sh -n 2 --with '--hook bf16'
 
-  -o, --output DIR       where all of it goes [trial]
-  --captures N           captures of each side; two tell nothing of how much captures differ [3]
-  --finding ID           try what this finding advises [of those that can be tried, what would bring most]
-  --takes ID=WORDS       what to give the training program for what a finding advises; several times. Known of
-                         launchers/train_vit.py
-  --set NAME=VALUE       try this in the environment instead; NAME= takes it away; several times
-  --with WORDS           try these words instead, behind those of the training program
+  -o, --output DIR       directory for all files [trial]
+  --captures N           captures of each side. Two do not show how much captures differ [3]
+  --finding ID           try the recommendation of this finding [the one with the largest saving]
+  --takes ID=WORDS       arguments of the training program for a finding. Repeat the option for several.
+                         launchers/train_vit.py has them built in
+  --set NAME=VALUE       try this environment variable instead. NAME= removes it. Repeat the option for several
+  --with WORDS           try these arguments instead, after those of the training program
 
-All other options are those of launchers/ddp.sh, which takes the captures; what follows -- goes to the training program.
-Exit status: 0: tried, whatever it brought; 2: nothing to try, or something is missing; else that of the launcher.
+All other options are those of launchers/ddp.sh, which makes the captures. Arguments after -- go to the training
+program. The exit status is 0 if the change was tried, whatever its effect, and 2 if there is nothing to try or
+something is missing. Otherwise it is the exit status of the launcher.
 """
 # What train_vit.py takes for what a finding advises.
 _VIT_TAKES = {
@@ -125,7 +126,7 @@ class _Once(argparse.Action):
     def __call__(self, _parser: object, into: argparse.Namespace, value: object, _option: object = None) -> None:
         given = into.__dict__.setdefault("given", set[str]())
         if self.dest in given:
-            raise TrialError(f"{self.option_strings[-1]}: takes one value, and is given several", "leave one")
+            raise TrialError(f"{self.option_strings[-1]}: takes one value, but got several", "pass the option once")
         given.add(self.dest)
         setattr(into, self.dest, value)
 
@@ -151,18 +152,18 @@ def _check(options: argparse.Namespace, launcher: Sequence[str]) -> None:
     for text in (options.words, *(one.partition("=")[2] for one in options.takes)):
         _split(text)
     if options.finding and (options.set or options.words):
-        raise TrialError("--finding, and --set or --with", "one says what to try; leave the other out")
+        raise TrialError("--finding, and --set or --with", "pass only one of them")
     takes, findings = _takes(options, launcher), _findings()
     for subject, kind in [("--finding", options.finding or ""), *(("--takes", one) for one in takes)]:
         if kind and kind not in findings:
             raise TrialError(f"{subject} {kind}: no finding of analyze", f"one of {', '.join(sorted(findings))}")
     if options.finding and options.finding not in (*takes, *_ANY_TAKES):
-        what = f"--finding {options.finding}: nothing is known that a launcher could change, but for"
-        fix = f"say how: --takes '{options.finding}=WORDS of the training program', --set NAME=VALUE, or --with WORDS"
+        what = f"--finding {options.finding}: launchers can change only the recommendations of"
+        fix = f"pass --takes '{options.finding}=WORDS of the training program', --set NAME=VALUE, or --with WORDS"
         raise TrialError(f"{what} {', '.join((*takes, *_ANY_TAKES))}", fix)
     if "--cpu" in launcher and not (options.set or options.words):
-        fix = "say what to try: --set NAME=VALUE, or --with WORDS"
-        raise TrialError("--cpu: analyze advises nothing where no GPU is", fix)
+        fix = "pass --set NAME=VALUE, or --with WORDS"
+        raise TrialError("--cpu: analyze has no recommendations without a GPU", fix)
 
 
 def _takes(options: argparse.Namespace, launcher: Sequence[str]) -> dict[str, str]:
@@ -201,8 +202,8 @@ def _try(options: argparse.Namespace, launcher: list[str], program: list[str]) -
         return _tried(options, launcher, capture, asked)
     except TrialError as error:
         if capture.taken:
-            kept = f"note: {folder} keeps what was captured ({', '.join(capture.taken)}), which nsyspipe analyze takes"
-            error.left = f"{kept}; to try again: --force, or -o ANOTHER_DIRECTORY"
+            kept = f"note: {folder} has the captures so far ({', '.join(capture.taken)}) for nsyspipe analyze"
+            error.left = f"{kept}. To try again, pass --force or -o ANOTHER_DIRECTORY"
         raise
 
 
@@ -212,10 +213,10 @@ def _tried(options: argparse.Namespace, launcher: Sequence[str], capture: _Captu
     if "--dry-run" in launcher:
         if asked:
             capture.take("after-1", asked)
-        those = "those are the first two" if asked else "that is the first"
-        what = f"{asked}" if asked else "what analyze advises after the first"
-        rest = f"the others have other names, and {options.captures} of all the change: {what}"
-        print(f"note: {those} of {capture.n_all} captures; {rest}", file=sys.stderr)
+        shown = "these are the first two" if asked else "this is the first"
+        change_text = f"{asked}" if asked else "the recommendation of analyze after the first capture"
+        rest = f"The others have other names, and {options.captures} of all have the change: {change_text}"
+        print(f"note: {shown} of {capture.n_all} captures. {rest}", file=sys.stderr)
         return 0
     findings = _analyzed(folder, "before-1")["findings"]
     finding, change = (None, asked) if asked else _advised(findings, options, launcher)
@@ -305,8 +306,8 @@ def _advised(
         ids = ", ".join(finding["id"] for finding in findings) or "nothing"
         wanted = f"--finding {options.finding}" if options.finding else "nothing to try"
         raise TrialError(
-            f"{wanted}: analyze advises {ids}; a launcher can change {', '.join(one['id'] for one, _ in changes) or 'none of it'}",
-            "say how: --takes 'ID=WORDS of the training program', --set NAME=VALUE, or --with WORDS",
+            f"{wanted}: analyze reports {ids}, and a launcher can change {', '.join(one['id'] for one, _ in changes) or 'none of these'}",
+            "pass --takes 'ID=WORDS of the training program', --set NAME=VALUE, or --with WORDS",
         )
     return chosen[0]
 
@@ -369,10 +370,10 @@ def _lines(
     yield f"steps  {_ms(step['baseline'])} before, {_ms(step['candidate'])} after"
     measured, verdict = f"measured {_saved(-step['delta'])}", ""
     if step["ci_low"] is None:
-        measured += " (how sure that is cannot be told)"
+        measured += " (without a confidence interval)"
     else:
         least, most = -step["ci_high"], -step["ci_low"]
-        measured += f" ({100 * step['confidence']:g} %: {_between(least, most)})"
+        measured += f" ({100 * step['confidence']:g}%: {_between(least, most)})"
         verdict = f": {_verdict(finding, least, most)}" if finding else ""
     yield f"so     {_promise(finding)}, {measured}{verdict}"
 
@@ -388,27 +389,27 @@ def _promised(finding: Mapping[str, Any]) -> tuple[float | None, float | None]:
 
 def _promise(finding: Mapping[str, Any] | None) -> str:
     if finding is None:
-        return "nothing was promised"
+        return "nothing was predicted"
     least, most = _promised(finding)
     if most is None:
-        return "no amount was promised"
+        return "no amount was predicted"
     if least is None:
         reason = finding["evidence"].get("replay_refused")
-        return f"promised at most {_saved(most)}" + (f" (the replay does not say: {reason})" if reason else "")
-    return f"promised {_saved(finding['expected_ns_per_step'])} ({_between(least, most)})"
+        return f"predicted at most {_saved(most)}" + (f" (no estimate: {reason})" if reason else "")
+    return f"predicted {_saved(finding['expected_ns_per_step'])} ({_between(least, most)})"
 
 
 def _verdict(finding: Mapping[str, Any], least: float, most: float) -> str:
     """Say whether what was measured, by its interval, agrees with what was promised."""
     low, high = _promised(finding)
-    nothing = ", it brought nothing" if most <= 0 else ""
+    nothing = ", it saved nothing" if most <= 0 else ""
     if high is None:
         return f"that cannot be compared{nothing}"
     if least > high:
-        return "more than was promised"
+        return "more than predicted"
     if low is None:
-        return f"within what was promised{nothing}"
-    return f"less than was promised{nothing}" if most < low else f"as was promised{nothing}"
+        return f"within the prediction{nothing}"
+    return f"less than predicted{nothing}" if most < low else f"as predicted{nothing}"
 
 
 def _of_hosts(sides: Sequence[Sequence[float]]) -> str:

@@ -24,8 +24,8 @@ examples:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     result = argparse.ArgumentParser(
-        description="Train a vision transformer on synthetic images; its steps and phases are NVTX ranges,"
-        " and the steps after the warm-up are what a profiler captures.",
+        description="Train a vision transformer on synthetic images. Its steps and phases are NVTX ranges,"
+        " and a profiler captures the steps after the warm-up.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -38,18 +38,18 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_work(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model", choices=("tiny", "small", "base", "large"),
-                       help="large: ViT-L/32, 306 million parameters (default; without a GPU: tiny)")  # fmt: skip
+                       help="large: ViT-L/32, 306 million parameters (default, or tiny without a GPU)")  # fmt: skip
     group.add_argument("--batch-size", type=_positive, metavar="N",
-                       help="images per rank and forward pass (default 64; tiny: 4)")  # fmt: skip
+                       help="images per rank and forward pass (default 64, or 4 for tiny)")  # fmt: skip
     group.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32",
-                       help="of the forward pass, by autocast; float16 scales the loss")  # fmt: skip
+                       help="of the forward pass, by autocast. float16 scales the loss")  # fmt: skip
     group.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
     group.add_argument("--lr", type=float, default=1e-4, metavar="RATE")
     group.add_argument("--seed", type=_natural, default=0, metavar="N")
     group.add_argument("--data", choices=("loader", "gpu"), default="loader",
-                       help="a DataLoader, or batches that lie on the device already")  # fmt: skip
+                       help="a DataLoader, or batches that are on the GPU already")  # fmt: skip
     group.add_argument("--workers", type=_natural, metavar="N",
-                       help="processes of the DataLoader (default 4; without GPU 0)")  # fmt: skip
+                       help="processes of the DataLoader (default 4, or 0 without a GPU)")  # fmt: skip
     group.add_argument("--compile", action="store_true", help="torch.compile")
 
 
@@ -57,7 +57,7 @@ def _add_parallel(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--no-ddp", action="store_true",
                        help="every rank trains alone: the limit of what communication can cost")  # fmt: skip
     group.add_argument("--bucket-cap-mb", type=_megabytes, metavar="MB",
-                       help="DDP's bucket size; none or 0: PyTorch's default of 25; 2000: one bucket")  # fmt: skip
+                       help="bucket size of DDP. none or 0 is PyTorch's default of 25, and 2000 is one bucket")  # fmt: skip
     group.add_argument("--static-graph", action="store_true", help="DDP(static_graph=True)")
     group.add_argument("--gradient-as-bucket-view", action="store_true",
                        help="DDP(gradient_as_bucket_view=True): no copies between bucket and gradient")  # fmt: skip
@@ -66,7 +66,7 @@ def _add_parallel(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--powersgd-rank", type=_positive, default=1, metavar="N",
                        help="matrix_approximation_rank of --hook powersgd (default 1)")  # fmt: skip
     group.add_argument("--accumulate", type=_positive, default=1, metavar="N",
-                       help="forward and backward passes per step; only the last exchanges gradients")  # fmt: skip
+                       help="forward and backward passes per step. Only the last exchanges gradients")  # fmt: skip
     group.add_argument("--fsdp", action="store_true", help="fully_shard (FSDP2) in place of DDP")
 
 
@@ -120,7 +120,7 @@ def _conflict(options: argparse.Namespace) -> str | None:
 
 def _alone(options: argparse.Namespace) -> str | None:
     if options.crash_rank is not None and options.crash_at is None:
-        return "--crash-rank says who fails: needs --crash-at STEP"
+        return "--crash-rank needs --crash-at STEP"
     if options.json and not Path(options.json).absolute().parent.is_dir():
         return f"--json {options.json}: no such directory"
     return None
@@ -137,7 +137,7 @@ def _conflict_of_schemes(options: argparse.Namespace) -> str | None:
         option = "--fsdp" if options.fsdp else of_ddp[0]
         return f"{option} needs a process group: start with '{_TORCHRUN} ...'"
     if options.fsdp and options.dtype == "float16":
-        return "--fsdp with --dtype float16: FSDP2 has no scaler for the loss; use --dtype bfloat16"
+        return "--fsdp with --dtype float16: FSDP2 has no scaler for the loss, so use --dtype bfloat16"
     return None
 
 

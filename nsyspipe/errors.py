@@ -122,18 +122,18 @@ def rows_in_python(rows: Iterable[Mapping[str, Any]], *texts: str) -> list[dict[
 
 
 class NsyspipeError(Exception):
-    """Base of all errors that nsyspipe raises on purpose; as text it says all in the words of the Python API.
+    """Base class of all errors that nsyspipe raises on purpose. Its text uses the words of the Python API.
 
     Parameters
     ----------
     subject
-        What was given: a path, an option with its value.
+        The input that caused the error: a path, or an option with its value.
     problem
-        What was found, and what was needed.
+        Description of the error.
     found
-        The nearest things that do exist, one line; None when there is nothing to offer.
+        Existing things that are most similar, in one line. None if there are none.
     fix
-        One command or option that mends it; None when there is none.
+        Command or option that fixes the error. None if there is none.
     """
 
     exit_code = 2
@@ -148,7 +148,7 @@ class NsyspipeError(Exception):
         return functools.partial(type(self), found=self.found, fix=self.fix), (self.subject, self.problem)
 
     def lines(self) -> list[str]:
-        """Return the message as the terminal shows it, without the word ``error``: in the words of the commands."""
+        """Return the message as the terminal shows it, in the words of the command line, without the word ``error``."""
         extra = [f"  {label}: {text}" for label, text in (("found", self.found), ("fix", self.fix)) if text]
         return [f"{shortened(self.subject, _LONGEST_SUBJECT)}: {self.problem}", *extra]
 

@@ -180,7 +180,7 @@ class SlowestLink:
     @property
     def edges(self) -> str:
         """Which edges the text holds for, in words: ``all 4 edges``, ``2 of 8 edges, rank 3 to 4 first``."""
-        noun = "edge" if self.is_of_ring else "pair"
+        noun = "connection" if self.is_of_ring else "pair"
         if self.n_links == self.n_edges:
             few = {1: f"rank {self.from_rank} to {self.to_rank}", 2: f"both {noun}s"}
             return few.get(self.n_links, f"all {self.n_links} {noun}s")
@@ -225,7 +225,7 @@ def _text(kind: str, row: Mapping[str, Any]) -> str:
         case "nvlink":
             return f"NVLink ({transport}{f' over {path}' if although else ''})"
         case "p2p":
-            return f"direct access to GPU memory ({transport}); nvidia-smi topo -m tells whether over NVLink or PCIe"
+            return f"direct access to GPU memory ({transport}, over NVLink or PCIe: see nvidia-smi topo -m)"
         case "p2p_pcie":
             return f"direct access over PCIe ({transport}, {path}: across {_PATH_WORDS[path]})"
         case "shm":
@@ -236,7 +236,7 @@ def _text(kind: str, row: Mapping[str, Any]) -> str:
             return f"network ({transport}){'' if is_direct else ' via host memory'}{although}"
         case _:
             known = f"{transport}, a transport that nsyspipe does not know" if transport else ""
-            return "; ".join(filter(None, (known or "no NCCL log says what NCCL uses", by_path)))
+            return ", and ".join(filter(None, (known or "no NCCL log shows what NCCL uses", by_path)))
 
 
 class Speed(NamedTuple):

@@ -195,7 +195,8 @@ def _interrupt(stop: supervision.Stop) -> End:
 def _opening(job: Job) -> str:
     limit = f"at most {job.timeout_s:.0f} s" if job.timeout_s else "no time limit"
     if job.nsys is None:
-        return f"running {job.program} without nsys: {job.n_local} rank(s), {limit}"
+        ranks = f"{job.n_local} rank{'s' * (job.n_local != 1)}"
+        return f"running {job.program} without nsys: {ranks}, {limit}"
     n = len(job.expected([])) or job.n_local
     what = f"{n} of {job.n_local} ranks" if n != job.n_local else f"{n} rank{'s' * (n > 1)}"
     return f"capturing {job.program}: {what}, {','.join(job.trace)}, {limit} -> {job.name}_*"

@@ -21,8 +21,10 @@ from nsyspipe.nsys.secrets import hash_key
 _NOT_STARTED, INCOMPLETE, TIMED_OUT, _SIGNALLED, INTERRUPTED = 2, 3, 124, 128, 130
 # The warm-up is enough for a first step that is slower than the others.
 _MOST_NAMED, _SHORT_WARMUP = 6, 2
-_NSYS_FIX = "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or see what nsyspipe doctor says"
-_AGAIN_FIX = "  fix: start it again: nsys failed by itself, as happens on a busy machine; if it stays so, see what nsyspipe doctor says"
+_NSYS_FIX = "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or run nsyspipe doctor"
+_AGAIN_FIX = (
+    "  fix: start it again, because nsys sometimes fails on a busy machine. If nsys fails again, run nsyspipe doctor"
+)
 _NEVER_BEGUN = {
     "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
     "nvtx": "it never began the NVTX range nsyspipe.capture",
@@ -31,13 +33,13 @@ _NEVER_BEGUN = {
 _HUNG = {
     "exit": (
         "its training loop was over, but it had not exited {} later: ended it",
-        "in the program, call destroy_process_group() and join or daemonize its threads",
+        "call destroy_process_group() in the program, and join or daemonize its threads",
     ),
     "linger": (
         "it was still running {} after its reports were complete: ended it, as --linger asks",
         "leave --linger out to let it train on",
     ),
-    "timeout": ("it was still running after {}: ended it", "else give it more time: --timeout SECONDS"),
+    "timeout": ("it was still running after {}: ended it", "give it more time: --timeout SECONDS"),
 }
 
 
@@ -68,13 +70,13 @@ def judge(job: Job, records: Sequence[RankRecord], programs: Mapping[int, Progra
     if end.why in _HUNG:
         how, fix = _HUNG[end.why]
         what = f"error: {job.program}: {how.format(f'{end.after_s:.0f} s')}"
-        return TIMED_OUT, [what, found, f"  fix: complete reports need no new capture; {fix}"]
+        return TIMED_OUT, [what, found, f"  fix: complete reports need no new capture. Before you capture again, {fix}"]
     if failed := [one for one in records if one.status]:
         # The others are ended because of the first.
         first = min(failed, key=lambda one: (one.ended_at or float("inf"), one.rank))
         return _of_failure(first, found, job, has_reports=bool(captured))
     if end.status:
-        how = f"ended with status {end.status}; its own message stands above"
+        how = f"ended with status {end.status} (see its own message above)"
         return end.status, [f"error: the job's command {how}", found]
     notes = [f"note: rank {one.rank}: {said}" for one in captured if (said := cut_short(programs.get(one.rank)))][:1]
     if end.why == "command":
@@ -121,9 +123,9 @@ def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[
     rows = [f"rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there]
     fix = "fix: capture again"
     if any(".kept-" in row for row in rows):
-        fix = "fix: nsyspipe analyze takes a kept .nsys-rep as it is; to capture again, -o ANOTHER_NAME"
+        fix = "fix: pass the kept .nsys-rep to nsyspipe analyze, or capture again with -o ANOTHER_NAME"
     elif there:
-        fix += " with --force; analyze takes the reports that are there, and says what is missing"
+        fix += " with --force, or analyze the reports that exist"
     return [f"  {line}" for line in (*_some(rows), fix)]
 
 
@@ -137,7 +139,7 @@ def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
             return why, f"  fix: --attach-steps {max(warmup, 1)}:{max(warmup, 1) + steps}, or more steps"
         return why, f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or {more}"
     if said is not None and said.n_captured_steps:
-        fix = 'with --cpu, pip install "nvtx<0.2.12"; else check --capture-range, or name another nsys: --nsys'
+        fix = 'with --cpu, pip install "nvtx<0.2.12". Otherwise check --capture-range, or name another nsys: --nsys'
         return f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it", f"  fix: {fix}"
     if job.attach_steps:
         return (
@@ -147,7 +149,7 @@ def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
     return (
         _NEVER_BEGUN.get(job.capture_range, "nsys wrote no report"),
         "  fix: loop over captured_steps(loader) (from nsyspipe.capture import captured_steps), or call",
-        "       torch.cuda.profiler.start() after warm-up; --capture-range none captures the whole run",
+        "       torch.cuda.profiler.start() after warm-up. --capture-range none captures the whole run",
     )
 
 
@@ -156,11 +158,11 @@ def _of_failure(failed: RankRecord, found: str, job: Job, *, has_reports: bool) 
         fix = _AGAIN_FIX if FAILED_BY_ITSELF.search(failed.problem) else _NSYS_FIX
         return _NOT_STARTED, [f"error: rank {failed.rank}: {failed.problem}", found, fix]
     status = failed.status or 1
-    how = f"ended with status {status}; its own message stands above"
+    how = f"ended with status {status} (see its own message above)"
     if status > _SIGNALLED:
         how = f"was ended by {_signal(status)}"
         how += ", perhaps because memory ran out" * (status == _SIGNALLED + signal.SIGKILL)
-    fix = "  fix: mend the program, then capture again" + " with --force" * has_reports
+    fix = "  fix: fix the program, then capture again" + " with --force" * has_reports
     return status, [f"error: {job.program}: rank {failed.rank} {how}", found, fix]
 
 

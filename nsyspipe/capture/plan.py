@@ -257,7 +257,7 @@ def usable_tracing(found: Nsys, trace: Sequence[str], graphs: str) -> tuple[list
     _check_trace(trace, known, says)
     if "nccl" in trace and ("nccl" not in known if known else numbers(found.version_text)[:2] < _FIRST_WITH_NCCL):
         trace = list(dict.fromkeys([*(value for value in trace if value != "nccl"), "nvtx"]))
-        notes.append(f"note: {says} --trace=nccl (2025.6 does); nvtx carries NCCL's ranges")
+        notes.append(f"note: {says} --trace=nccl (2025.6 does), so nvtx records the ranges of NCCL")
     if graphs and not found.has("profile", "--cuda-graph-trace"):
         notes.append(f"note: {says} --cuda-graph-trace={graphs}: CUDA graphs are traced in its own way")
         graphs = ""
@@ -300,7 +300,7 @@ def _missing_program(options: argparse.Namespace) -> Iterator[InputError]:
             return
         spec = PathFinder.find_spec(below.pop(0) if below else "__main__", places)
     if spec is None:
-        fix = "a name as python3 -m takes it, from its directory or with that in PYTHONPATH; a package needs a __main__"
+        fix = "pass a name that python3 -m accepts, from its directory or with PYTHONPATH. A package needs a __main__"
         yield InputError(f"-m {options.module}", "no such training program", fix=fix)
 
 
@@ -320,7 +320,7 @@ def _missing(options: argparse.Namespace, there: int | None) -> Iterator[Nsyspip
             else "a machine with GPUs, or what hosts do: --cpu (the sample model is a small one then)"
         )
         if options.dry_run:
-            fix = "--dry-run needs none; the machine that captures has to have them"
+            fix = "you need them only on the machine that captures, not for --dry-run"
         ranks = f"{options.nproc} rank{'s' * (options.nproc > 1)}"
         yield CaptureError(ranks, f"this machine has {what} for them", fix=fix)
     # On CPUs a capture begins with a range, which something must make; a torch with CUDA makes ranges itself.

@@ -55,16 +55,21 @@ def backend() -> Backend:
 
 
 def start_capture(*, is_alone: bool = False) -> None:
-    """Begin the capture: every rank calls it at the same place; a second call does nothing.
+    """Start the capture. Every rank must call it at the same place. A second call does nothing.
 
-    Waits for the device and, in a distributed job, for all ranks, before and after the start. Ranks
-    take up to 100 ms to begin, and without the second wait the first captured step would hold that
-    time as if it were waiting for gradients.
+    `start_capture` waits for the GPU before and after the start. In a distributed job, it also waits for all ranks.
+    Ranks take up to 100 ms to start. Without the second wait, the first captured step would contain this time, as if
+    the step were waiting for gradients.
 
-    With CUDA it is ``cudaProfilerStart`` (``nsys profile --capture-range=cudaProfilerApi``), without
-    it a range ``nsyspipe.capture``. A profiler that cannot be started is a warning, not an error.
+    If CUDA is available, the capture starts by ``cudaProfilerStart`` (``nsys profile
+    --capture-range=cudaProfilerApi``). Otherwise it starts by an NVTX range named ``nsyspipe.capture``. If the profiler
+    cannot be started, you get a warning, not an error.
 
-    Where nothing is known of the program, `is_alone`, no rank waits for another, and none for long.
+    Parameters
+    ----------
+    is_alone
+        Do not wait for other ranks, and wait for the GPU only for a limited time. The launchers use it for programs that
+        they do not know.
     """
     if _window.is_open:
         return
@@ -82,9 +87,14 @@ def start_capture(*, is_alone: bool = False) -> None:
 
 
 def stop_capture(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
-    """End the capture, after the device has done what was launched; without a capture it does nothing.
+    """Stop the capture after the GPU has finished what was launched. Without a capture it does nothing.
 
-    Where the loop broke off, `is_cut_off`, it waits a few seconds at most: other ranks may be gone.
+    Parameters
+    ----------
+    is_cut_off
+        The loop ended early. Wait only a few seconds, because other ranks may be gone.
+    is_alone
+        Wait for the GPU only for a limited time, as in `start_capture`.
     """
     if not _window.is_open:
         return
@@ -137,23 +147,25 @@ def _tell_profiler(action: str) -> None:
 
 
 class annotate:  # noqa: N801 - reads as the statement and the decorator that it is
-    """A named NVTX range, as a context manager or a decorator; around what ``torch.compile`` makes, never inside of it.
+    """A named NVTX range, as a context manager or a decorator.
 
-    One object may be entered many times, also within itself and on several threads; an exception
-    ends the range and goes on. A decorated ``async`` function's range spans its awaits; within a
-    ``with`` there must be no ``await``, for what other tasks do in between would end up in it.
+    Put it around what ``torch.compile`` makes, never inside. You can enter one object many times, also inside itself and
+    on several threads. An exception ends the range and is passed on.
+
+    The range of a decorated ``async`` function includes its awaits. Do not use ``await`` inside a ``with`` block,
+    because the range would include what other tasks do in the meantime.
 
     Parameters
     ----------
     name
-        The phase: ``data``, ``forward``, ``backward`` and ``optimizer`` are known to ``analyze``.
+        Name of the phase. ``analyze`` recognizes ``data``, ``forward``, ``backward`` and ``optimizer``.
     number
-        Put behind the name: ``annotate("step", 7)`` is the range ``step 7``.
+        Number after the name: ``annotate("step", 7)`` is the range ``step 7``.
 
     Raises
     ------
     TypeError
-        When it decorates a generator function, whose body runs in pieces.
+        If it decorates a generator function, because the body of a generator runs in pieces.
 
     Examples
     --------
@@ -205,33 +217,36 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
 def captured_steps(
     iterable: Iterable[T], *, warmup: int = 10, steps: int = 20, stop: bool = False, capture: bool = True
 ) -> Iterator[T]:
-    """Yield the items of a loader, each in a range ``step N``; capture the steps after the warm-up, once.
+    """Yield the items of a loader, each in a range ``step N``, and capture the steps after the warm-up once.
 
-    N counts this process's steps from 0, warm-up included, over several loops too: wrap each epoch's loader. The item
-    is fetched inside its step, in a range ``data``. The capture begins and ends as `start_capture` and `stop_capture`
-    say, also when the loop breaks off or raises; afterwards the steps are labelled only. Where an epoch runs out of
-    items before, it goes on with the next one's, and holds what lies between them; without a next one it ends with the
-    program. All ranks of a job must use it alike.
+    N counts the steps of this process from 0, warm-up included, also over several loops: wrap the loader of each epoch.
+    Each item is fetched inside its step, in a range ``data``. The capture starts and stops as by `start_capture` and
+    `stop_capture`, also if the loop ends early or raises. After the capture, the steps are only labeled.
+
+    If an epoch ends during the capture, the capture continues in the next epoch, and includes what is between them. If
+    there is no next epoch, the capture ends with the program. All ranks of a job must use it in the same way.
 
     Parameters
     ----------
     iterable
-        A data loader, or anything else to iterate.
+        A data loader, or anything else that you can iterate over.
     warmup, steps
-        Steps before the capture, and steps in it.
+        Number of steps before the capture, and number of captured steps.
     stop
-        End after the captured steps, in later loops too.
+        End the loop after the captured steps, and also end later loops.
     capture
-        False: label and wait as ever, and leave the profiler alone, to time a run without it.
+        False labels and waits in the same way, but does not start the profiler. Use it to time a run without the
+        profiler.
 
     Returns
     -------
     Iterator
+        The items of `iterable`.
 
     Raises
     ------
     ValueError
-        When ``warmup`` is negative or ``steps`` is not positive.
+        If `warmup` is negative or `steps` is not positive.
 
     Examples
     --------

@@ -262,7 +262,7 @@ def _kept(paths: Sequence[Path], output: str) -> str:
         try:
             shutil.move(path, target)  # often to another file system
         except OSError as error:
-            return f" ({error.strerror}); it is still in {path.parent.resolve()}"
+            return f" ({error.strerror}, so it is still in {path.parent.resolve()})"
         names.append(target.name)
     return f", which is kept: {', '.join(names)}"
 

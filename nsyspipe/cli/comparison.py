@@ -1,4 +1,4 @@
-"""``nsyspipe diff`` and ``nsyspipe compare``: runs beside each other, and a gate for CI."""
+"""``nsyspipe diff`` and ``nsyspipe compare``: differences between runs, and a gate for CI."""
 
 import shlex
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ _AGAINST = (
     "Use all runs of this label in the run store as captures of the baseline. The candidate is RUN, another label of the "
     "store, or its only other label."
 )
-_EACH_RUN = "One argument per run, the baseline first (a run store stands for all its runs)"
+_EACH_RUN = "One argument per run, the baseline first (a run store means all its runs)"
 _SORT = "Sort by this metric, the best run first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"
 
 

@@ -38,7 +38,7 @@ def dashboard(
     page: DashboardOptions,
     running: QuietOptions,
 ) -> None:
-    """Write a dashboard of all runs of a run store: which runs got faster or slower, and since when.
+    """Write a dashboard of all runs of a run store: a table, and a chart of step time from four runs on.
 
     The dashboard is one self-contained HTML file. --pages keeps an HTML report that is newer than its run.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from nsyspipe.cli.inputs import refuse_saved_runs, reports_to_read, store_of
-from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
+from nsyspipe.cli.options import ExaminingOptions, RunningOptions, with_options
 from nsyspipe.cli.outputs import Outputs, progress
 from nsyspipe.model.options import Reading, parse_findings, parse_rank_map, parse_skip_first
 from nsyspipe.nsys.find_reports import find_logs, source_of, split_logs
@@ -22,7 +22,7 @@ _REPORTS = (
 def doctor(
     reports: Annotated[list[str] | None, typer.Argument(metavar="REPORTS...", help=_REPORTS)] = None,
     *,
-    reading: NamedRunOptions,
+    reading: ExaminingOptions,
     outputs: Outputs,
     running: RunningOptions,
 ) -> None:
@@ -49,9 +49,10 @@ def doctor(
 
         reading.refuse_given(f"{reports[0]} has saved runs, which are analyzed already", "pass the reports")
         stored = stored_runs(store_of(reports))
-        inputs, document, blocks = [Path(reports[0])], store_document(stored), list(store_blocks(stored, reports[0]))
+        inputs, document = [Path(reports[0])], store_document(stored)
+        blocks = list(store_blocks(stored, reports[0], is_verbose=reading.verbose))
     elif reports:
-        refuse_saved_runs(reports, "reports, or a whole store,")
+        refuse_saved_runs(reports, "reports, or a whole run store,")
         from nsyspipe.reader.fabric import read_nccl_logs, read_topology
         from nsyspipe.report.doctor import reports_blocks, reports_document
         from nsyspipe.run.doctor import examine
@@ -72,12 +73,13 @@ def doctor(
         with running.executor(paths) as executor:
             found = examine(paths, told, beside, executor=executor)
         inputs = [*paths, *map(source_of, paths), *found_logs, *topology]
-        document, blocks = reports_document(found), list(reports_blocks(found))
+        document, blocks = reports_document(found), list(reports_blocks(found, is_verbose=reading.verbose))
     else:
         from nsyspipe.nsys.machine import check_machine
         from nsyspipe.report.doctor import machine_blocks, machine_document
 
         checks = check_machine()
-        inputs, document, blocks = [], machine_document(checks), list(machine_blocks(checks))
+        inputs, document = [], machine_document(checks)
+        blocks = list(machine_blocks(checks, is_verbose=reading.verbose))
     # Whose a file of it is cannot be told, so that none may be replaced but by force.
     outputs.answer(doctor_formats(blocks, document), blocks, inputs, object(), quiet=running.quiet)

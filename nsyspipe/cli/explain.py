@@ -17,7 +17,7 @@ _ID = "A finding (slow-link), a note (few-steps), a metric (exposed_comm), a col
 class ExplainOutputs(Outputs):
     """The file of an explanation."""
 
-    json: str | None = option("Write the JSON document; - prints it and nothing else.", "FILE|-")
+    json: str | None = option("Write JSON. - prints only the JSON.", "FILE|-")
     markdown: str | None = None
     html: str | None = None
     open: bool = False

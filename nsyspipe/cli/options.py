@@ -89,10 +89,20 @@ class Sectioned(TyperCommand):
 
 
 def option(
-    text: str, metavar: str | None = None, short: str | None = None, *, default: object = None, least: int | None = None
+    text: str,
+    metavar: str | None = None,
+    short: str | None = None,
+    *,
+    default: object = None,
+    least: int | None = None,
+    is_hidden: bool = False,
 ) -> Any:  # noqa: ANN401 - a field
-    """Declare a field of a dataclass as an option, which is called like it: its help, and what stands for its value."""
-    return field(default=default, metadata={"option": (short, {"help": text, "metavar": metavar}, least)})
+    """Declare a field of a dataclass as an option with the same name: its help, and what stands for its value.
+
+    A hidden option is accepted, but the help does not show it.
+    """
+    declared = {"help": text, "metavar": metavar, "hidden": is_hidden}
+    return field(default=default, metadata={"option": (short, declared, least)})
 
 
 def flag(text: str, short: str | None = None) -> Any:  # noqa: ANN401 - a field
@@ -237,6 +247,15 @@ class NamedRunOptions(OneRunOptions):
     def __post_init__(self) -> None:
         check_name("--label ", self.label, "--label NAME")
         check_name("--run-id ", self.run_id, "--run-id NAME")
+
+
+@dataclass(frozen=True)
+class ExaminingOptions(NamedRunOptions):
+    """How reports are read whose contents are examined. Options about the answers of an analysis have no effect."""
+
+    findings: str = option("Has no effect here.", "N|all", default=str(DEFAULT_FINDINGS), is_hidden=True)
+    top: int | None = option("Has no effect here.", "N", least=1, is_hidden=True)
+    verbose: bool = flag("Print all report names, run names and columns.", "-v")
 
 
 @dataclass(frozen=True)

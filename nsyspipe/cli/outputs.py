@@ -253,7 +253,7 @@ class AnalysisOutputs(Outputs):
     out: str | None = option(
         "Save the run in a run store (Parquet files), which other commands accept instead of reports.", "DIR", "-o"
     )
-    events: bool = flag("With --out: also save every GPU operation, which whatif needs.")
+    events: bool = flag("Also save every GPU operation, which whatif needs. Only with --out.")
     perfetto_steps: str | None = option("First and last step of the trace. [default: all captured steps]", "FROM:TO")
     perfetto_ranks: str | None = option(
         "Ranks in the trace. [default: all of up to 8 ranks, otherwise the ranks that differ most]", "0-7,63"

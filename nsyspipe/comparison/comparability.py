@@ -231,7 +231,11 @@ def _other_work(sides: Sides) -> Iterator[Check]:
             yield _check(UNKNOWN_WORK, what, texts, after=after, blocks=texts[0] != texts[1])
     elif all(work.kernels for work in works) and works[0].is_other(works[1]):
         share = f"{100 * works[1].shared(works[0]):.0f}%"  # if all is in the same kernels, time and number differ
-        alike = "" if share == "100%" else f" ({share} of the time in kernels of the {SIDES[0]})"
+        alike = (
+            ""
+            if share == "100%"
+            else f" (only {share} of this compute time is in kernels that the {SIDES[0]} also runs)"
+        )
         texts = [works[0].text, works[1].text + alike]
         yield _check(OTHER_WORK, "different work per step", texts, blocks=True)
 
@@ -241,7 +245,7 @@ def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
     is_sure = sides[0].work.other_batches(sides[1].work)
     if is_sure is not None:
         words = [" | ".join(side.work.per_batch) for side in sides]
-        after = ". Ranks of tensor and pipeline parallelism share a batch"
+        after = ". Ranks of one tensor or pipeline parallel group share a batch"
         yield _check(SHARED_BATCH, "different model-parallel sizes", words, blocks=is_sure, after=after)
 
 
@@ -371,7 +375,7 @@ _TESTS: tuple[Test, ...] = (
     _other_work,
     _alike(
         "experts", "all-to-all of expert parallelism", lambda run: "some" if EXPERT in parallelism(run.traffic()) else _NONE,
-        applies=lambda runs: not any(map(has_whole_graphs, runs)), after=". A model with experts on only one side is another model",
+        applies=lambda runs: not any(map(has_whole_graphs, runs)), after=". If only one side has experts, the models differ",
     ),
     _alike(
         "steps-from", "source of the steps", source_of_steps,

@@ -52,9 +52,12 @@ _FAILING = {"regression": ("regression",), "any-change": ("regression", "improve
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a difference: a name, and its captures, a run or several of the same configuration.
+    """One side of a difference: a label, and one or several captures of the same configuration.
 
-    An `OptionError` if the label is no text, it has no run, or one capture twice.
+    Raises
+    ------
+    OptionError
+        If the label is not a text, or if the side has no run or the same capture twice.
     """
 
     label: str
@@ -63,7 +66,7 @@ class Side:
 
     @property
     def name(self) -> str:
-        """What to call it in words."""
+        """The name of the side in texts."""
         return self.label if self.shown_as is None else self.shown_as
 
     @cached_property

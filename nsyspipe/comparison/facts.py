@@ -285,11 +285,7 @@ def _straggler_matter(table: StepTable) -> Matter:
 
 def _why_not_judged(run: Run) -> str | None:
     """Return why nobody could tell whether a rank makes the others wait; None where that was judged."""
-    for row in run.problem_rows:
-        rules, _, reason = row["message"].partition(" (")
-        if row["code"] == "not-judged" and STRAGGLER in rules:
-            return str(reason.removesuffix(")"))
-    return None
+    return next((check.reason for check in run.skipped_checks if STRAGGLER in check.rules), None)
 
 
 def _straggler(run: Run) -> str:

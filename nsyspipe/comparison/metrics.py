@@ -57,7 +57,7 @@ _TIME, _RATE, _RATIO = "ns", "1/s", "ratio"
 _WHY = {
     column: why
     for why, columns in (
-        ("wait time needs several ranks whose collectives all match on one clock", "wait_ns transfer_ns"),
+        ("wait time needs several ranks on one clock, and all their collectives must match", "wait_ns transfer_ns"),
         ("message sizes were not recorded (nsys export --include-blobs=true)", "message_bytes bus_bytes"),
         ("a rank has no backward range or no launches", "overlap_backward_ns"),
         ("CUDA API calls were not recorded with names and ends", "idle_launch_ns idle_blocked_ns"),

@@ -28,8 +28,8 @@ from nsyspipe.comparison.metrics import (
 )
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
 from nsyspipe.errors import OptionError, rows_in_python
-from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import METRICS, shown
+from nsyspipe.model.problems import problem
 from nsyspipe.model.table import Float64, table
 from nsyspipe.nsys.command_words import NOT_SET, joined_environments
 from nsyspipe.run.run import ShownInNotebooks
@@ -92,12 +92,10 @@ SORTS = {
     "rank_steps": ("rank_steps_per_s", True),
     "speedup": ("speedup", True),
 }
-_NO_STEP_TIME = "a capture without steps: there is no step time to compare", "name the steps with --step REGEX"
-_OTHER_DEFINITIONS = (
-    "the run was saved with older definitions: its communication, copies and compute are not compared with the other runs",
-    f"{ANALYZE_AGAIN} with --out",
-)
-_NO_STEP = "no step has a window on every rank: the run has no figures to compare", "see the other problems of this run"
+_OF_CAPTURE = {  # a run without metrics that has no steps at all
+    "message": "the capture has no steps, so there is no step time to compare",
+    "fix": "name the steps with --step REGEX",
+}
 
 
 def check_sort(name: str, option: str = "sort") -> str:
@@ -238,7 +236,7 @@ class Scoreboard(ShownInNotebooks):
 
     @property
     def problems(self) -> pa.Table:
-        """`RUN_PROBLEMS`: the problems of each run's captures, and one of each without figures."""
+        """`RUN_PROBLEMS`: the problems of each run's captures, and one of each run without metrics."""
         return RUN_PROBLEMS.from_rows(rows_in_python(self.problem_rows))
 
     @property
@@ -249,13 +247,9 @@ class Scoreboard(ShownInNotebooks):
             for side in tables:
                 where = {"label": label, "run_id": side.run.header.run_id}
                 if not side.n_steps:
-                    message, fix = _NO_STEP_TIME if side.run.is_capture else _NO_STEP
-                    of_run = {"code": "no-figures", "severity": "warning", "report": None, "rank": None}
-                    rows.append(where | of_run | {"message": message, "fix": fix})
+                    rows.append(where | problem("no-figures").row | (_OF_CAPTURE if side.run.is_capture else {}))
                 if side.outdated_columns:
-                    message, fix = _OTHER_DEFINITIONS
-                    of_run = {"code": "older-definitions", "severity": "warning", "report": None, "rank": None}
-                    rows.append(where | of_run | {"message": message, "fix": fix})
+                    rows.append(where | problem("older-definitions").row)
                 rows += [where | row for row in side.run.problem_rows]
         return rows
 

@@ -21,7 +21,7 @@ _VIEW = "gradient_as_bucket_view=True"
 _COPY_SPAN, _LEAST_COPIED = "grad_copy_span_ns", 0.001
 _FEW_BYTES, _LEAST_COPIED_OF_FEW = 16e6, 0.005  # compression hooks copy factors as well: few bytes must cost more
 _LEAST_COMPRESSED = 0.1
-_NO_SIZES = "every backward pass sends gradients, and message sizes are needed to tell whether each time all of them"
+_NO_SIZES = "every backward pass sends gradients, but message sizes are missing, so nsyspipe does not know whether each pass sends all"
 # By whether they are sharded.
 _NO_SYNC = {
     False: (

@@ -51,7 +51,7 @@ _PIN = "Use DataLoader(pin_memory=True) or tensor.pin_memory(), and .to(device, 
 _LEAST_COPY_SHARE = 0.001
 _TRACE_SHORTER = "start the capture some steps before the steps that count, and keep the capture short"
 _NEEDED_EVENTS = frozenset({"Cuda", "NvtxEvents"})  # as nsys calls them
-_CLOCK = "one clock of host and device"
+_CLOCK = "one clock of CPU and GPU"
 _DISTORTED, _LEAST_OVERHEAD = 1.5, 0.01
 
 
@@ -358,9 +358,9 @@ def _where_late(late: LateLaunches) -> str:
         return f"{where}, and {_ranks_text(late.slower)} {launch} a step more slowly than the other ranks on average"
     if late.is_every_host_slow:
         return f"{where}, and every CPU takes longer to launch a step than its GPU works"
-    whose = "whose CPU needs" if len(late.n_late_steps) == 1 else "whose CPUs need"
+    cpus = "and its CPU needs" if len(late.n_late_steps) == 1 else "and their CPUs need"
     limit = f"less than {100 * MIN_SLOWER_SHARE:.0f}% of a step"
-    return f"{where}, {whose} {limit} longer for launching than the others on average"
+    return f"{where}, {cpus} {limit} longer for launching than the others on average"
 
 
 def _ranks_text(ranks: Sequence[int]) -> str:
@@ -394,7 +394,7 @@ def _missing(evidence: Evidence) -> str | None:
     if unknown is None:
         return "copies and memsets" if evidence.steps["idle_ns"].null_count else _CLOCK
     if evidence.share(unknown.judged_ns) >= LEAST_IDLE_SHARE:
-        share = f"{100 * evidence.share(unknown.judged_ns):.0f} % of step time"
+        share = f"{100 * evidence.share(unknown.judged_ns):.0f}% of step time"
         return f"the launches of kernels and copies that end {share} of it"
     return "the names of API calls" if idle_of(evidence, "idle_launch_ns") is None else None
 
@@ -468,7 +468,7 @@ def pageable_copy(evidence: Evidence) -> Answer:
     removed = Removed(("idle_made_by_copies_ns",), copies="exposed_blocking_copy_ns")
     idle = idle_of(evidence, "idle_made_by_copies_ns", removed=removed)
     if idle is None:
-        return NotJudged("why the GPU idles beside its copies is not known", "see the problems about clocks and calls")
+        return NotJudged("the cause of idle time next to copies is unknown", "see the notes about clocks and calls")
     exposed = evidence.mean("exposed_blocking_copy_ns") or 0.0
     if evidence.share(exposed + idle.judged_ns) < _LEAST_COPY_SHARE:
         return None

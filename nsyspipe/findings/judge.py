@@ -19,7 +19,7 @@ from nsyspipe.findings.model import (
     Rules,
 )
 from nsyspipe.model import schema
-from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.problems import Problem, SkippedCheck, problem
 
 # What the other files of this package list as their `RULES`, by name.
 _NAMES = sorted({one.name for one in iter_modules(findings.__path__)} - {"judge"})
@@ -32,6 +32,7 @@ _WORDS = {
 }  # fmt: skip
 
 _HIGH, _MEDIUM = 0.1, 0.03
+_SEE_STEPS = "see the notes about steps"
 # What findings are about: bounds of those of one cause overlap, and one change often does for several.
 CAUSES = {
     "communication and late ranks": (
@@ -40,12 +41,12 @@ CAUSES = {
         "pipeline-bubble", "serialized-streams",
     ),
     "communication that slows compute": ("comm-slows-compute",),
-    "idle devices": ("input-bound", "launch-bound", "sync-bound", "blocking-launches"),
+    "idle GPUs": ("input-bound", "launch-bound", "sync-bound", "blocking-launches"),
     "copies": ("grad-copy", "ddp-single-gpu", "pageable-copy"),
     "the capture itself": ("profiler-overhead",),
 }  # fmt: skip
 EXPOSURE, STRAGGLER, BUBBLE = "comm-bound", "straggler", "pipeline-bubble"
-OF_HOSTS = {*CAUSES["idle devices"]}
+OF_HOSTS = {*CAUSES["idle GPUs"]}
 _OF_WAITING = {"straggler", "pipeline-bubble", "no-sync"}  # whose bounds are of waiting, too
 _WAIT_INCLUDED = "is_wait_included"
 _OF_COMM = {*CAUSES["communication and late ranks"]}
@@ -55,10 +56,11 @@ LESSEN_EXPOSURE = _OF_COMM - {EXPOSURE}
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
     """Return `schema.FINDINGS` of a run as `in_order` has them, and a problem for each reason why rules could not be judged."""
     if evidence.is_capture or not evidence.steps.num_rows:
-        of_capture = "what a change saves is a part of a step, and the capture has no steps"
-        reason = of_capture if evidence.is_capture else "no step has figures"
-        said = [problem("not-judged", rules="all rules", reason=reason, how="see the problems about steps")]
-        return schema.FINDINGS.empty(), said if evidence.n_ranks else []
+        of_capture = "a saving is a part of a step, and the capture has no steps"
+        reason = of_capture if evidence.is_capture else "no step has metrics"
+        all_rules = tuple(rule.__name__.replace("_", "-") for rule in RULES)
+        skipped = _not_judged(SkippedCheck(all_rules, reason, _SEE_STEPS), "all rules")
+        return schema.FINDINGS.empty(), [skipped] if evidence.n_ranks else []
     rows: list[dict[str, Any]] = []
     is_part = bool(evidence.traffic["calls_per_step"].null_count)
     unanswered: dict[NotJudged, list[str]] = {}  # each reason once, with all the rules that it keeps from being judged
@@ -69,7 +71,7 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
             reason = f"{' and '.join(unknown)} not known on every rank"
             answer = NotJudged(reason, None)
         if isinstance(answer, Finding) and name in LESSEN_EXPOSURE and is_part:  # its bound would be too low
-            answer = NotJudged("not all of their communication is in the steps", "see the problems about steps")
+            answer = NotJudged("some of the communication is outside the steps", _SEE_STEPS)
         if isinstance(answer, Finding) and name in _OF_COMM and not evidence.are_groups_known:
             answer = _without_waiting(name, answer)
         if isinstance(answer, NotJudged):
@@ -82,14 +84,15 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
                 figures = {**figures, _WAIT_INCLUDED: True}
             told = json.dumps(figures, allow_nan=False)
             rows.append({**asdict(answer), "id": name, "severity": severity, "evidence": told})
-    whys = ((", ".join(names), why.reason, why.fix) for why, names in unanswered.items())
-    problems = [_not_judged(rules, reason, how) for rules, reason, how in whys]
+    skipped_checks = (SkippedCheck(tuple(names), why.reason, why.fix) for why, names in unanswered.items())
+    problems = [_not_judged(check, ", ".join(check.rules)) for check in skipped_checks]
     return schema.FINDINGS.from_rows(in_order(rows)), problems
 
 
-def _not_judged(rules: str, reason: str, fix: str | None) -> Problem:
-    said = problem("not-judged", rules=rules, reason=reason, how=fix)
-    return said if fix is not None else replace(said, fix=None)
+def _not_judged(check: SkippedCheck, rules: str) -> Problem:
+    """Return the note about a skipped check, which names its rules by a text."""
+    note = problem("not-judged", rules=rules, reason=check.reason, how=check.fix)
+    return replace(note, fix=check.fix, skipped_check=check)
 
 
 def _without_waiting(name: str, finding: Finding) -> Finding | NotJudged:

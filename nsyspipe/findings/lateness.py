@@ -19,8 +19,10 @@ from nsyspipe.model.names import listed, printable, ranges
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import Int64
 
-_STAGES_NOT_KNOWN = "ranks that send to each other may wait by design, and which do is not known without NCCL's calls"
-_CAPTURE_START = "the only step of the figures holds the capture's start, which ranks reach at different times"
+_STAGES_NOT_KNOWN = (
+    "ranks that send to each other may wait by design, and without the calls of NCCL it is unknown which do"
+)
+_CAPTURE_START = "the only step used contains the start of the capture, which ranks reach at different times"
 _FAR = 2**62
 
 

@@ -21,7 +21,7 @@ from nsyspipe.findings.model import (
 _LEAST_BUBBLE = 0.05  # of step time
 _LEAST_AGAIN = 0.25  # of a step's all-gathers: the last unit's parameters may stay, and a few others
 _PREFETCH = (
-    "With fully_shard, call set_modules_to_forward_prefetch() and set_modules_to_backward_prefetch() of each unit. Or set "
+    "If you use fully_shard, call set_modules_to_forward_prefetch() and set_modules_to_backward_prefetch() of each unit. Or set "
     "FullyShardedDataParallel(forward_prefetch=True, backward_prefetch=BackwardPrefetch.BACKWARD_PRE)"
 )
 _KEEP = (
@@ -41,15 +41,15 @@ _SPLIT = (
     "(Megatron: --sequence-parallel). "
 )
 _ALL_TO_ALL = (
-    "Overlap all-to-all with compute (Megatron: --overlap-moe-expert-parallel-comm, --moe-shared-expert-overlap). With "
-    "experts you can also send fewer tokens: a capacity factor (Megatron: --moe-expert-capacity-factor) may drop tokens"
+    "Overlap all-to-all with compute (Megatron: --overlap-moe-expert-parallel-comm, --moe-shared-expert-overlap). You "
+    "can also send fewer tokens: a capacity factor (Megatron: --moe-expert-capacity-factor) may drop tokens"
 )
 _MORE_STAGES = (
     "Use more micro-batches per step (n_microbatches of torch.distributed.pipelining), several stages per rank "
     "(ScheduleInterleaved1F1B, in Megatron --num-layers-per-virtual-pipeline-stage), and stages of equal work"
 )
 _AFTER_LAUNCHING = "Launch fewer kernels first, because more micro-batches need more launches. "
-_SIZES_UNKNOWN = "message sizes, which tell latency from bandwidth, are not known"
+_SIZES_UNKNOWN = "message sizes are unknown, so nsyspipe cannot separate latency from bandwidth"
 _STAGES_UNKNOWN = "it is not known which stages send to each other, so their wait time is unknown"
 
 

@@ -21,19 +21,19 @@ from nsyspipe.nsys.settings import is_costly, writes_log
 _LEAST_SHARE = 0.05
 _P2P_DISABLE = "NCCL_P2P_DISABLE"
 LACKING = NotJudged(
-    "neither NCCL's log nor message sizes say how fast the link is",
+    "neither an NCCL log nor message sizes show how fast the interconnect is",
     "pass --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE (nvidia-smi topo -m)",
 )
 _ASK = {
     "p2p": NotJudged(
-        "GPUs reach each other directly, and the topology is needed to tell whether over NVLink",
+        "GPUs reach each other directly, but without the topology it is unknown whether over NVLink",
         "pass --topology FILE (nvidia-smi topo -m)",
     ),
     # A problem says what brings the sizes.
-    "net": NotJudged("NCCL's log names a network, and message sizes are needed to tell how fast it is", None),
+    "net": NotJudged("the NCCL log names a network, but without message sizes its speed is unknown", None),
 }
 _ABSENT = NotJudged(
-    "how long ranks transferred is not known of communicators whose ranks are not all among the reports",
+    "transfer times are unknown for communicators with ranks that are not among the reports",
     "pass the reports of all ranks, or --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE",
 )
 _UNSET = "Unset NCCL_P2P_DISABLE"

@@ -74,8 +74,10 @@ class Explanation(Struct, frozen=True):
     late_at_start_ns: int | None  # by how much it began the first step late, where that is a part of its delays
 
 
-_NOTHING_TO_GAIN = "ranks come late, but each host takes as long to launch a step as the step lasts, so evening out the ranks gains nothing"
-_RECORD_WAITS = "if hosts wait outside of CUDA calls, mark that with NVTX ranges; else see launch-bound"
+_NOTHING_TO_GAIN = (
+    "ranks are late, but every CPU launches a step as slowly as the step runs, so balanced ranks would save nothing"
+)
+_RECORD_WAITS = "if CPUs wait outside of CUDA calls, mark this with NVTX ranges. Otherwise see launch-bound"
 
 
 def straggler(evidence: Evidence) -> Answer:
@@ -225,7 +227,7 @@ def _clause_of_cause(late: LateRanks, why: Explanation) -> str:
         return f", mostly because its {why.phase.name} phase takes longer"
     if not why.is_by_host:
         return ""
-    return ", whose CPU launches kernels late" if len(late.delays_ns) == 1 else ", whose CPUs launch kernels late"
+    return f", because {'its CPU launches' if len(late.delays_ns) == 1 else 'their CPUs launch'} kernels late"
 
 
 def _action(late: LateRanks, why: Explanation) -> str:

@@ -107,7 +107,7 @@ _RUN_FIGURES = (
         label="Step time",
         short="step time",
         meaning="slowest rank, median over steps",
-        definition="The time of the slowest rank in each training step, as the median over steps.",
+        definition="The time of the slowest rank in each step, as the median over the steps used.",
     ),
     Figure(
         column="throughput_steps_per_s",
@@ -399,8 +399,7 @@ _OTHER_FIGURES = (
         label="Straggler delay",
         short="straggler delay",
         meaning="mean per step, only the latest rank of a step counts",
-        definition="How late a rank starts a collective compared with the last of the other ranks: the longest delay of "
-        "each step, assigned to the rank that caused it and averaged over steps.",
+        definition="The longest delay of each step, assigned to the rank that caused it and averaged over the steps used.",
     ),
     Figure(
         column="wait_caused_ns",
@@ -507,11 +506,20 @@ TERMS = (
         "One iteration of the training loop, on the GPU: from the first kernel of the iteration to the first kernel of the next.",
     ),
     Term("Rank", "One process of the training job on one GPU."),
+    Term(
+        "Mean step time",
+        "The time of the slowest rank in each step, as the mean over the steps used. The first lines of `nsyspipe analyze` "
+        "show the mean step time and its parts.",
+    ),
     Term("Phase", "A part of a step: data, forward, backward or optimizer."),
     Term("Collective", "A communication operation of several ranks, for example an all-reduce."),
     Term("Communicator", "A group of ranks that communicate with each other, as NCCL defines it."),
     Term("Straggler", "A rank for which the other ranks wait."),
-    Term("Delay", "The time by which a rank starts a collective later than the last of the other ranks."),
+    Term(
+        "Delay",
+        "The time from the start of a collective on the second-to-last rank to the start on the last rank. "
+        "The last rank causes the delay.",
+    ),
     Term("Parallelism", "The purpose of communication: data, FSDP/ZeRO, tensor, pipeline or expert parallelism."),
     Term(
         "Interconnect",
@@ -539,7 +547,10 @@ TERMS = (
         "Skipped check",
         "A check that nsyspipe could not make, because the reports do not contain what the check needs.",
     ),
-    Term("Steps used", "The captured steps that the metrics rest on, without warm-up steps and incomplete steps."),
+    Term(
+        "Steps used",
+        "The captured steps from which nsyspipe computes the metrics, without the warm-up step and incomplete steps.",
+    ),
     Term("Run store", "A directory of saved runs, as `--out` writes it."),
 )
 
@@ -571,7 +582,32 @@ _OF_STEPS = {
     for figure in _RUN_FIGURES
     if figure.of_step[1] is None and figure.of_step[0] != "wall_ns"  # a window of one rank is not the step time
 }
-_FIGURES_OF_TABLES = {"steps": _OF_STEPS | FIGURES, "summary": FIGURES, "rank_summary": FIGURES, "runs": FIGURES}
+_RATES_OF_COLLECTIVES = {name: FIGURES[name] for name in RATES}
+_OF_KERNELS = {"slowdown_ratio": OTHER_FIGURES["slowdown"]}
+_OF_TRAFFIC = _RATES_OF_COLLECTIVES | {"bubble_ns_per_step": OTHER_FIGURES["bubble"]}
+_OF_PHASES = {
+    "host_ns": OTHER_FIGURES["phase_host"],
+    "device_ns": OTHER_FIGURES["phase_device"],
+    "idle_ns": OTHER_FIGURES["idle_before"],
+}
+_FIGURES_OF_TABLES = {
+    "steps": _OF_STEPS
+    | FIGURES
+    | {"host_launch_ns": OTHER_FIGURES["launch_time"], "grad_copy_ns": OTHER_FIGURES["grad_copy"]},
+    "summary": FIGURES,
+    "rank_summary": {column: figure for column, figure in FIGURES.items() if column != "step_time_ns"},
+    "runs": FIGURES,
+    "phases": _OF_PHASES,
+    "phase_summary": {f"{column}_per_step": figure for column, figure in _OF_PHASES.items()},
+    "collectives": _RATES_OF_COLLECTIVES | {"arrival_skew_ns": OTHER_FIGURES["skew"]},
+    "stragglers": {
+        "n_arrived_last": OTHER_FIGURES["arrived_last"],
+        "wait_caused_ns": OTHER_FIGURES["wait_caused"],
+    },
+    "traffic": _OF_TRAFFIC,
+    "kernels": _OF_KERNELS,
+    "costs": _OF_TRAFFIC | _OF_KERNELS | {"beside_comm_ratio": OTHER_FIGURES["concurrent_with_comm"]},
+}
 _UNIT_WORDS = {"ns": "ms", "ratio": "%", "1/s": "steps/s", "count": "count", "bytes": "bytes", "bytes/s": "GB/s"}
 
 

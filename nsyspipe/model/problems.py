@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from msgspec import Struct
 from msgspec.structs import replace
+
+from nsyspipe.model.schema import PROBLEMS
 
 SEVERITIES = ("error", "warning", "info")
 MORE_STEPS = "capture at least 10 steps"  # 8 steps in the metrics show how much steps vary
@@ -27,7 +31,7 @@ _FIXES = {  # fixes of several problems
 _KINDS = """
     no-gpu-activity (warning): no GPU activity was recorded (no kernel, copy or memset) -> <CUDA>
     captured-without-gpu (info): the capture has no GPU activity. nsyspipe reports only the steps on the CPU and their phases
-    no-comm-kernels (error): no communication kernel was found on the {n} rank(s) that have GPU work. Compute and communication are not available,
+    no-comm-kernels (error): no communication kernel was found on the {n:rank that has|ranks that have} GPU work. Compute and communication are not available,
         because nsyspipe cannot separate them -> name your communication kernels with --comm-kernel REGEX (nsyspipe knows NCCL's kernels)
     uncounted-communication (warning): some kernels have names like communication kernels, but count as compute: {names}
         -> if these kernels communicate, pass --comm-kernel {pattern}
@@ -48,8 +52,8 @@ _KINDS = """
     no-launches (warning): the launches of all {n} GPU operations are missing. nsyspipe assigns these operations to steps by their GPU times. Overlap with
         backward is not available -> <CUDA>
     launch-missing (warning): {n} of {total} GPU operations have no launch. nsyspipe assigns these operations to steps by their GPU times -> <CUDA>
-    stray-device (info): the process of this rank also ran {n} operations on device {device}, less than 1% of the kernels and of the kernel time of the process.
-        nsyspipe does not count device {device} as a rank and ignores these operations
+    stray-device (info): the process of this rank also ran {n} operations on GPU {device}, less than 1% of the kernels and of the kernel time of the process.
+        nsyspipe does not count GPU {device} as a rank and ignores these operations
     device-clock-apart (info): the clock of {device} differs from the CPU clock by {ms} ms. nsyspipe corrects GPU times by this difference when nsyspipe compares
         GPU times with CPU times, as for idle causes -> you need not do anything, but the difference may change in another capture
     device-clock-uncertain (info): the clock of {device} may differ from the CPU clock by {ms} ms. Metrics that compare GPU times with CPU times, such as idle
@@ -87,16 +91,16 @@ _KINDS = """
     slowest-rank-changes (info): the slowest rank changes from step to step. A delay first lengthens the step of the delayed rank, then the next step of the other
         ranks. Step time is the longest of all ranks in each step and counts both. The mean step time is {percent}% above the mean of every rank, and throughput
         is too low by the same amount
-    few-steps (info): the metrics use {n} step(s), too few to show how much steps vary -> <MORE_STEPS>
+    few-steps (info): the metrics use {n:step|steps}, too few to show how much steps vary -> <MORE_STEPS>
     captured-several-times (info): {n} process(es) were captured {times} times, in reports with the same host and process ID. nsyspipe treats each process
         as one rank. No step contains the time between two captures, and --skip-first applies to each capture
         -> you need not do anything, but if the reports are of several runs, analyze each report by itself
     step-missing (warning): step {step} is missing on rank {missing}. Metrics across ranks leave out step {step}
         -> start and stop the capture at the same step on every rank
     steps-missing-on-rank (warning): no step range was found on this rank -> check that the --step pattern matches the ranges of this report
-    step-without-window (info): {n} step range(s) are left out of all metrics ({why}, so these ranges have no time on the GPU)
-    dropped-operations (warning): {n} GPU operation(s) end before they start or have no time. nsyspipe left out these operations -> <EXPORT_ALL>
-    dropped-ranges (info): {n} NVTX range(s) end before they start. nsyspipe left out these ranges
+    step-without-window (info): {n:step range is|step ranges are} left out of all metrics ({why}, no time on the GPU)
+    dropped-operations (warning): nsyspipe left out {n:GPU operation that ends before it starts or has|GPU operations that end before they start or have} no time -> <EXPORT_ALL>
+    dropped-ranges (info): nsyspipe left out {n:NVTX range that ends before it starts|NVTX ranges that end before they start}
     graphs-as-a-whole (warning): CUDA graphs were captured as a whole and count as compute. The contents of {n} graph launches of the report are not visible.
         Copies are not available, and idle time inside graphs is missing -> <GRAPH_NODES>
     comm-in-graphs (error): CUDA graphs were captured as a whole, so communication inside {n} graph launches of the report is not visible. Communication, wait
@@ -117,22 +121,22 @@ _KINDS = """
     clock-error-unknown (info): the ranks do not share 3 collectives that end at the same time on every rank (sends and receives do not). The clocks are aligned
         only by the session starts -> capture at least 3 collectives of all ranks, for example more steps, or add torch.distributed.barrier()
     unmatched-collectives (warning): {n} of {total} communication operations could not be matched with certainty across ranks. Wait time is not available
-        in the steps of these operations -> capture whole steps on every rank. With several process groups, <WITH_BLOBS>, which adds the communicator of each call
+        in the steps of these operations -> capture whole steps on every rank. If there are several process groups, <WITH_BLOBS>, which adds the communicator of each call
     groups-not-named (warning): the process groups of {which} are unknown, and the ranks cannot all be one group ({reason}). Wait time, transfer time, stragglers
         and bus bandwidth are not available there -> <WITH_BLOBS>, which adds the communicator of each call<OR_LOG>
     groups-by-log (info): the process groups are from the NCCL log. nsyspipe used the times of collectives to find the group of each call
     reports-changed (warning): these reports changed or were removed after nsyspipe read them: {reports}. Results that need a second reading (simulation,
         timeline, single operations) may be missing -> do not change the reports during the analysis, and start again
-    different-runs (error): none of the {total} communication operations matches an operation on another rank. The reports may be of different runs. If so,
+    different-runs (error): none of the {total} communication operations matches an operation on another rank. The reports may be of different runs. In that case
         all metrics across ranks are wrong. Wait time is not available
         -> pass the reports of one run. If the reports are of one run, capture the same whole steps on every rank
-    more-ranks-than-world (error): there are {n} processes, but the job had {world_size} ranks. The reports may be of different runs. If so, all metrics across
-        ranks are wrong -> pass the reports of one run
-    ended-before-last-arrived (warning): {n} communication operation(s) end before the last rank starts. These operations may be of different process groups.
+    more-ranks-than-world (error): there are {n} processes, but the job had {world_size} ranks. The reports may be of different runs. In that case all metrics
+        across ranks are wrong -> pass the reports of one run
+    ended-before-last-arrived (warning): {n:communication operation ends|communication operations end} before the last rank starts. These operations may be of different process groups.
         Their transfer time counts as 0 -> <WITH_BLOBS>, which adds the communicator of each call
-    clocks-put-last-behind-end (warning): {n} communication operation(s) end before the last rank starts, which is impossible. The clocks of these ranks
+    clocks-put-last-behind-end (warning): {n:communication operation ends|communication operations end} before the last rank starts, which is impossible. The clocks of these ranks
         differ by more than the estimated clock error. The transfer time of these operations counts as 0, and bandwidths of short messages may be too high
-    rank-by-order (warning): the reports do not identify the ranks. nsyspipe numbered the ranks by order of argument, device and process
+    rank-by-order (warning): the reports do not identify the ranks. nsyspipe numbered the ranks by order of argument, GPU and process
         -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
     rank-map-differs (warning): --rank-map assigns rank {number} to {report}, but the report was captured as rank {told}{more}. nsyspipe uses the numbers
         of the map -> leave out --rank-map, or assign to each report the rank of its capture
@@ -177,7 +181,12 @@ _KINDS = """
     file-beside-unusable (info): found in the directory of the reports, but not used: {file} ({reason}) -> {option} FILE, if the file is of this run
     topologies-beside (info): the topology files in the directory of the reports differ, so nsyspipe uses none of them: {files} -> --topology FILE
     not-judged (info): skipped checks: {rules} ({reason}) -> {how}
-    undecoded-payload (info): {n} NVTX payload(s) do not match their description. nsyspipe ignored these payloads
+    few-steps-to-replay (warning): the predictions use {n:step|steps}, so their ranges do not show how much steps vary -> <MORE_STEPS>
+    one-capture-replayed (info): the predictions use {n} of {total} steps, which are the steps of one capture of the run -> <MORE_STEPS>
+    no-figures (warning): no step has a window on every rank, so the run has no metrics to compare -> see the other notes of this run
+    older-definitions (warning): the run was saved with older definitions. nsyspipe does not compare its communication, compute and copies with those of the
+        other runs -> analyze the reports again and save the run with --out
+    undecoded-payload (info): nsyspipe ignored {n:NVTX payload that does|NVTX payloads that do} not match the description
 """
 NOT_RECORDED = {  # the problem that each lacking fact is
     "kernels": "no-kernels", "names": "no-kernel-names", "memcpy": "no-memcpy", "memset": "no-memset",
@@ -228,6 +237,14 @@ SIZE_GAPS = {
 }
 
 
+class SkippedCheck(Struct, frozen=True):
+    """Rules of findings that could not be judged, by name, the reason, and what would add what they need."""
+
+    rules: tuple[str, ...]
+    reason: str
+    fix: str | None
+
+
 class Problem(Struct, frozen=True):
     """One row of `schema.PROBLEMS`; `process_id` and `device_id` find the rank once ranks have numbers."""
 
@@ -239,10 +256,26 @@ class Problem(Struct, frozen=True):
     severity: str = ""
     fix: str | None = None
     device_id: int | None = None  # of the rank
+    skipped_check: SkippedCheck | None = None  # that the message is about
 
     def at(self, *, report: str | None, rank: int | None = None) -> Problem:
         """Return the same problem placed in a run."""
         return replace(self, report=report, rank=rank)
+
+    @property
+    def row(self) -> dict[str, object]:
+        """The row of `schema.PROBLEMS`."""
+        return {name: getattr(self, name) for name in PROBLEMS.names}
+
+
+class _Count(int):
+    """A number of a message with its noun in both forms: ``{n:step|steps}`` becomes ``1 step`` or ``2 steps``."""
+
+    def __format__(self, nouns: str) -> str:
+        singular, is_with_noun, plural = nouns.partition("|")
+        if not is_with_noun:
+            return super().__format__(nouns)
+        return f"{int(self)} {singular if self == 1 else plural}"
 
 
 def problem(
@@ -250,6 +283,8 @@ def problem(
 ) -> Problem:
     """State a problem of the catalogue; `facts` fill its message."""
     kind = CATALOGUE[code]
+    if isinstance(count := facts.get("n"), Integral):
+        facts["n"] = _Count(count)
     message, fix = kind.message.format(**{"rank": rank, **facts}), kind.fix and kind.fix.format(**facts)
     return Problem(code, message, None, process_id, rank, severity or kind.severity, fix)
 

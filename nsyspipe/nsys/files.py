@@ -33,7 +33,7 @@ _MAGIC, _HEADER_BYTES, _WAL_FORMAT = b"SQLite format 3\x00", 100, 2
 # What a name says of a file that is no report: what commands write, and what lies beside.
 OUTPUTS = {
     ".html": "a page", ".json": "a JSON document", ".md": "a summary in Markdown", ".csv": "a table", ".log": "a log",
-    ".pftrace": "a trace for Perfetto", ".parquet": "a file of a dataset", ".ipynb": "a notebook", ".py": "a program",
+    ".pftrace": "a trace for Perfetto", ".parquet": "a file of a run store", ".ipynb": "a notebook", ".py": "a program",
 }  # fmt: skip
 EXPORT_AGAIN = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
 BEING_WRITTEN = "is still being written, or its writer was killed"

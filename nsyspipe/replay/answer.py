@@ -17,7 +17,7 @@ from nsyspipe.findings.judge import EXPOSURE, in_order, is_conditional, is_nvlin
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
 from nsyspipe.model.options import plain_number
-from nsyspipe.model.problems import MORE_STEPS
+from nsyspipe.model.problems import problem
 from nsyspipe.model.table import table
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, assumptions, opened_replay, why_refused
@@ -213,15 +213,10 @@ def whatif(run: Run, *, gradient_bytes: float | None = None, **changes: Any) -> 
     summary = run.summary().to_pylist()[0]
     problems, n_steps, step_time_ns = run.problem_rows, summary["n_summary_steps"], summary["step_time_ns"]
     if replay is not None and replay.n_steps < n_steps:
-        said = f"the predictions use {replay.n_steps} of {n_steps} steps, those of one capture of the run"
-        part = {"code": "one-capture-replayed", "severity": "info", "report": None, "rank": None, "message": said}
-        problems.append(part | {"fix": MORE_STEPS})
+        problems.append(problem("one-capture-replayed", n=replay.n_steps, total=n_steps).row)
         n_steps, step_time_ns = replay.n_steps, replay.step_time_ns
     if replay is not None and n_steps < FEW_STEPS:
-        steps = "1 step" if n_steps == 1 else f"{n_steps} steps"
-        said = f"the predictions use {steps}, so their ranges do not show how much steps vary"
-        few = {"code": "few-steps-to-replay", "severity": "warning", "report": None, "rank": None, "message": said}
-        problems.append(few | {"fix": MORE_STEPS})
+        problems.append(problem("few-steps-to-replay", n=n_steps).row)
     limit_ns, limit_gain_ns, error_pct = None, None, None
     if replay is not None:
         limit_ns, limit_gain_ns, error_pct = replay.limit_ns, replay.limit_gain_ns, 100 * replay.identity_error

@@ -234,16 +234,16 @@ def _host_to_mend(replay: Replay, place: int) -> str:
     """Return which CPUs must launch earlier for the rank whose GPU waits most, and which other GPUs wait in some steps."""
     found, names = replay.starving, replay.rank_names
     rank = replay.captured.windows.ranks[place]
-    fix = "first its CPU must launch kernels earlier"
+    fix = "its CPU must launch kernels earlier first"
     is_for_launches = replay.starved_causes[place][:1] == (_NOT_LAUNCHED["idle_launch_ns"],)
     if is_for_launches and found.slower is not None and rank not in found.slower:
-        fix = "its CPU is as fast as the others on average, so first all CPUs must launch kernels earlier"
+        fix = "all CPUs launch equally fast on average, so all of them must launch kernels earlier first"
     others = [
         f"rank {names.name(other)} in {n_late} of {found.n_steps} steps"
         for other, n_late in found.n_late_steps.items()
         if other != rank
     ]
-    return f"{fix}, and other GPUs wait too: {few(others, _SHOWN_RANKS)}" if others else fix
+    return f"{fix}. Other GPUs wait too: {few(others, _SHOWN_RANKS)}" if others else fix
 
 
 def why_not(run: Run) -> Iterator[str]:

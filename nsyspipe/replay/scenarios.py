@@ -282,9 +282,8 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     if host is not None and host > sure * (most := opened.predict(knobs, is_launch_free=True).high_ns):
         needed = min(most, opened.longest_work_ns)
         return (
-            f"the median CPU takes {host / 1e6:.2f} ms to launch a step (without pauses of {PAUSE_NS / 1e6:g} ms or "
-            f"more), but the GPUs would need at most {needed / 1e6:.2f} ms, so the run would be launch-bound or "
-            "input-bound"
+            f"the GPUs would need at most {needed / 1e6:.2f} ms for a step, but the median CPU takes {host / 1e6:.2f} ms "
+            f"to launch it, without pauses of {PAUSE_NS / 1e6:g} ms or more (launch-bound or input-bound)"
         )
     return None
 

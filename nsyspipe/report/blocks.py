@@ -174,6 +174,7 @@ class Tile(Struct, frozen=True):
     missing: str | None = None  # ``not recorded``, or a dash where nothing could be; `meaning` then says why
     category: str | None = None  # of the palette
     time: str = ""  # of a share the time that it is, which `meaning` begins with
+    hint: str = ""  # what the name means here, if the vocabulary's definition does not fit
 
     @property
     def text(self) -> str:

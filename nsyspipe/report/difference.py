@@ -76,10 +76,10 @@ def difference_blocks(difference: RunDifference, *, has_gate: bool = True) -> It
     yield from side_blocks(difference)
     if unused := [row for row in difference.problem_rows if row["code"] in _OF_FILES]:
         yield Troubles(side_problems(unused), is_close=True)
-    yield _parts(difference)
+    yield parts_table(difference)
     yield metrics_table(difference)
     yield kernels_table(difference, difference.top_kernels.to_pylist())
-    yield _changes(difference)
+    yield changes_table(difference)
     if texts := notes(difference):
         yield Notes(texts)
 
@@ -155,7 +155,8 @@ def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
     return dict(zip(("baseline_ns", "candidate_ns", "delta_ns"), difference.mean_step_time, strict=True))
 
 
-def _parts(difference: RunDifference) -> Table:
+def parts_table(difference: RunDifference) -> Table:
+    """Return the parts of the mean step time on both sides."""
     fields = [Field("of the\nslowest rank", of("name"), "word"), *_times("_ns")]
     if difference.mean_step_time[2] is None:
         note = "not available, because a side has no step that was recorded on every rank"
@@ -231,7 +232,7 @@ def kernels_table(difference: RunDifference, rows: Sequence[Mapping[str, Any]]) 
     n_others = difference.kernels.num_rows - len(rows)
     more = f" The {n_others} other kernels changed less." if n_others else ""
     note = (
-        "Means over all ranks, while the parts of the step are of the slowest rank. Kernels have no confidence interval, so "
+        "These are means over all ranks. The parts of the step above are those of the slowest rank. Kernels have no confidence interval, so "
         f"a small change may be noise.{more}"
     )
     if not difference.kernels.num_rows:
@@ -255,7 +256,8 @@ def change_text_of_fact(row: Mapping[str, Any]) -> str:
     return f"{shown_name(row['what'])}: {before} -> {after}"
 
 
-def _changes(difference: RunDifference) -> Table:
+def changes_table(difference: RunDifference) -> Table:
+    """Return the facts that changed."""
     rows = shown_changes(difference)
     fields = [
         Field("what else changed", lambda row: shown_name(row["what"]), "name", most=_LONGEST_FACT),
@@ -306,12 +308,6 @@ def _hidden_fact(row: Mapping[str, Any]) -> str:
     return f"{listed([*arguments])} of the {what}"
 
 
-_OTHER_DEFINITIONS = (
-    "Not compared: collectives, copies and delays, because the sides were analyzed with different definitions "
-    f"({ANALYZE_AGAIN})."
-)
-
-
 def facts_text(difference: RunDifference) -> str:
     """Return which facts are the same on both sides, and which are not compared, with what records them."""
     same = same_facts(difference)
@@ -327,25 +323,40 @@ def same_facts(difference: RunDifference) -> list[str]:
     return [_same_fact(row) for row in rows if row["is_same"] and row["what"] not in MEASURED]
 
 
+class NotCompared(Struct, frozen=True):
+    """Facts that are not compared for one reason."""
+
+    facts: str
+    reason: str
+
+
+_OTHER_DEFINITIONS = NotCompared(
+    "collectives, copies and delays", f"the sides were analyzed with different definitions, {ANALYZE_AGAIN}"
+)
+
+
 def not_compared_texts(difference: RunDifference) -> list[str]:
     """Return a sentence for each reason why facts are not compared, with what records them."""
+    return [f"Not compared: {row.facts} ({row.reason})." for row in not_compared(difference)]
+
+
+def not_compared(difference: RunDifference) -> list[NotCompared]:
+    """Return which facts are not compared, and why: what nobody recorded, one side alone, or what is hidden."""
     rows = difference.facts.to_pylist()
-    hidden = hidden_facts(difference)
-    texts = []
+    found = []
     for side in (NEITHER_SIDE, *SIDES):
         of_side = (row for row in rows if row["recorded_on"] == side and not _is_explained(row))
-        by_fix = grouped((row["recorded_by"], row) for row in of_side)
         why = "not recorded" if side == NEITHER_SIDE else f"only recorded for the {side}"
-        facts = [f"{listed(_facts_of_one_fix(own))} (needs {fix})" for fix, own in by_fix.items()]
-        texts += [f"Not compared, because {why}: {', '.join(facts)}."] if facts else []
-    if hidden:
-        texts.append(f"Not compared, because hidden on both sides (may have changed): {', '.join(hidden)}.")
-    texts += [_explained_fact(row) for row in rows if _is_explained(row)]
+        for fix, of_fix in grouped((row["recorded_by"], row) for row in of_side).items():
+            found.append(NotCompared(listed(_facts_of_one_fix(of_fix)), f"{why}, needs {fix}"))
+    if hidden := hidden_facts(difference):
+        found.append(NotCompared(", ".join(hidden), "hidden on both sides, so they may have changed"))
+    found += [_explained_fact(row) for row in rows if _is_explained(row)]
     if DEFINITIONS in difference.comparability["check"].to_pylist():
-        texts.append(_OTHER_DEFINITIONS)
+        found.append(_OTHER_DEFINITIONS)
     else:
-        texts += [_figures_of_one_side_text(own) for own in figures_of_one_side(difference)]
-    return texts
+        found += [_of_one_side(figures) for figures in figures_of_one_side(difference)]
+    return found
 
 
 def shown_name(what: str) -> str:
@@ -371,9 +382,9 @@ def figures_of_one_side(difference: RunDifference) -> list[FiguresOfOneSide]:
     return [FiguresOfOneSide(side, why, tuple(metrics)) for (side, why), metrics in of_reason.items()]
 
 
-def _figures_of_one_side_text(own: FiguresOfOneSide) -> str:
-    names = listed(_SPLIT[metric] for metric in own.metrics)
-    return f"Not compared, because only the {own.side} has data: {names} ({own.why})."
+def _of_one_side(figures: FiguresOfOneSide) -> NotCompared:
+    names = listed(_SPLIT[metric] for metric in figures.metrics)
+    return NotCompared(names, f"only the {figures.side} has data: {figures.why}")
 
 
 # The environment that reports captured may have settings too, which are compared: only what NCCL's log says is lacking.
@@ -393,16 +404,17 @@ def _is_explained(row: Mapping[str, Any]) -> bool:
     return any(row[f"{side}_why"] is not None for side in SIDES)
 
 
-def _explained_fact(row: Mapping[str, Any]) -> str:
-    """Say of each side that lacks a fact why it does, or what would record it."""
-    needs = f"not recorded (needs {row['recorded_by']})"
+def _explained_fact(row: Mapping[str, Any]) -> NotCompared:
+    """Return a fact with the reason of each side that lacks it, or with what would record it."""
+    needs = f"not recorded, needs {row['recorded_by']}"
     lacking = [side for side in SIDES if row["recorded_on"] != side]
     whys = {side: row[f"{side}_why"] or needs for side in lacking}
     reason = ", ".join(f"{side}: {why}" for side, why in whys.items())
     if row["recorded_on"] == NEITHER_SIDE and len({*whys.values()}) == 1:
         reason = f"both sides: {whys[SIDES[0]]}"
-    only = "" if row["recorded_on"] == NEITHER_SIDE else f", because only recorded for the {row['recorded_on']}"
-    return f"Not compared{only}: {_fact_of_one_side(row)} ({reason})."
+    elif row["recorded_on"] != NEITHER_SIDE:
+        reason = f"only known for the {row['recorded_on']}. {reason[0].upper()}{reason[1:]}"
+    return NotCompared(_fact_of_one_side(row), reason)
 
 
 def _same_fact(row: Mapping[str, Any]) -> str:

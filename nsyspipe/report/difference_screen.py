@@ -39,15 +39,17 @@ class PartRow(Struct, frozen=True):
 def screen_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield the first screen; `-v` and the files have everything."""
     yield from full.answer_blocks(difference)
-    yield from _side_blocks(difference)
+    yield from side_blocks(difference)
     yield from _problem_blocks(difference)
-    yield _parts_or_metrics(difference)
+    yield parts_or_metrics(difference)
     yield from _kernel_blocks(difference)
     yield from _change_blocks(difference)
+    if missing := full.not_compared(difference):
+        yield Lines("Not compared", [Line(f"{row.facts}: {row.reason}") for row in missing])
     yield Notes(_notes(difference))
 
 
-def _side_blocks(difference: RunDifference) -> Iterator[Block]:
+def side_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield both sides, what they ran on only once if it is the same, and doubts about the comparison."""
     sides = dict(zip(SIDES, (difference.baseline, difference.candidate), strict=True))
     hardware = {hardware_text(side.runs[0]) for side in sides.values()}
@@ -68,7 +70,7 @@ def _problem_blocks(difference: RunDifference) -> Iterator[Block]:
         yield Troubles(full.side_problems(unused), is_close=True)
 
 
-def _parts_or_metrics(difference: RunDifference) -> Block:
+def parts_or_metrics(difference: RunDifference) -> Block:
     """Return the parts of the step; of a capture without steps, or without known parts, the metrics that it has."""
     if not _known_parts(difference):
         return full.metrics_table(difference)
@@ -76,7 +78,7 @@ def _parts_or_metrics(difference: RunDifference) -> Block:
     if not rows:
         return Sentence(f"No part of the step changed by more than {percent_text(LITTLE_SHARE)}.", is_close=False)
     fields = [
-        Field("mean of the slowest rank", lambda row: row.name, "word"),
+        Field("slowest rank, mean of steps", lambda row: row.name, "word"),
         Field("baseline", lambda row: row.baseline, from_width=_BOTH_WIDTH),
         Field("candidate", lambda row: row.candidate, from_width=_BOTH_WIDTH),
         Field("change", lambda row: row.change),
@@ -156,13 +158,12 @@ def _change_blocks(difference: RunDifference) -> Iterator[Block]:
 
 
 def _notes(difference: RunDifference) -> list[str]:
-    """Return what could not be compared, what the interval leaves out, and what `-v` adds."""
+    """Return what the interval leaves out, and what `-v` adds."""
     same = full.same_facts(difference)
     is_nothing_found = not full.shown_changes(difference)
     texts = []
     if is_nothing_found and same:
         texts.append("No other difference was found in what both sides recorded (-v lists it).")
-    texts += full.not_compared_texts(difference)
     texts += full.spread_text(difference, "LABEL=REPORTS")
     if difference.settings.file:
         texts.append(f"Thresholds from {difference.settings.file}.")

@@ -27,6 +27,7 @@ from nsyspipe.version import __version__
 _STEP_TIME = METRICS["step_time"]
 _HEAD = {"schema_version": 1, "tool_version": __version__}
 _FULL_WIDTH, _USE_WIDTH, _NAMES_WIDTH = 79, 36, 28  # a narrower terminal gets fewer columns
+_MOST_RUNS, _MOST_LACKING = 4, 3  # names that a line has unless it is verbose
 _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
 # Names of checks and questions that are shown by other words.
 _DISPLAY_NAMES = {
@@ -38,34 +39,41 @@ _WITHOUT = {"cuda_driver": " only on its CPUs (--cpu)", "torch": " with a Python
 _TASKS = {"analyze": "analyze reports", "convert": "convert .nsys-rep files", "capture": "capture runs"}
 
 
-def machine_blocks(checks: Sequence[Check]) -> Iterator[Block]:
+def machine_blocks(checks: Sequence[Check], *, is_verbose: bool = False) -> Iterator[Block]:
     """Yield what a machine has, and what it can do with that."""
     yield Sentence(_machine_verdict(checks), "bold")
     rows: list[list[Cell]] = []
     for one in checks:
         size = "" if one.found_bytes is None else f"{bytes_text(one.found_bytes)} "
         rows.append([Word(one.status), _words(one.name), f"{size}{one.found}", one.needed_for])
-    yield _table("What this machine has", rows)
+    yield _table("What this machine has", rows, has_all_columns=is_verbose)
     yield from _fix_list([(_words(one.name), one.fix) for one in checks if one.fix])
 
 
-def reports_blocks(found: Examination) -> Iterator[Block]:
-    """Yield what reports can answer, what only Nsight Systems shows of them, and what would add the rest."""
+def reports_blocks(found: Examination, *, is_verbose: bool = False) -> Iterator[Block]:
+    """Yield what reports can answer, what only Nsight Systems shows of them, and what would add the rest.
+
+    If it is verbose, all reports and runs are named, and no column is left out.
+    """
     rows: dict[bool, list[list[Cell]]] = {True: [], False: []}
     for one in found.capabilities:
         rows[one.is_used].append([Word(one.status), _words(one.name), one.found, one.answers])
     widest = max(len(_words(one.name)) for one in found.capabilities)
     yield Sentence(_reports_verdict(found), "bold")
-    parts = [(" ... " if found.reports[1:-1] else " and ").join(dict.fromkeys((found.reports[0], found.reports[-1])))]
+    parts = [_names_of_reports(found, is_verbose=is_verbose)]
     if len(found.runs) > 1:
-        parts = [f"{len(found.runs)} runs: {few(found.runs, 4)}"]
+        most_runs = len(found.runs) if is_verbose else _MOST_RUNS
+        parts = [f"{len(found.runs)} runs: {few(found.runs, most_runs)}"]
     versions = {"exported by nsys": found.nsys_versions, "export schema": found.schema_versions}
     yield Facts([*parts, *(f"{what} {', '.join(names)}" for what, names in versions.items() if names)], "Reports")
-    yield _table("What these reports can answer", rows[True], widest)
+    yield _table("What these reports can answer", rows[True], widest, has_all_columns=is_verbose)
     yield Heading("Visible in Nsight Systems, but not used by nsyspipe:", "dim")
-    yield _table("Shown by Nsight Systems", rows[False], widest, is_close=True)
+    yield _table("Shown by Nsight Systems", rows[False], widest, is_close=True, has_all_columns=is_verbose)
     # The reports that lack it are named, unless all do.
-    lacking = ((one, f" (for {few(one.lacking, 3)})" if one.n_with else "") for one in found.capabilities if one.fix)
+    most_lacking = len(found.reports) if is_verbose else _MOST_LACKING
+    lacking = (
+        (one, f" (for {few(one.lacking, most_lacking)})" if one.n_with else "") for one in found.capabilities if one.fix
+    )
     yield from _fix_list([(_words(one.name), f"{one.fix}{where}") for one, where in lacking])
     if found.problems:
         said = {one.fix for one in found.capabilities}
@@ -74,7 +82,14 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
         )
 
 
-def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
+def _names_of_reports(found: Examination, *, is_verbose: bool) -> str:
+    if is_verbose:
+        return listed(found.reports)
+    joint = " ... " if found.reports[1:-1] else " and "
+    return joint.join(dict.fromkeys((found.reports[0], found.reports[-1])))
+
+
+def store_blocks(found: StoredRuns, store: str, *, is_verbose: bool = False) -> Iterator[Block]:
     """Yield the runs of a store by the time of their capture, each as it is named, and those that cannot be read."""
     runs = _listed(found)
     of_labels = f" of {len(labels)} labels" if len(labels := {run["label"] for run in runs}) > 1 else ""
@@ -84,7 +99,8 @@ def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
     columns = [
         Field("ID", itemgetter("run_id"), "word"),
         Field("label", itemgetter("label"), "text"),
-        Field("captured, UTC", lambda run: (run["captured_at_utc"] or "")[:16].replace("T", " "), "text", from_width=_FULL_WIDTH),
+        Field("captured, UTC", lambda run: (run["captured_at_utc"] or "")[:16].replace("T", " "), "text",
+            from_width=0 if is_verbose else _FULL_WIDTH),
         Field("ranks", _ranks_of),
         Field("steps", lambda run: count_text(run["n_summary_steps"])),
         Field(_STEP_TIME.short, lambda run: ms_text(run[_STEP_TIME.column])),
@@ -127,8 +143,7 @@ def machine_document(checks: Iterable[Check]) -> dict[str, Any]:
 
 def reports_document(found: Examination) -> dict[str, Any]:
     """Return the document of an examination as plain Python values."""
-    fields = ("code", "severity", "report", "rank", "message", "fix")
-    problems = [{name: getattr(one, name) for name in fields} for one in found.problems]
+    problems = [one.row for one in found.problems]
     capabilities = [structs.asdict(one) for one in found.capabilities]
     return _HEAD | {"reports": list(found.reports), "capabilities": capabilities, "problems": problems}
 
@@ -170,11 +185,21 @@ def _reports_verdict(found: Examination) -> str:
     return " ".join(sentences)
 
 
-def _table(caption: str, rows: list[list[Cell]], name_width: int | None = None, *, is_close: bool = False) -> Table:
+def _table(
+    caption: str,
+    rows: list[list[Cell]],
+    name_width: int | None = None,
+    *,
+    is_close: bool = False,
+    has_all_columns: bool = False,
+) -> Table:
+    least_width = 0 if has_all_columns else _FULL_WIDTH
     columns = [
-        Field("status", kind="word"), Field("what", kind="word", least=name_width), Field("found", kind="prose"),
-        Field("needed for", kind="prose", from_width=_FULL_WIDTH, most=_USE_WIDTH),
-    ]  # fmt: skip
+        Field("status", kind="word"),
+        Field("what", kind="word", least=name_width),
+        Field("found", kind="prose"),
+        Field("needed for", kind="prose", from_width=least_width, most=_USE_WIDTH),
+    ]
     return Table(caption, columns, rows, has_headings=not is_close, is_close=is_close)
 
 

@@ -78,28 +78,32 @@ def write(
     answer: Run | RunDifference | Scoreboard | WhatIf, path: str | os.PathLike[str], *,
     steps: Steps | int = None, ranks: AskedRanks = None, force: bool = False,
 ) -> Path:  # fmt: skip
-    """Write a run, a difference, a scoreboard or a what-if to one file, whose suffix says what: a document, a page, ...; return its path.
+    """Write a run, a difference, a scoreboard or a what-if to one file, and return its path.
+
+    The suffix of the file chooses the format.
 
     Parameters
     ----------
     answer
-        What `nsyspipe.load`, `nsyspipe.diff`, `nsyspipe.compare` or `nsyspipe.whatif` returned.
+        The result of `nsyspipe.load`, `nsyspipe.diff`, `nsyspipe.compare` or `nsyspipe.whatif`.
     path
-        ``.json``, ``.md`` or ``.html``; ``.csv`` of a run (what costs most) and of a scoreboard; of a run ``.pftrace`` for
-        Perfetto. A file of the same runs is replaced.
+        A name that ends in ``.json``, ``.md`` or ``.html``. A run and a scoreboard also have ``.csv``. A run also has
+        ``.pftrace`` for Perfetto. A file of the same runs is replaced.
     steps
-        For a trace: its first and last step, by number, or one; None takes everything captured.
+        For a trace: the first and the last step, by number, or one step. None takes the whole capture.
     ranks
-        For a trace: its ranks, or one; None takes all of up to 8, of more those that differ most.
+        For a trace: its ranks, or one rank. None takes all of up to 8 ranks. If there are more, None takes the ranks that
+        differ most.
     force
-        Replace a file that is not of these runs too.
+        Also replace a file that is not of these runs.
 
     Raises
     ------
     OptionError
-        If the suffix is none of these, there is no such step or rank, or either is given for anything but a trace.
+        If the suffix is unknown, there is no such step or rank, or a step or rank is given for another format than a
+        trace.
     OutputError
-        If the file is not of these runs or one of its inputs, or cannot be written. It is as it was.
+        If the file cannot be written, is not of these runs, or is one of their inputs. The file stays unchanged.
     """
     from nsyspipe.analysis.steps import check_steps
     from nsyspipe.run.run import Run
@@ -160,26 +164,28 @@ def dashboard(
     store: str | os.PathLike[str], path: str | os.PathLike[str], *,
     pages: str | os.PathLike[str] | None = None, force: bool = False,
 ) -> Path:  # fmt: skip
-    """Write one page over all runs of a store: which got better or worse, and since which run; return its path.
+    """Write a dashboard of all runs of a run store, and return its path.
+
+    The dashboard shows which runs got faster or slower, and since when.
 
     Parameters
     ----------
     store
-        The directory that `parquet` wrote.
+        Directory of the run store that `nsyspipe.export.parquet` wrote.
     path
-        The page; a dashboard that is there is replaced.
+        Output file. An existing dashboard is replaced.
     pages
-        Write the page of each run into this directory too, and link to it; None links to pages that are in ``pages/`` beside
-        the dashboard, beside it, or in the store.
+        Also write the HTML report of each run into this directory, and link to it. None links to existing HTML reports in
+        ``pages/`` next to the dashboard, in the directory of the dashboard, or in the store.
     force
-        Replace a file that is no dashboard too, and write all pages anew.
+        Also replace a file that is not a dashboard, and write all HTML reports again.
 
     Raises
     ------
     DatasetError
-        If there is no run in the store, or none can be read; of several those that cannot are told on the page.
+        If the store has no run, or if no run can be read. If some runs cannot be read, the dashboard lists them.
     OutputError
-        If a file cannot be written, or is something else.
+        If a file cannot be written, or if it is not a dashboard.
     """
     from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
     from nsyspipe.store.layout import find_saved, is_one_run
@@ -197,24 +203,26 @@ def dashboard(
 
 
 def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, force: bool = False) -> Path:
-    """Save a run in a store; return the path of the run, from which `nsyspipe.load` reads it back.
+    """Save a run in a run store, and return the path of the run, which `nsyspipe.load` reads.
 
     Parameters
     ----------
+    run
+        The run.
     store
-        The directory; made if it is not there. A run of the same id in it is replaced; the operations that it has
-        there are kept if it is of the same reports, read in the same way.
+        Directory of the run store, created if missing. A run with the same ID is replaced. Its saved operations are kept
+        if they are of the same reports and were read in the same way.
     events
-        Save every operation too.
+        Also save every operation.
     force
-        Replace a run of other reports too whose operations would be lost.
+        Replace a run of other reports, even if its saved operations are lost.
 
     Raises
     ------
     OptionError
-        If the run's id cannot name a directory of the dataset.
+        If the ID of the run cannot be the name of a directory.
     OutputError
-        If the store cannot be written, or operations in it would be lost; it is as it was.
+        If the store cannot be written, or if saved operations would be lost. The store stays unchanged.
     """
     from nsyspipe.run.run import Run
     from nsyspipe.store.layout import place_of
@@ -229,7 +237,10 @@ def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, fo
 
 
 def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
-    """Return the JSON document of an answer as plain Python values, in a fixed order: base units, null where not recorded."""
+    """Return the JSON document of an answer as plain Python values.
+
+    The order is fixed, the units are base units, and null means "not recorded".
+    """
     from nsyspipe.analysis.traffic import parallelism
     from nsyspipe.model.schema import DOCUMENTED, FIGURES_OF_RANKS
     from nsyspipe.model.table import SCHEMA_VERSION

@@ -103,7 +103,7 @@ def check_directory(given: str, name: str) -> None:
             raise PermissionError(13, os.strerror(13))
         table = parent.parent if parent.name.startswith(RUN_DIRECTORY) else parent
         if any(one.name.startswith(RUN_DIRECTORY) for one in table.iterdir()) and any(run_ids(table.parent)):
-            problem = "lies among the files of a dataset, where readers take all for Parquet"
+            problem = "is among the files of a run store, where all files must be Parquet"
             raise OutputError(given, problem, fix="another directory")
     except OSError as error:
         raise _not_writable(path, error) from error
@@ -125,11 +125,11 @@ def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Answer) -> 
         is_file, is_input = path.is_file(), any(path.samefile(one) for one in inputs)
     except OSError as error:
         raise _not_writable(path, error) from error
-    problem = "is one of the inputs" if is_input else "" if is_file else "is no ordinary file"
+    problem = "is one of the inputs" if is_input else "" if is_file else "is not an ordinary file"
     if problem or head_of(path).startswith("PAR1"):  # whether linked or not, it belongs to a dataset
-        raise OutputError(str(path), problem or "is a file of a dataset", fix="another name")
+        raise OutputError(str(path), problem or "is a file of a run store", fix="another name")
     if is_capture(path):
-        problem = "is a report, or another SQLite database, which no output replaces"
+        problem = "is a report or another SQLite database, which nsyspipe never replaces"
         raise OutputError(str(path), problem, fix="another name")
     if not may_replace():
         raise OutputError(str(path), "exists, and is not of this run", fix="--force, or another name")

@@ -82,7 +82,13 @@ def headline_of(run: Run, step: StepTime | None) -> str:
     rate = rate_text(1e9 / step.mean_ns, _ESTIMATE_DIGITS)
     found = ", steps found by launch pattern" if run.header.steps_from == REPETITION else ""
     used = f"{step.n_used} step{'s'[: step.n_used != 1]} used of {step.n_captured} captured"
-    return f"Step time {ms_text(step.mean_ns)} ({rate}), {used}{found}"
+    return f"{_mean_step_time(step)} ({rate}), {used}{found}"
+
+
+def _mean_step_time(step: StepTime) -> str:
+    """Return the mean step time, which the parts of a step add up to; of one step its time."""
+    name = "Step time" if step.n_used == 1 else "Mean step time"
+    return f"{name} {ms_text(step.mean_ns)}"
 
 
 def warnings_of(run: Run) -> Iterator[str]:
@@ -155,7 +161,7 @@ def unknown_text(run: Run) -> str:
     if known is not None:
         return known
     ranks = ranks_without_kernels(run)
-    return f"Where a step goes is not known, because kernels{ranks}, copies or their names were not recorded."
+    return f"The parts of a step are unknown, because kernels{ranks}, copies or their names were not recorded."
 
 
 def ranks_without_kernels(run: Run) -> str:
@@ -258,7 +264,7 @@ def change_blocks(found: Recommendations, step_ns: float) -> Iterator[blocks.Blo
     ]
     if finding.refused and first.known == BOUNDED:
         lines.append(Line(f"No estimate: {finding.refused}."))
-    lines += [Line(text) for text in _assumptions(first)]
+    lines += [Line(text) for text in assumptions_of(first)]
     lines += [Line(text) for text in why_first(found)]
     yield Lines("Change first", lines)
 
@@ -267,7 +273,8 @@ def _upper(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _assumptions(change: Recommendation) -> Iterator[str]:
+def assumptions_of(change: Recommendation) -> Iterator[str]:
+    """Yield what a recommendation takes for granted that was not recorded."""
     finding = change.finding
     if finding.is_nvlink_assumed:
         yield "Assumes that NVLink connects all GPUs, which was not recorded (--topology)."
@@ -284,7 +291,8 @@ def why_first(found: Recommendations) -> Iterator[str]:
         if overview.is_cause_of(first, other):
             yield f"Comes before {other.finding.id}, because late launches are the cause of the delay."
         elif other.known == CONDITIONAL or other.finding.is_conditional:
-            yield f"{other.finding.id} could save more, but only if NVLink connects the GPUs."
+            place = found.shown.index(other) + 1
+            yield f"Change {place} ({other.finding.id}) could save more, but only if NVLink connects the GPUs."
         elif other.known == BOUNDED:
             yield f"{other.finding.id} has a larger upper bound, but no estimate."
 
@@ -317,8 +325,16 @@ def alternatives_blocks(found: Recommendations, n_shown: int | None) -> Iterator
         blocks.Field(heading, step_cell),
         blocks.Field("saved", saved_cell),
     ]
-    note = " ".join(filter(None, [*_notes_of_alternatives(found, shown), limit_text(found)]))
-    yield blocks.table_of("Alternatives", shown, fields, note or None)
+    yield blocks.table_of("Alternatives", shown, fields, _notes_text(found, shown) or None)
+
+
+def notes_of_all(found: Recommendations) -> str:
+    """Return what is true of all recommendations together: they overlap, what they assume, and their limit."""
+    return _notes_text(found, found.alternatives)
+
+
+def _notes_text(found: Recommendations, shown: Sequence[Recommendation]) -> str:
+    return " ".join(filter(None, [*_notes_of_alternatives(found, shown), limit_text(found)]))
 
 
 def _notes_of_alternatives(found: Recommendations, shown: Sequence[Recommendation]) -> Iterator[str]:
@@ -347,9 +363,14 @@ def limit_text(found: Recommendations) -> str | None:
 
 def nothing_text(run: Run, found: Recommendations, checks: Checks) -> str | None:
     """Return that there is nothing to change, as far as it was checked; None where there is, or nothing was judged."""
+    return " ".join(nothing_sentences(run, found, checks)) or None
+
+
+def nothing_sentences(run: Run, found: Recommendations, checks: Checks) -> list[str]:
+    """Return the same, a sentence each: that there is nothing to change, then the figures behind it."""
     (summary,) = run.summary().to_pylist()
     if found.first is not None or run.is_capture or not summary["n_summary_steps"] or summary["comm_share"] is None:
-        return None
+        return []
     reservation = ", as far as nsyspipe could check" if checks.skipped else ""
     lead = "Little to gain" if found.little else "Nothing to fix was found"
     facts = []
@@ -358,7 +379,7 @@ def nothing_text(run: Run, found: Recommendations, checks: Checks) -> str | None
     if found.little:
         most = max(change.finding.share for change in found.little)
         facts.append(f"No change would save more than {percent_text(most)} of the step.")
-    return " ".join([f"{lead}{reservation}.", *facts])
+    return [f"{lead}{reservation}.", *facts]
 
 
 def closing_text(run: Run, found: Recommendations, checks: Checks, n_shown: int | None) -> str:
@@ -368,9 +389,9 @@ def closing_text(run: Run, found: Recommendations, checks: Checks, n_shown: int 
     if n_more:
         hidden.append(f"{n_more} more recommendation{'s'[: n_more != 1]}")
     if found.within_noise:
-        hidden.append(f"{len(found.within_noise)} within noise")
+        hidden.append(f"{_changes(len(found.within_noise))} with a saving within noise")
     if found.little:
-        hidden.append(f"{len(found.little)} that save{'s'[: len(found.little) == 1]} little")
+        hidden.append(f"{_changes(len(found.little))} with a small saving")
     codes = list(dict.fromkeys(row["code"] for row in _notes(run)))
     if codes:
         hidden.append(f"{len(codes)} note{'s'[: len(codes) != 1]} ({few(codes, _MOST_CODES)})")
@@ -380,8 +401,12 @@ def closing_text(run: Run, found: Recommendations, checks: Checks, n_shown: int 
         parts.append(f"{n_passed} check{'s'[: n_passed != 1]} found nothing{_skipped_text(checks)}.")
     elif checks.skipped:
         parts.append(f"No check could be made: {checks.skipped[0].reason}.")
-    parts.append(f"With -v: {', '.join(hidden)}." if hidden else "Use -v for details.")
+    parts.append(f"-v also shows {listed(hidden)}." if hidden else "Use -v for details.")
     return " ".join(parts)
+
+
+def _changes(n_changes: int) -> str:
+    return f"{n_changes} change{'s'[: n_changes != 1]}"
 
 
 def _skipped_text(checks: Checks) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +12,7 @@ from msgspec import Struct
 from nsyspipe.analysis.summary import means_of_slowest
 from nsyspipe.findings.judge import BUBBLE, EXPOSURE, OF_HOSTS, RULES, STRAGGLER
 from nsyspipe.model.figures import Figure
-from nsyspipe.model.problems import MIXED_RUNS
+from nsyspipe.model.problems import MIXED_RUNS, SkippedCheck
 from nsyspipe.report.findings import LITTLE, Finding, findings_of, is_little
 from nsyspipe.report.units import STEP_PARTS
 from nsyspipe.report.words import mean_step_ns
@@ -25,7 +24,6 @@ Known = Literal["estimated", "conditional", "bounded", "unbounded"]
 ESTIMATED, CONDITIONAL, BOUNDED, UNBOUNDED = get_args(Known)
 MUCH_OF_STEP = 0.02  # ranks differ if a part of their step differs by more than this share of the step
 SHOWN_ABOVE = {"few-steps"}  # problems that the headline shows in other words
-_NOT_JUDGED = "not-judged"
 
 
 class StepPart(Struct, frozen=True):
@@ -77,14 +75,6 @@ class Recommendations(Struct, frozen=True):
     def shown(self) -> tuple[Recommendation, ...]:
         """The ones that have a number on the screen, in its order."""
         return (*([self.first] if self.first else []), *self.alternatives)
-
-
-class SkippedCheck(Struct, frozen=True):
-    """Rules that could not be judged, and why."""
-
-    rules: tuple[str, ...]
-    reason: str
-    fix: str | None
 
 
 class Checks(Struct, frozen=True):
@@ -227,21 +217,11 @@ def is_cause_of(first: Recommendation, consequence: Recommendation) -> bool:
 
 
 def checks_of(run: Run) -> Checks:
-    """Return which rules found nothing, and which could not be judged, by the run's problems."""
+    """Return which rules found nothing, and which could not be judged."""
     rules = tuple(rule.__name__.replace("_", "-") for rule in RULES)
-    skipped = [_skipped(row, rules) for row in run.problem_rows if row["code"] == _NOT_JUDGED]
     fired = {row["id"] for row in run.finding_rows}
-    silent = fired.union(*(check.rules for check in skipped))
-    return Checks(tuple(rule for rule in rules if rule not in silent), tuple(skipped))
-
-
-def _skipped(problem: Mapping[str, Any], rules: Sequence[str]) -> SkippedCheck:
-    """Return the rules that a problem names, all where it names all, and the reason that stands in brackets."""
-    message = problem["message"]
-    words = set(re.findall(r"[a-z]+(?:-[a-z]+)+|[a-z]+", message))
-    named = tuple(rule for rule in rules if rule in words)
-    reason = message.partition("(")[2].removesuffix(")") or message
-    return SkippedCheck(named if named or "all" not in words else tuple(rules), reason, problem["fix"])
+    silent = fired.union(*(check.rules for check in run.skipped_checks))
+    return Checks(tuple(rule for rule in rules if rule not in silent), run.skipped_checks)
 
 
 def is_of_mixed_runs(run: Run) -> bool:

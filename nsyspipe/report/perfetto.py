@@ -133,9 +133,9 @@ def _process_track(place: int, rank: Mapping[str, object], names: RankNames, rep
     is_of_several = len({*str(rank["report"]).split(",")} & {*reports}) > 1
     time_name = "time of the first" if is_of_several else "report time"
     parts = (f"rank {names.name(int(str(rank['rank'])))}", rank["gpu_name"], rank["host"])
-    about = "report {report}, process {pid}, devices {device_ids}, "
+    about = "report {report}, process {pid}, GPUs {device_ids}, "
     about += f"{time_name} + {{clock_shift_ns}} ns = aligned time"
-    about += "" if rank["clock_offset_ns"] is None else ", of which clock offset {clock_offset_ns} ns"
+    about += "" if rank["clock_offset_ns"] is None else " (clock offset {clock_offset_ns} ns included)"
     name = " · ".join(str(part) for part in parts if part is not None)
     return Track(name, place=place, about=about.format_map(rank), process=place + 1)
 
@@ -161,7 +161,7 @@ class _RankTracks(Struct, frozen=True):
     ) -> Iterator[int]:
         """Write all tracks, with this rank's rows of `_with_last_rank`, and yield how many operations are written so far."""
         parent = self.writer.write_track(self.track)
-        about = "windows on the device: from a step's first kernel to the next step's first"
+        about = "windows on the GPU: from the first kernel of a step to the first kernel of the next step"
         starts, ends = _times(self.steps, "start_ns", "end_ns")
         windows = slices(starts, ends, step_names, "step", self.steps.select(_STEP_NOTES))
         group = self.writer.write_slices(Track("steps", parent, about=about), windows)
@@ -191,7 +191,7 @@ class _RankTracks(Struct, frozen=True):
         starts, ends = _times(device, "device_start_ns", "device_end_ns")
         about = "from the start of the first operation launched in it to the end of the last. Data copies of a step run before its first kernel"
         phases = slices(starts, ends, device["name"], "phase", device.select(_RANGE_NOTES))
-        self._write_lanes(Track("phases on device", group, _DEVICE_PHASES, about), phases, disjoint_lanes(starts, ends))
+        self._write_lanes(Track("phases on GPU", group, _DEVICE_PHASES, about), phases, disjoint_lanes(starts, ends))
 
     def _write_launches(self, group: int, events: pa.Table) -> None:
         """Write when the host called what launches operations; how long a call took is not among the operations."""

@@ -11,7 +11,7 @@ _KEPT = (
     "names of kernels, NVTX ranges and phases (check them for private words before you share)",
     "names of CUDA calls, GPU models, versions of nsys",
     "times of all GPU operations, calls and ranges, and the session start (UTC), which aligns clocks",
-    "numbers of processes, threads, devices and streams, ranks and world size",
+    "numbers of processes, threads, GPUs and streams, ranks and world size",
     "numbers in NCCL's NVTX payloads: communicator, message size, rank",
 )
 

@@ -17,6 +17,7 @@ from nsyspipe.analysis.summary import host_figures
 from nsyspipe.errors import shortened
 from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, PLACES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
+from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.report import blocks, first_screen, words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Field, barred, of, table_of
@@ -25,7 +26,6 @@ from nsyspipe.report.findings import Finding, finding_lines, findings_of, is_lit
 from nsyspipe.report.overview import (
     Checks,
     Recommendations,
-    SkippedCheck,
     checks_of,
     recommendations_of,
     step_time_of,
@@ -42,7 +42,7 @@ _ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
 _RANK_TIMES = ("wall_ns", "compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "comm_ns", "wait_ns")
 _TIMES_FROM_WIDTH = {"comm_ns": _FULL_WIDTH, "exposed_memory_ns": _ROOMY}
 _STEP_NAME = FIGURES["step_time_ns"].short
-_LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
+_LENGTH, _LATENESS, _DELAY = "length_ns", "lateness_ns_per_step", OTHER_FIGURES["straggler_delay"]
 # How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
 _FROM_WIDTH = {
     _LATENESS: 44, "wait_share": 52, "comm_share": 60, "compute_share": 70, "idle_share": _FULL_WIDTH,
@@ -199,12 +199,13 @@ def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]
         yield blocks.Sentence(", ".join(checks.passed))
     if checks.skipped:
         yield blocks.Heading("Skipped checks", "bold")
-        yield blocks.Items([_skipped_text(check) for check in checks.skipped])
+        yield blocks.Items([skipped_text(check) for check in checks.skipped])
     told = [row for row in run.problem_rows if row["code"] != "not-judged"]
     yield from _problems(told, extent)
 
 
-def _skipped_text(check: SkippedCheck) -> str:
+def skipped_text(check: SkippedCheck) -> str:
+    """Return which rules could not be judged, why, and what would change that."""
     fix = f" Fix: {check.fix}." if check.fix else ""
     return f"{', '.join(check.rules)}: {check.reason}.{fix}"
 
@@ -241,7 +242,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
             f"that is {ms_text(words.mean_step_ns(summary))}{', of each step the slowest rank' * (run.header.n_ranks > 1)}"
         ],
         "backward_overlap_ratio": words.backward_source(run),
-        "exposed_memory_share": [f"DtoD in all: {ms_text(dtod)}"],
+        "exposed_memory_share": [f"all D2D memcpy: {ms_text(dtod)}"],
     }
     tiles = []
     for name in names:
@@ -254,14 +255,14 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
         if name == "step_time_ns":  # of one rank, and of one step, as far as there are more
             parts = zip(meaning.split(", "), (run.header.n_ranks, summary["n_summary_steps"]), strict=True)
             meaning = ", ".join(part for part, n in parts if n != 1)
-        meaning = "; ".join(filter(None, [meaning, *more.get(name, ())]))
+        meaning = ", ".join(filter(None, [meaning, *more.get(name, ())]))
         missing, time = None, ""
         if (name in RATIOS or name in _STEPS) and summary[name] is None:
             missing, meaning = why_null(name, run, summary)
         elif name in RATIOS:
             unseen = words.unseen_idle(run) if name == "idle_share" else ""
             time = f"{'at least ' if unseen else ''}{ms_text(pc.mean(breakdown[RATIOS[name][0]]).as_py())}"
-            meaning = f"{time} {meaning}{unseen and f'; {unseen}'}"
+            meaning = f"{time} {meaning}{unseen and f', {unseen}'}"
         value, unit = texts[name].rsplit(" ", 1) if " " in texts[name] else (texts[name], "")
         tiles.append(blocks.Tile(label, value, unit, meaning, missing, figure.category if figure else None, time))
     return tiles
@@ -270,7 +271,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
 def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, str]:
     """Return what stands for a figure that is null: a dash where nothing could have been recorded; and why."""
     if figure == "wait_share" and run.header.n_ranks == 1 == (run.header.n_job_ranks or 1):
-        return "\N{EN DASH}", "one rank: there is nobody to wait for"
+        return "\N{EN DASH}", "there is only one rank"
     if figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"} and summary["comm_share"] == 0:
         return "\N{EN DASH}", "there is no communication"
     reasons = {row["code"]: (row["message"], row["fix"] or "") for row in reversed(run.problem_rows)}
@@ -280,7 +281,7 @@ def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, st
     text, fix = next((reasons[code] for code in codes if code in reasons), ("see Problems", ""))
     text = shortened(text.partition(": ")[0], _LONGEST_REASON)  # what is missing; which answers that costs is seen
     option = re.search(r"--[a-z-]+=[\w,]+", fix)
-    return _NOT_KNOWN, f"{text}; capture with {option[0]}" if option else text
+    return _NOT_KNOWN, f"{text} (capture with {option[0]})" if option else text
 
 
 def without_waits(run: Run) -> str:
@@ -304,6 +305,21 @@ def rank_rows(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
+class LatestRank(Struct, frozen=True):
+    """The rank that the others wait for longest."""
+
+    rank: int
+    delay_ns: float  # mean per step
+
+
+def latest_rank(run: Run) -> LatestRank | None:
+    """Return the rank with the largest straggler delay; None for one rank, or where delays are not known."""
+    delays = [LatestRank(row["rank"], row[_LATENESS]) for row in rank_rows(run) if row[_LATENESS] is not None]
+    if len(delays) < 2:  # noqa: PLR2004 - two ranks can wait for each other
+        return None
+    return max(delays, key=lambda latest: latest.delay_ns)
+
+
 def rank_table(run: Run, n_shown: int) -> blocks.Table:
     """Return a row per rank, of many ranks only for those that tell most."""
     rows = rank_rows(run)
@@ -314,7 +330,7 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
         Field("rank", lambda row: run.rank_names.name(row["rank"])),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
         *(Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=widths.get(name, 0)) for name in _OF_RANKS if name != "wait_share" or name in known),
-        *([Field("mean\ndelay\nby it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="mean of the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),
+        *([Field(_DELAY.heading, of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint=_DELAY.meaning)] if _LATENESS in known else []),
     ]  # fmt: skip
     shown, unseen = set(run.telling_ranks(n_shown)), words.unseen_idle(run)
     notes = filter(
@@ -415,7 +431,7 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
         *(Field(name, partial(lambda name, one: _short_ms(one.phase_ns[name]), name), hint="median on the host, inside the step", from_width=0 if name == "backward" else _FULL_WIDTH) for name in LOOP),
         Field("other", lambda one: _short_ms(one.other_ns), hint="median of the rest of the step"),
     ]  # fmt: skip
-    yield table_of("Host steps", shown, fields, "Times in ms; of phases and the rest (other) the median.")
+    yield table_of("Host steps", shown, fields, "Times in ms. Phases and the rest (other) are medians.")
     yield from map(blocks.Sentence, words.host_notes(figures, n_shown))
 
 

@@ -25,16 +25,22 @@ def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
         yield Sentence(schema.name, "bold", is_close=not at)
         yield Sentence(schema.doc + (f" Sorted by {', '.join(schema.key)}." if schema.key else ""))
         kinds = (", ".join(filter(None, [_type(one), one.unit])) for one in schema.columns)
-        meanings = (_meaning(schema, one) + (f" ({one.source})" if one.source else "") for one in schema.columns)
+        meanings = (meaning_of(schema, one) + (f" ({one.source})" if one.source else "") for one in schema.columns)
         rows = [[one.name, *of_one] for one, *of_one in zip(schema.columns, kinds, meanings, strict=True)]
         yield Table(f"Columns of {schema.name}", columns, rows)
     yield Sentence("A type that ends in ? may be null, which means not recorded.", "dim", is_close=False)
 
 
-def _meaning(schema: TableSchema, column: Column) -> str:
-    """Return what a column means: the definition of its figure, if the column is one, and its formula."""
+def meaning_of(schema: TableSchema, column: Column) -> str:
+    """Return what a column means: the definition of its figure if the column is one, then its declaration.
+
+    A declaration that begins in lower case, or with a symbol, is a formula.
+    """
     definition = definition_of(schema.name, column.name)
-    return f"{definition} Formula: {column.doc}" if definition else column.doc
+    if definition is None:
+        return column.doc
+    is_formula = not column.doc[:1].isupper()
+    return f"{definition} {'Formula: ' if is_formula else ''}{column.doc}"
 
 
 def _type(column: Column) -> str:
@@ -58,7 +64,7 @@ def schema_markdown(schemas: Sequence[TableSchema]) -> str:
                 anchor,
                 escaped(_type(column)),
                 escaped(column.unit),
-                _prose(_meaning(schema, column)),
+                _prose(meaning_of(schema, column)),
                 _prose(column.source),
             ]
             for anchor, column in zip(anchors, schema.columns, strict=True)

@@ -24,11 +24,10 @@ from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
 from nsyspipe.report.blocks import Block, Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
 from nsyspipe.report.costs import csv_cell, csv_text
-from nsyspipe.report.export import formats_of
+from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format, head_of
-from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
-from nsyspipe.report.units import STEP_PARTS, absent, ms_text, percent_text, rate_text, signed, value_text, with_share
-from nsyspipe.report.words import of_world, same_problems, settling_text, sources, uneven_notes
+from nsyspipe.report.units import absent, ms_text, percent_text, rate_text, signed, value_text
+from nsyspipe.report.words import Trouble, of_world, same_problems, settling_text, sources, uneven_notes
 from nsyspipe.run.run import job_ranks
 from nsyspipe.version import __version__
 
@@ -42,14 +41,14 @@ _IN_RESULTS = {"step_time_ns", "throughput_steps_per_s", "speedup"}
 _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
+_PAIR = 2  # runs
 _GROUP = "Group"  # of runs that are ranked together
 _TOLD = {SHARED_BATCH, OTHER_WORK, UNKNOWN_WORK, UNLIKE}  # what parts runs that no heading tells apart
 _APART = {
     SHARED_BATCH: ". Not ranked together, because ranks of tensor and pipeline parallelism share a batch",
     OTHER_WORK: ". Not ranked together. Use --force if you know that they are comparable, for example with torch.compile",
 }
-_RUNS = "nsyspipe-compare"  # the meta element of a page
-_ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
+RUNS = "nsyspipe-compare"  # the meta element of a page
 _SHORT = 12  # letters of a label
 _FIRST_FIGURES = {"exposed_comm_share", "overlap_ratio", "wait_share", "idle_share"}
 
@@ -60,24 +59,38 @@ def scoreboard_blocks(board: Scoreboard, *, is_verbose: bool = True) -> Iterator
     Verbose, also all metrics of the table, files that were found beside the reports, and formulas.
     """
     yield from (Sentence(line, "bold") for line in headlines(board))
+    yield subject(board)
     kinds = rows_by_kind(board)
-    # By force runs of several kinds stand in one table.
-    common = [kinds[0][2]] if len(kinds) == 1 and len({row["n_ranks"] for row in kinds[0][1]}) == 1 else []
-    yield Facts([of_world(len(board.sides), None, "run", "s"), *common, f"baseline: {board.reference}"], "Runs")
     for _, rows, kind_text in kinds:
         if len(kinds) > 1:
             yield Heading(kind_text, "dim")
-        yield _results(board, rows)
-    yield _figures([row for _, rows, _ in kinds for row in rows], board.sort, is_verbose=is_verbose)
-    rows = board.problem_rows
-    grave = [row for row in rows if row["severity"] != "info" or (is_verbose and row["code"] in OF_FILES_BESIDE)]
-    problems = same_problems(grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows)))
-    if doubtful := [("warning", doubt, "", None) for doubt in doubts(board)] + problems:
+        yield results_table(board, rows)
+    yield figures_table(board, is_verbose=is_verbose)
+    if doubtful := warnings(board, is_verbose=is_verbose):
         yield Troubles(doubtful, _SHOWN_TROUBLES)
     yield Notes(notes(board) if is_verbose else short_notes(board))
 
 
-def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
+def subject(board: Scoreboard) -> Facts:
+    """Return how many runs there are, on what, and which one is the baseline."""
+    kinds = rows_by_kind(board)
+    # --force shows runs of several groups in one table.
+    has_one_size = len(kinds) == 1 and len({row["n_ranks"] for row in kinds[0][1]}) == 1
+    common = [kinds[0][2]] if has_one_size else []
+    return Facts([of_world(len(board.sides), None, "run", "s"), *common, f"baseline: {board.reference}"], "Runs")
+
+
+def warnings(board: Scoreboard, *, is_verbose: bool) -> list[Trouble]:
+    """Return what makes comparisons doubtful or undecided, and the problems of the runs."""
+    rows = board.problem_rows
+    grave = [row for row in rows if row["severity"] != "info" or (is_verbose and row["code"] in OF_FILES_BESIDE)]
+    problems = same_problems(grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows)))
+    return [("warning", doubt, "", None) for doubt in doubts(board)] + problems
+
+
+def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
+    """Return the runs of a group with their step times, speed-ups and verdicts."""
+
     def interval(row: Row) -> str:
         low, high = row["peer_speedup_low"], row["peer_speedup_high"]
         return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} to {high:.3f}"
@@ -93,7 +106,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
     judged = " or ".join(sorted({row["peer_statistic"] for row in rows} - {None} or {MEDIAN}, reverse=True))
     has_change, effect = {*map(change, rows)} != {absent}, percent_text(board.rules.min_effect)
     fields = [
-        _run_field(board.table.to_pylist()),
+        run_field(board.table.to_pylist()),
         *([] if has_kinds else [Field("ranks", lambda row: str(_job_ranks(row) or row["n_ranks"]), from_width=_RANKS)]),
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time\nmedian", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=0 if board.sort == "step_time" else _TIME),
@@ -102,7 +115,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field(f"{units.sure_text(board.rules.confidence)} CI", interval, hint="of the speed-up of means (the verdict uses the CI of the change)", from_width=_INTERVAL),
         *([Field("over the\nfirst", lambda row: absent if row["label"] in others else _speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
         *([Field(f"change\nof {judged}", change, hint=f"of the step time against {peer}, and its CI (the verdict is an improvement or a regression if the CI excludes 0 and the change is at least {effect})", from_width=_CHANGED)] if has_change else []),
-        Field(f"verdict\non {judged}", lambda row: Word(_verdict_word(row["peer_verdict"]), row["peer_why"]), "word", _DOCS["peer_verdict"].replace("the peer", peer), _VERDICT),
+        Field(f"verdict\non {judged}", lambda row: Word(verdict_word(row["peer_verdict"]), row["peer_why"]), "word", _DOCS["peer_verdict"].replace("the peer", peer), _VERDICT),
     ]  # fmt: skip
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
 
@@ -113,7 +126,8 @@ def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
     return board.reference not in labels and not labels <= _of_other_work(board)
 
 
-def _run_field(rows: Sequence[Row], heading: str = "run") -> Field:
+def run_field(rows: Sequence[Row], heading: str = "run") -> Field:
+    """Return the column of what runs are called."""
     return Field(heading, of("label"), "name" if any(len(row["label"]) > _SHORT for row in rows) else "word")
 
 
@@ -122,14 +136,17 @@ def _of_other_work(board: Scoreboard) -> set[str]:
     return {row["label"] for row in checks if row["blocks"] and row["check"] in {OTHER_WORK, SHARED_BATCH}}
 
 
-def _verdict_word(verdict: str) -> str:
+def verdict_word(verdict: str) -> str:
     """Return what a verdict is called on the screen."""
     return {REFERENCE: "baseline", NO_CHANGE: "unchanged"}.get(verdict, verdict)
 
 
-def _figures(rows: Sequence[Row], sort: str | None, *, is_verbose: bool) -> Table:
+def figures_table(board: Scoreboard, *, is_verbose: bool) -> Table:
+    """Return the metrics of all runs; verbose all that a table of several runs shows."""
+    rows = [row for _, of_kind, _ in rows_by_kind(board) for row in of_kind]
+    sort = board.sort
     if_known = [one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows)]
-    fields, asked_for = [_run_field(rows, "mean over\nall ranks")], SORTS[sort][0] if sort else None
+    fields, asked_for = [run_field(rows, "mean over\nall ranks")], SORTS[sort][0] if sort else None
     figures = [*shown("scoreboard"), *if_known]
     if not is_verbose:
         figures = [figure for figure in figures if figure.name in _FIRST_FIGURES]
@@ -177,7 +194,8 @@ def headlines(board: Scoreboard) -> list[str]:
         facts = [what for what in checks if what not in whole]
         whole = [*([f"the runs have {_listed(facts)}"] if facts else []), *whole]
         why = ", and ".join(whole) or "nsyspipe does not know which runs do the same work"
-        none = f"No two of {len(board.sides)} runs can be compared"
+        n_runs = len(board.sides)
+        none = f"No two of the {n_runs} runs can be compared" if n_runs > _PAIR else "The runs cannot be compared"
         alone = f"{board.reference} is the only run, and its captures do not seem to have one configuration"
         return [f"{alone if is_alone else none}: {why}."]
     is_open = {UNKNOWN_WORK: (True, False), SHARED_BATCH: (False,)}
@@ -241,7 +259,7 @@ def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
         return f"{is_open}{why}"
     # The means show a difference, but the verdict is of medians, or needs more than a speed-up above 1.
     statistic = best["peer_statistic"] or "median"
-    return f"{speed}, but the verdict on the {statistic} step time is {_verdict_word(best['peer_verdict'])}{why}"
+    return f"{speed}, but the verdict on the {statistic} step time is {verdict_word(best['peer_verdict'])}{why}"
 
 
 def _why(row: Row) -> str:
@@ -277,8 +295,8 @@ def notes(board: Scoreboard) -> list[str]:
     if len({_job_ranks(row) or row["n_ranks"] for row in rows}) > 1:
         texts.append(
             "The runs have different numbers of ranks. A speed-up compares steps, not samples. If all ranks have the same batch "
-            "size, the speed-up over a run of one rank is the scaling efficiency. With only data parallelism, steps/s x ranks is "
-            "batches/s."
+            "size, the speed-up over a run of one rank is the scaling efficiency. If the runs use only data parallelism, "
+            "steps/s x ranks is batches/s."
         )
     for side in board.sides:
         guessed = dict.fromkeys(text for run in side.runs for text in sources(run))
@@ -398,70 +416,13 @@ def _hashed(captures: Iterable[Iterable[str]]) -> str:
     return hashlib.sha256(json.dumps(sorted(sorted(map(str, one)) for one in captures)).encode()).hexdigest()
 
 
-def scoreboard_page(board: Scoreboard) -> str:
-    """Return a scoreboard as one HTML file: complete, offline, the same bytes for the same runs."""
-    blocks = [*scoreboard_blocks(board)]
-    at = next(at for at, block in enumerate(blocks) if isinstance(block, Heading | Table))
-    columns = chain(*(block.columns for block in blocks if isinstance(block, Table)))
-    defined = {one.heading.replace("\n", " "): one.hint for one in columns if one.hint}
-    fields = [Field("column", kind="text"), Field("formula", kind="text")]
-    formulas = Table("Definitions", fields, [[*pair] for pair in defined.items()])
-    parts = [*blocks[:at], _chart(board), *blocks[at:], formulas]
-    texts = (text for _, _, text in rows_by_kind(board))
-    short = {text: cut(text.partition(":")[0], 2 * _SHORT) for text in texts}
-    title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
-    return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard",), short=short)
-
-
-def _chart(board: Scoreboard) -> Chart:
-    drawn: list[Row] = []
-    kinds = rows_by_kind(board)
-    for kind, rows, kind_text in kinds:
-        drawn += [{"heading": kind_text}] if len(kinds) > 1 else []
-        drawn += [_bar(row, is_best=row["label"] == kind.best and len(rows) > 1) for row in rows]
-    over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its group"
-    about = "Parts of the step time of each run, and the speed-up of the run"
-    height, data = _FRAME_HEIGHT + _ROW_HEIGHT * len(drawn), {"rows": drawn, "over": over}
-    table = _parts_table([row for _, rows, _ in kinds for row in rows])
-    bold = " Bold marks the best run of a group." * any(row.get("is_best", False) for row in drawn)
-    note = (
-        "Bars show the mean of the steps used, on the slowest rank of each step. Dots show the speed-up, and lines its "
-        "confidence interval. A filled dot means that the verdict is an improvement or a regression. There is no line if a "
-        f"run has too few steps.{bold}"
-    )
-    return Chart("scoreboard", "Time and speed", about, height, data, table, note, PART_LEGEND)
-
-
-def _bar(row: Row, *, is_best: bool) -> Row:
-    parts = {part.category: row[part.column] for part in STEP_PARTS}
-    return {
-        "speedup": row["peer_speedup"], "low": row["peer_speedup_low"], "high": row["peer_speedup_high"],
-        "why": row["peer_why"], "label": row["label"], "peer": row["peer"], "wall": row["mean_step_time_ns"],
-        "n_steps": row["n_summary_steps"], "parts": None if None in parts.values() else parts,
-        "verdict": row["peer_verdict"], "is_best": is_best,
-    }  # fmt: skip
-
-
-def _parts_table(rows: Sequence[Row]) -> Table:
-    def part(row: Row, column: str) -> str:
-        time, whole = row[column], row["mean_step_time_ns"]
-        return with_share(ms_text(time), time / whole) if time is not None and whole else absent
-
-    fields = [
-        _run_field(rows, "of the slowest rank"),
-        Field("mean step time", of("mean_step_time_ns", ms_text)),
-        *(Field(figure.short, partial(part, column=figure.column)) for figure in STEP_PARTS),
-    ]  # fmt: skip
-    return table_of("Parts of the mean step time of each run", rows, fields)
-
-
 def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
     """Return how a scoreboard is written in each format, and how a file of it says which runs it is of."""
     formats = formats_of(
         "compare", identity_of(board), document=partial(scoreboard_document, board),
         identity_in=lambda one: _hashed(row["captures"] for row in one["runs"]) if one["reference"] else None,
         blocks=partial(scoreboard_blocks, board), usage="nsyspipe compare RUN RUN ...",
-        page=partial(scoreboard_page, board), meta=_RUNS,
+        page=partial(lazily("html.scoreboard_page", "scoreboard_page"), board), meta=RUNS,
     )  # fmt: skip
     text = partial(csv_text, board.table.column_names, [row.values() for row in board.table.to_pylist()])
     return formats | {"csv": Format(text, partial(_identity_of_csv, board=board))}

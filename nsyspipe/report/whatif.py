@@ -16,6 +16,7 @@ from nsyspipe.replay.answer import (
     FASTER_HOSTS,
     GROUPS,
     HARDWARE,
+    HERE,
     LIMIT,
     SETTING,
     UNKNOWN,
@@ -24,16 +25,15 @@ from nsyspipe.replay.answer import (
 )
 from nsyspipe.report import blocks, words
 from nsyspipe.report.blocks import Field, table_of
-from nsyspipe.report.export import formats_of
+from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format
-from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.subject import hardware_text, steps_text
 from nsyspipe.report.units import ms_text, percent_text, rate_text
-from nsyspipe.report.words import mean_step_ns, same_problems
+from nsyspipe.report.words import Trouble, mean_step_ns, same_problems
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
-_META = "nsyspipe-whatif"
+META = "nsyspipe-whatif"
 OF_REPLAYED = "Findings of nsyspipe analyze and their estimates"
 _FEW_STEPS = "few-steps-to-replay"
 GROUP_NAMES = {SETTING: "Settings you can change", HARDWARE: "Other hardware", LIMIT: "Limits (not settings)"}
@@ -56,6 +56,7 @@ class MenuRow(Struct, frozen=True):
     saved_ratio: float | None = None
     throughput_steps_per_s: float | None = None
     is_within_noise: bool = False
+    knobs: frozenset[str] = frozenset()  # what is changed, by the names of `whatif`'s arguments
 
 
 class SortedScenarios(Struct, frozen=True):
@@ -99,7 +100,7 @@ def headline_sentences(found: WhatIf) -> list[str]:
         what = "Best setting" if len(answered) > 1 else "The only change with an estimate"
         sentences = [f"{what}: {best.label}, {_change(found, best)}."]
         if tied := [scenario.label for scenario in next_best if _is_tied(best, scenario)]:
-            sentences.append(f"Not distinguishable from this setting: {listed(tied, _MOST_TIED)}.")
+            sentences.append(f"Predicted equally fast, within the ranges: {listed(tied, _MOST_TIED)}.")
     return sentences + [_condition(found, scenario) for scenario in others if (scenario.gain_pct or 0.0) > least_pct]
 
 
@@ -116,18 +117,28 @@ def _gaining(found: WhatIf) -> tuple[list[Scenario], list[Scenario]]:
     return settings, list(best_of_place.values())
 
 
+def best_setting(found: WhatIf) -> Scenario | None:
+    """Return the change that the headline names first: the one that was asked for, else the setting that saves most."""
+    first = found.scenarios[0]
+    if first.id == "custom":
+        return None if first.refused is not None or _is_captured(first) else first
+    settings, _ = _gaining(found)
+    return settings[0] if settings else None
+
+
 def _no_answer(found: WhatIf) -> list[str]:
     (why, n_changes), *more_reasons = _most_usual_refusals(found)
     n_more = sum(n for _, n in more_reasons)
     subject = f"No estimate for {n_changes} changes" if n_more else "No estimate"
     sentences = [f"{subject}: {why}."]
     if n_more:
-        sentences.append(f"{n_more} more changes have no estimate for other reasons, see below.")
+        others = "1 more change has" if n_more == 1 else f"{n_more} more changes have"
+        sentences.append(f"{others} no estimate for other reasons, see below.")
     if found.limit_step_time_ns is not None and found.step_time_ns:
         gain = max(found.step_time_ns - found.limit_step_time_ns, 0.0)
         share = percent_text(gain / found.step_time_ns)
         sentences.append(
-            f"With {_ZERO_COMMUNICATION} a step would save {ms_text(gain, _DIGITS)} ({share}). No other interconnect, "
+            f"A step with {_ZERO_COMMUNICATION} would save {ms_text(gain, _DIGITS)} ({share}). No other interconnect, "
             "bucket size or datatype can save more."
         )
     return sentences
@@ -198,28 +209,49 @@ def whatif_blocks(
     Verbose, also what findings promise, what each estimate assumes, changes within noise, and every problem.
     """
     yield from (blocks.Sentence(text, "bold") for text in headline_sentences(found))
-    for row in found.problem_rows:
-        if row["code"] == _FEW_STEPS:
-            yield blocks.Sentence(f"Warning: {row['message']}. Fix: {row['fix']}.", "bold")
+    yield from few_steps_blocks(found)
     answered = [scenario for scenario in found.scenarios if scenario.refused is None]
     has_menu = len(menu_rows(found, answered, is_verbose=is_verbose)) > 1
-    yield blocks.Facts([found.label, hardware_text(run)], "Run")
+    yield blocks.Facts(subject(found, run), "Run")
     yield blocks.Facts(_basis(found, run, has_step_time=is_verbose or not has_menu, is_verbose=is_verbose), "Steps")
     if has_menu:
         yield menu(found, answered, is_verbose=is_verbose, has_bars=has_bars)
     if answered:
-        yield from _without_effect(found, is_verbose=is_verbose)
+        yield from without_effect(found, is_verbose=is_verbose)
     if is_verbose:
-        yield from _finding_blocks(found, run)
-    yield from _assumption_blocks(answered, is_verbose=is_verbose)
+        yield from finding_blocks(found, run)
+    yield from assumption_blocks(answered, is_verbose=is_verbose)
     if reasons := refusals(found, None if is_verbose else _MOST_REFUSED):
         yield from (blocks.Heading("No estimate", "dim"), blocks.Items(reasons))
+    yield from note_blocks(found)
+    troubles = trouble_rows(found, is_verbose=is_verbose)
+    if answered and troubles:
+        yield blocks.Troubles(troubles)
+
+
+def subject(found: WhatIf, run: Run) -> list[str]:
+    """Return what the run is called, and what it ran on."""
+    return [found.label, hardware_text(run)]
+
+
+def few_steps_blocks(found: WhatIf) -> Iterator[blocks.Sentence]:
+    """Yield the warning that the estimates use few steps, if they do."""
+    for row in found.problem_rows:
+        if row["code"] == _FEW_STEPS:
+            yield blocks.Sentence(f"Warning: {row['message']}. Fix: {row['fix']}.", "bold")
+
+
+def note_blocks(found: WhatIf) -> Iterator[blocks.Notes]:
+    """Yield how to get an estimate that a late rank prevents, if there is such a way."""
     if found.is_answered_without_late_ranks:
         example = "for example --no-wait --bucket-mb 25"
         yield blocks.Notes([f"To predict a change as if no rank were late, combine it with --no-wait, {example}."])
-    shown = [row for row in found.problem_rows if row["code"] != _FEW_STEPS and _is_shown(row, is_verbose=is_verbose)]
-    if answered and shown:
-        yield blocks.Troubles(same_problems(shown, lambda _: ""))
+
+
+def trouble_rows(found: WhatIf, *, is_verbose: bool) -> list[Trouble]:
+    """Return the problems of the run, each once, without the one that is shown above everything."""
+    rows = [row for row in found.problem_rows if row["code"] != _FEW_STEPS and _is_shown(row, is_verbose=is_verbose)]
+    return same_problems(rows, lambda _: "")
 
 
 def _is_shown(row: dict[str, Any] | Any, *, is_verbose: bool) -> bool:  # noqa: ANN401 - a row of problems
@@ -236,7 +268,7 @@ def _basis(found: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) ->
     return parts
 
 
-def _without_effect(found: WhatIf, *, is_verbose: bool) -> Iterator[blocks.Block]:
+def without_effect(found: WhatIf, *, is_verbose: bool) -> Iterator[blocks.Block]:
     """Yield which changes change nothing, in a line; a menu that has them as rows needs none."""
     if is_verbose or found.scenarios[0].id == "custom":
         return
@@ -245,12 +277,12 @@ def _without_effect(found: WhatIf, *, is_verbose: bool) -> Iterator[blocks.Block
     if parts.within_noise:
         sentences.append(f"Within noise: {', '.join(scenario.label for scenario in parts.within_noise)}.")
     if parts.unchanged:
-        sentences.append(f"As fast as captured: {', '.join(scenario.label for scenario in parts.unchanged)}.")
+        sentences.append(f"No change in step time: {', '.join(scenario.label for scenario in parts.unchanged)}.")
     if sentences:
         yield blocks.Notes([" ".join(sentences)])
 
 
-def _assumption_blocks(answered: Sequence[Scenario], *, is_verbose: bool) -> Iterator[blocks.Block]:
+def assumption_blocks(answered: Sequence[Scenario], *, is_verbose: bool) -> Iterator[blocks.Block]:
     """Yield what estimates assume: of a single one all, of several only what you have to check."""
     if len(answered) == 1:
         yield from (blocks.Heading("This estimate assumes", "dim"), blocks.Items(answered[0].assumptions))
@@ -318,7 +350,13 @@ def _row(found: WhatIf, scenario: Scenario) -> MenuRow:
         saved_ratio=None if scenario.gain_pct is None else scenario.gain_pct / 100,
         throughput_steps_per_s=scenario.throughput_steps_per_s,
         is_within_noise=not is_clear(found, scenario),
+        knobs=frozenset(scenario.knobs),
     )
+
+
+def menu_cells(row: MenuRow) -> list[str]:
+    """Return what stands behind the bar of a change: step time, range and saving."""
+    return [_number_text(row.step_time_ns), _range_text(row.low_ns, row.high_ns), _saved_cell(row)]
 
 
 def menu(
@@ -363,27 +401,12 @@ def _rate_cell(row: MenuRow) -> str:
     return rate_text(row.throughput_steps_per_s).removesuffix(" steps/s") if row.throughput_steps_per_s else ""
 
 
-def _page(found: WhatIf, run: Run) -> str:
-    rows = menu_rows(found, [scenario for scenario in found.scenarios if scenario.refused is None], is_verbose=True)
-    step = found.step_time_ns
-    # how much less, at most, by the estimate, at least
-    gains = [[step and ns and step - ns for ns in (row.low_ns, row.step_time_ns, row.high_ns)] for row in rows]
-    largest = max((gain[0] or 0 for gain in gains), default=0) or 1.0
-    tracks = [blocks.Track(*(ns and ns / largest for ns in (at, low, high))) for high, at, low in gains]
-    drawn = partial(blocks.with_column, at=2, column=Field("loss or gain", kind="track"), cells=tracks)
-    parts = (
-        drawn(menu(found, [one for one in found.scenarios if one.refused is None]))
-        if isinstance(block, blocks.Table)
-        else block
-        for block in whatif_blocks(found, run)
-    )
-    return blocks_page(parts, f"{found.label}: nsyspipe whatif", (_META, found.run_id))
-
-
 def _note(scenario: Scenario) -> str:
     """Return what has to be known of a row of the menu."""
     if _is_captured(scenario):
         return " (as now)"
+    if scenario.link_place == HERE and scenario.group == SETTING:
+        return " (is there, not used)"
     return " (if available)" if scenario.link_place == UNKNOWN else ""
 
 
@@ -392,7 +415,8 @@ def _is_captured(scenario: Scenario) -> bool:
     return is_same and not {"link", "bucket_mb", "bandwidth_factor"}.isdisjoint(scenario.knobs)
 
 
-def _finding_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
+def finding_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
+    """Yield the upper bound of each finding, and the estimate for the change that the finding advises."""
     if bounds := _bounds(found, mean_step_ns(run.summary().to_pylist()[0])):
         yield blocks.Heading(OF_REPLAYED, "dim")
         yield blocks.Sentence("Shares of the mean step time, as in analyze. The table above uses the median.", "dim")
@@ -443,6 +467,6 @@ def whatif_formats(found: WhatIf, run: Run) -> dict[str, Format]:
         "whatif", found.run_id, document=partial(whatif_document, found),
         # A document of `analyze` has no scenarios.
         identity_in=lambda one: str(one["run"]["run_id"]) if isinstance(one["scenarios"], list) else None,
-        blocks=partial(whatif_blocks, found, run), usage="nsyspipe whatif RUN", page=partial(_page, found, run),
-        meta=_META, key="run_id",
+        blocks=partial(whatif_blocks, found, run), usage="nsyspipe whatif RUN", page=partial(lazily("html.whatif_page", "whatif_page"), found, run),
+        meta=META, key="run_id",
     )  # fmt: skip

@@ -471,11 +471,11 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
         yield f"{between}, probably in the data loader."
     if n_open := sum(one.n_open for one in figures):
         what, they = ("range", "it is") if n_open == 1 else ("ranges", "they are")
-        yield f"{n_open} step {what} had not ended when the capture did; {they} in no figure here."
+        yield f"{n_open} step {what} had not ended at the end of the capture, so {they} not in the metrics."
     if any(one.rank is None for one in figures):
-        yield "Which process is which rank was not recorded; --rank-map says it."
+        yield "The reports do not record the ranks of the processes. Pass --rank-map."
     if len(figures) > n_shown:
-        yield f"These are the {n_shown} slowest of {len(figures)} processes; --json has all."
+        yield f"These are the {n_shown} slowest of {len(figures)} processes. --json has all."
 
 
 def _slowest(fast: HostFigures, slow: HostFigures) -> str:

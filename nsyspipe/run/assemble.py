@@ -485,5 +485,5 @@ def problems_table(problems: Iterable[Problem]) -> pa.Table:
         rank = -1 if one.rank is None else one.rank
         return SEVERITIES.index(one.severity), one.code, rank, one.report or "", one.message
 
-    rows = [{name: getattr(one, name) for name in schema.PROBLEMS.names} for one in sorted(set(problems), key=order)]
+    rows = [one.row for one in sorted(set(problems), key=order)]
     return schema.PROBLEMS.from_rows(rows)

@@ -106,7 +106,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     kernels, copies = capture.operations.kernels, capture.operations.copies
     n_processes = len(processes_with_operations(kernels, copies))
     if n_processes > _MOST_PROCESSES:
-        what = f"has device operations of {n_processes} processes, more than the limit of {_MOST_PROCESSES}"
+        what = f"has GPU operations of {n_processes} processes, more than the limit of {_MOST_PROCESSES}"
         raise DamagedReportError(path, what, fix="pass one report per rank, or per node")
     operations = operations_by_process(kernels, copies, capture.calls.all)
     del kernels, copies

@@ -46,9 +46,9 @@ NSYS_OF_EACH = (
     "(launchers/ddp.sh does this)"
 )
 # A second nsys that counts on the same GPU fails to start.
-ONE_NSYS_PER_GPU = ", on only one rank of each host (only one nsys at a time can count on a GPU)"
+ONE_NSYS_PER_GPU = ", on only one rank of each host (only one nsys at a time can sample the metrics of a GPU)"
 _NSYS_WITH_DEVICES = (2024, 5)  # the first that calls the option --gpu-metrics-devices
-_ONLY_BETWEEN_GRAPHS = "of gaps between CUDA graphs; those inside are not seen"
+_ONLY_BETWEEN_GRAPHS = "only gaps between CUDA graphs, because gaps inside are not visible"
 _ONE_RANK = "one rank"
 _SHAPES = "grid and block size of every kernel"
 LESS_WAITING = (
@@ -332,7 +332,7 @@ def _shapes_of_all(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     percent = " to ".join(dict.fromkeys(f"{share:.1f}" for share in (shares[0], shares[-1])))
     where = "" if len(few) == len(reports) else f"in {len(few)} of {len(reports)} reports "
     text = (
-        f"{_SHAPES}, but {where}only {percent}% of the kernel time under communication is of kernels that also "
+        f"{_SHAPES}, but {where}only {percent}% of the kernel time under communication belongs to kernels that also "
         "run without communication"
     )
     return [replace(answer, text=text) if answer.text == _SHAPES else answer for answer in answers]

@@ -537,7 +537,7 @@ class ChosenRanks(Struct, frozen=True):
     def check(self, numbers: Sequence[int], source: str) -> None:
         """Refuse reports that turn out to be of other ranks than was taken from their names."""
         if not self.ranks.issuperset(numbers):
-            problem = f"does not match the reports, whose names and ranks differ ({source})"
+            problem = f"does not match the reports, because their names and ranks differ ({source})"
             raise OptionError(f"--ranks {self.asked}", problem, found=shown_ranks(numbers), fix=RANK_MAP)
 
 

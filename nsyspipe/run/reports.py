@@ -25,7 +25,7 @@ from nsyspipe.findings.slow_link import LinkVerdict, judge_link
 from nsyspipe.model import schema
 from nsyspipe.model.names import few
 from nsyspipe.model.options import Reading
-from nsyspipe.model.problems import IN_GRAPHS, Problem, problem
+from nsyspipe.model.problems import IN_GRAPHS, Problem, SkippedCheck, problem
 from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
 from nsyspipe.nsys.command_words import joined_environments
 from nsyspipe.nsys.find_reports import display_names, source_of
@@ -196,6 +196,12 @@ class ReportRun(Run):
         for row in rows:
             row |= {name: names.in_text(row[name]) for name in _FINDING_TEXTS}
         return schema.FINDINGS.from_rows(rows), problems
+
+    @property
+    def skipped_checks(self) -> tuple[SkippedCheck, ...]:
+        checks = (one.skipped_check for one in self._judged[1])
+        names = self.rank_names
+        return tuple(replace(check, reason=names.in_text(check.reason)) for check in checks if check is not None)
 
     @property
     def _summary_phases(self) -> pa.Table:

@@ -25,6 +25,7 @@ from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import DEFINITIONS_VERSION
 from nsyspipe.model.names import few, ranges
 from nsyspipe.model.options import asked_ranks, check_kind, check_whole
+from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.nsys.command_words import MASK
 from nsyspipe.run.rank_names import RankNames
@@ -129,7 +130,7 @@ class ShownInNotebooks:
         Parameters
         ----------
         table
-            What the attribute or method is called that gives it: of a run ``steps``, ``summary``, ``breakdown``, ...
+            Name of the attribute or method that returns the table, for example ``steps``, ``summary`` or ``breakdown``.
 
         Raises
         ------
@@ -143,14 +144,14 @@ class ShownInNotebooks:
 
     @property
     def headline(self) -> str:
-        """What the figures come down to, in words: what the page begins with."""
+        """The result in one sentence, as at the top of the HTML report."""
         from nsyspipe.report.html.notebook import headline  # noqa: PLC0415 - words are made there, and for few
 
         return headline(self)
 
     @property
     def verdict(self) -> str:
-        """The `headline`; of a difference one word."""
+        """The `headline`, or one word for a difference."""
         return self.headline
 
     def _repr_html_(self) -> str:
@@ -160,10 +161,10 @@ class ShownInNotebooks:
 
 
 class Run(ShownInNotebooks, ABC):
-    """One training run, read from its reports or from a dataset that `analyze --out` wrote.
+    """One training run, from its reports or from a run store that `analyze --out` wrote.
 
-    Nothing is read until a table is asked for. Tables are Arrow tables with the schemas of
-    `nsyspipe.model.schema`; times are int64 ns and null means "not recorded". Build one with `nsyspipe.load`.
+    Open a run with `nsyspipe.load`. nsyspipe reads nothing until you ask for a table. Tables are Arrow tables with the
+    schemas of `nsyspipe.model.schema`. Times are int64 ns, and null means "not recorded".
 
     Examples
     --------
@@ -190,100 +191,105 @@ class Run(ShownInNotebooks, ABC):
     @property
     @abstractmethod
     def inputs(self) -> Sequence[Path]:
-        """The files or directories it is read from: never an output."""
+        """The files or directories of the run."""
 
     @property
     @abstractmethod
     def header(self) -> RunHeader:
-        """What identifies the run: id, label, sizes, versions, hosts, time of capture."""
+        """Facts about the run: ID, label, sizes, versions, hosts, time of capture."""
 
     @property
     def definitions_version(self) -> int:
-        """The version of the definitions that its figures follow: an older one of a run that an older nsyspipe saved."""
+        """Version of the definitions that the metrics follow. A run that an older nsyspipe saved has an older version."""
         return DEFINITIONS_VERSION
 
     @property
     @abstractmethod
     def step_family(self) -> str | None:
-        """The NVTX texts that are the steps: digits as ``#``, or the given pattern; None without steps."""
+        """The NVTX texts of the steps, with ``#`` for digits, or the pattern that you passed. None without steps."""
 
     @property
     def label(self) -> str:
-        """What the run is called, as its header has it."""
+        """The label of the run, as in its header."""
         return self.header.label
 
     @property
     def is_capture(self) -> bool:
-        """Whether there are no steps, so that the figures are of the capture as a whole."""
+        """Whether the run has no steps, so that the metrics describe the capture as a whole."""
         return self.header.steps_from == CAPTURE
 
     @property
     @abstractmethod
     def skipped_steps(self) -> list[int]:
-        """Complete steps at the start that the figures leave out."""
+        """Complete warm-up steps that the metrics skip."""
+
+    @property
+    @abstractmethod
+    def skipped_checks(self) -> tuple[SkippedCheck, ...]:
+        """Rules of findings that nsyspipe could not judge, each group with its reason."""
 
     @property
     @abstractmethod
     def nccl(self) -> NcclFacts | None:
-        """What NCCL logged of this run: version and settings; None without a log of it."""
+        """Version and settings of NCCL, from its log. None without a log."""
 
     @property
     @abstractmethod
     def link(self) -> LinkVerdict | None:
-        """The slowest of the links and the bandwidth that was reached; None where no rank or no link is known."""
+        """The slowest connection and the bandwidth that was reached. None if no rank or no connection is known."""
 
     @property
     def ranks(self) -> pa.Table:
-        """`schema.RANKS`: one row per rank, sorted by it."""
+        """`schema.RANKS`: one row per rank, sorted by rank."""
         return self._table("ranks")
 
     @cached_property
     def rank_names(self) -> RankNames:
-        """What the ranks are called: by number, and by process and GPU where a process has several."""
+        """The names of the ranks: numbers, or process and GPU if a process has several ranks."""
         return RankNames.of(self.ranks)
 
     @property
     def problems(self) -> pa.Table:
-        """`schema.PROBLEMS`: what could not be read or judged, which answers it costs, and what mends it; the gravest first."""
+        """`schema.PROBLEMS`: errors, warnings and notes about the reports, most severe first, each with its fix."""
         return schema.PROBLEMS.from_rows(rows_in_python(self.problem_rows))
 
     @property
     def problem_rows(self) -> list[dict[str, Any]]:
-        """The same in the words of the commands, as files and terminals have it."""
+        """The rows of `problems` in the words of the command line."""
         rows: list[dict[str, Any]] = self._table("problems").to_pylist()
         return rows
 
     def steps(self) -> pa.Table:
-        """`schema.STEPS`: one row per (rank, step) with window, breakdown and ratios, sorted by (rank, start)."""
+        """`schema.STEPS`: one row per (rank, step) with window, time breakdown and ratios, sorted by (rank, start)."""
         return self._table("steps")
 
     def breakdown(self) -> pa.Table:
-        """Return the rows of `steps` that the figures rest on: complete on every rank, less the skipped."""
+        """Return the rows of `steps` that the metrics use: complete on every rank, and not skipped."""
         steps = self.steps()
         return steps.filter(steps["in_summary"])
 
     def phases(self) -> pa.Table:
-        """`schema.PHASES`: one row per (rank, step, phase), sorted so."""
+        """`schema.PHASES`: one row per (rank, step, phase), in this order."""
         return self._table("phases")
 
     def collectives(self) -> pa.Table:
-        """`schema.COLLECTIVES`: one row per (step, collective, rank) with wait, transfer and skew, sorted so."""
+        """`schema.COLLECTIVES`: one row per (step, collective, rank) with wait, transfer and skew, in this order."""
         return self._table("collectives")
 
     def stragglers(self) -> pa.Table:
-        """`schema.STRAGGLERS`: how the others waited for each rank, sorted by rank."""
+        """`schema.STRAGGLERS`: the time that other ranks waited for each rank, sorted by rank."""
         return self._table("stragglers")
 
     def traffic(self) -> pa.Table:
-        """`schema.TRAFFIC`: what each communicator carries and costs, by the parallelism that it serves; all ranks first."""
+        """`schema.TRAFFIC`: size and time of the communication of each communicator, by parallelism, all ranks first."""
         return self._table("traffic")
 
     def links(self) -> pa.Table:
-        """`schema.LINKS`: what the ranks' communication crosses; what NCCL's log or the topology says; no rows without both."""
+        """`schema.LINKS`: the connections between ranks, from the NCCL log or the topology. No rows without both."""
         return self._table("links")
 
     def findings(self) -> pa.Table:
-        """`schema.FINDINGS`: what to change first, by what it could bring."""
+        """`schema.FINDINGS`: causes of lost time and recommendations, the largest saving first."""
         rows = rows_in_python(self.finding_rows, "title", "action", "advice")
         for row in rows:
             told = json.loads(row["evidence"]).items()
@@ -292,47 +298,47 @@ class Run(ShownInNotebooks, ABC):
 
     @property
     def finding_rows(self) -> list[dict[str, Any]]:
-        """The same in the words of the commands, as files and terminals have it."""
+        """The rows of `findings` in the words of the command line."""
         rows: list[dict[str, Any]] = self._table("findings").to_pylist()
         return rows
 
     def judged_findings(self) -> pa.Table:
-        """`schema.FINDINGS` as the rules gave them: what a replay expects may be missing, and takes no time."""
+        """`schema.FINDINGS` without a simulation: this takes no time, but estimated savings may be missing."""
         return self._table("findings")
 
     def kernels(self, top: int | None = None) -> pa.Table:
-        """`schema.KERNEL_COSTS`: one row per (rank, phase, name), sorted so.
+        """`schema.KERNEL_COSTS`: one row per (rank, phase, name), in this order.
 
         Parameters
         ----------
         top
-            Keep the kernels with most time of each rank and phase over the whole capture, this many; None keeps all.
+            Keep this many kernels of each rank and phase, those with the most time in the capture. None keeps all.
 
         Raises
         ------
         OptionError
-            If it is less than 1.
+            If `top` is less than 1.
         """
         check_whole("top", top, "top=20")
         found = self._table("kernels")
         return found if top is None else costliest(found, top)
 
     def costs(self) -> pa.Table:
-        """`schema.COSTS`: what costs most of kernels, collectives by kind and size, and communicators; ``--top`` and ``--csv``."""
+        """`schema.COSTS`: the most expensive kernels, collectives and communicators, as ``--top`` and ``--csv`` show them."""
         tables = self.kernels(), self.collectives(), self.traffic(), self.breakdown()
         are_groups_known = "groups-not-named" not in {row["code"] for row in self.problem_rows}
         return costs(*tables, is_capture=self.is_capture, are_groups_known=are_groups_known)
 
     def summary(self) -> pa.Table:
-        """`schema.SUMMARY`: the run's figures, one row."""
+        """`schema.SUMMARY`: the metrics of the run, in one row."""
         return self._table("summary")
 
     def evenness(self) -> Evenness | None:
-        """How alike the step times of the summary steps are, in ns; None without steps (a capture, host steps)."""
+        """Return how much the step times of the summary steps vary, in ns. None without steps."""
         return None if self.is_capture else evenness(step_times(self.breakdown()).astype(np.float64))
 
     def rank_summary(self) -> pa.Table:
-        """`schema.RANK_SUMMARY`: the same figures per rank, sorted by rank."""
+        """`schema.RANK_SUMMARY`: the metrics of each rank, sorted by rank."""
         return self._table("rank_summary")
 
     def phase_summary(self) -> pa.Table:
@@ -340,19 +346,20 @@ class Run(ShownInNotebooks, ABC):
         return self._table("phase_summary")
 
     def idle_calls(self) -> pa.Table:
-        """`schema.IDLE_CALLS`: the API calls that hosts were blocked in while devices idled, largest first."""
+        """`schema.IDLE_CALLS`: the API calls that blocked CPUs while their GPUs were idle, largest first."""
         return self._table("idle_calls")
 
     def timeline(self, step: int | None = None, ranks: AskedRanks = None) -> pa.Table:
-        """`schema.TIMELINE`: one step, reduced to what can be drawn; sorted by (rank, lane, start).
+        """`schema.TIMELINE`: the bars of the timeline of one step, sorted by (rank, lane, start).
 
         Parameters
         ----------
         step
-            None takes the representative one. Another is made from the operations, in a second reading, as are other ranks;
-            see `operations` for the errors.
+            None takes the representative step. For another step, nsyspipe reads the operations again (see `operations`
+            for the errors).
         ranks
-            None takes all, of more than 64 those that tell most about the step.
+            None takes all ranks, or the 64 most informative ranks if there are more. For other ranks, nsyspipe reads the
+            operations again.
         """
         if step is None and ranks is None:
             return self._table("timeline")
@@ -375,7 +382,7 @@ class Run(ShownInNotebooks, ABC):
         return drawing.timeline(self.steps(), self.collectives(), itertools.chain(first, operations), step)
 
     def host_steps(self) -> pa.Table:
-        """`schema.HOST_STEPS`: the host times of the steps of a run without device activity; no rows in any other run."""
+        """`schema.HOST_STEPS`: the CPU times of the steps of a run without GPU activity. Other runs have no rows."""
         return self._table("host_steps")
 
     @abstractmethod
@@ -385,9 +392,9 @@ class Run(ShownInNotebooks, ABC):
         Parameters
         ----------
         steps
-            The first and the last step to take, by number, or one; None takes everything captured.
+            The first and the last step, by number, or one step. None takes the whole capture.
         ranks
-            Of these, or this one, only, ``"0-7,63"`` too; None takes all. No other rank's report is read.
+            These ranks only: numbers, or a text such as ``"0-7,63"``. None takes all. nsyspipe reads no other reports.
 
         Raises
         ------
@@ -398,13 +405,28 @@ class Run(ShownInNotebooks, ABC):
         """
 
     def telling_ranks(self, most: int) -> list[int]:
-        """Return at most so many ranks that tell most about the run: the most waited for, slowest, most exposed, fastest, some between."""
+        """Return the most informative ranks of the run.
+
+        These are the rank that the others waited for most, the slowest, the one with the most exposed communication, the
+        fastest, and some between.
+
+        Parameters
+        ----------
+        most
+            Largest number of ranks.
+        """
         check_whole("most", most, "most=8", 0)
         whole = self.breakdown() if self.is_capture else None
         return telling_ranks(self.rank_summary(), self.stragglers(), whole, most)
 
     def chosen_ranks(self, ranks: object) -> list[int]:
-        """Return the ranks that are asked for, in ascending order; an OptionError with those there are for another."""
+        """Return the ranks that you ask for, in ascending order.
+
+        Raises
+        ------
+        OptionError
+            If the run does not have one of the ranks.
+        """
         there: list[int] = self.ranks["rank"].to_pylist()
         if ranks is None:
             return there
@@ -421,13 +443,13 @@ class Run(ShownInNotebooks, ABC):
             figures = self.summary().to_pylist()[0]
         except NsyspipeError as error:
             return f"<Run that cannot be read: {str(error).splitlines()[0]}>"
-        steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} in the figures"
+        steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} used"
         steps = "a capture without steps" if self.is_capture else steps
         told = f": {self.headline}" if "findings" in self._made else ""  # what it rests on may take long
         return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}{told}>"
 
     def table(self, name: str) -> pa.Table:
-        """Return one of the tables by its name, as the method of that name does if there is one.
+        """Return the table with this name.
 
         Raises
         ------

@@ -24,7 +24,7 @@ from nsyspipe.store.read import AGAIN, content_of, digest_of, nulls_first, parse
 
 _TEXTS = (Column("run_id", TEXT, "id", "the run"), Column("digest", TEXT, "text", "of the bytes of its file"))
 WORK = "work"
-_WORK = Column(WORK, TEXT, "text", "`Work`, of the details; null where a former nsyspipe saved it", nullable=True)
+_WORK = Column(WORK, TEXT, "text", "`Work`, of the details. Null if an older nsyspipe saved the run.", nullable=True)
 # `RUNS` less what only the run itself is asked for.
 INDEX = TableSchema("index", "One row per run.", RUNS.key, (*_TEXTS, *RUNS.columns[1:-1], _WORK))
 

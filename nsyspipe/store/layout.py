@@ -269,7 +269,7 @@ def find_saved(path: Path, run_id: str | None = None, label: str | None = None) 
     # The last runs, each with its label, which tells more than an id.
     named_so = [one if label in ("", one) else f"{one} ({label})" for one, label in [*labels.items()][-_SHOWN:]]
     shown = ", ".join(named_so) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
-    listing = f"nsyspipe doctor {shlex.quote(str(store))}, which {'lists its runs' if all(labels.values()) else 'says what is wrong'}"
+    listing = f"nsyspipe doctor {shlex.quote(str(store))}, which {'lists its runs' if all(labels.values()) else 'shows what is wrong'}"
     if wanted is None and label and ids:
         other = nearest_name(label, {*labels.values()} - {""}) or labels[ids[-1]]
         instead = f"--label {shlex.quote(other)}, or {listing}" if other else listing

@@ -82,7 +82,7 @@ def check_size(file: BinaryIO) -> int:
     file.seek(end_of_rows)
     reader = _Thrift(file.read(n_footer), "its footer")
     footer = reader.struct(_FILE)
-    require(reader.at == n_footer, "its footer is longer than what it says")
+    require(reader.at == n_footer, "its footer is longer than declared")
     chunks, n_rows, n_columns = _column_chunks(footer)
     check_rows(n_rows, n_columns, size)
     n_stored, most = sum(chunk["stored"] for chunk in chunks), max(_SMALL_PAGES, _LARGEST_RATIO * size)
@@ -151,7 +151,7 @@ class _Thrift:
             number += head >> 4
             self._check(head >> 4 and number <= _MOST_FIELDS, "has fields that are out of order")
             field = fields.get(number, head & 15)
-            self._check(field is not None, "tells of encryption or of other files")
+            self._check(field is not None, "refers to encryption or to other files")
             name, kind, inner = field if isinstance(field, tuple) else (None, field, None)
             self._check(kind == head & 15, "has a part of another type")
             value = self._value(head & 15, inner, depth + 1)

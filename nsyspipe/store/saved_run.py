@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, replace
@@ -19,10 +20,12 @@ from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.analysis.operations import overlapping_rows
 from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError, require, whole_path
+from nsyspipe.findings.judge import RULES
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
 from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import FIRST_VERSION
+from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.schema import EVENT_TABLES
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.model.table import conform
@@ -42,6 +45,7 @@ from nsyspipe.store.layout import file_name, find_saved, published
 from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
 
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
+_NOT_JUDGED = "not-judged"
 _OF_OTHER_STEPS = ("collectives", "phases", "steps")
 _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")  # ranks of which no device was recorded, too
 
@@ -108,6 +112,14 @@ class SavedRun(Run):
         return list(self._details.skipped_steps)
 
     @property
+    def skipped_checks(self) -> tuple[SkippedCheck, ...]:
+        saved = self._details.skipped_checks
+        if saved is None:
+            notes = [row for row in self._table("problems").to_pylist() if row["code"] == _NOT_JUDGED]
+            return tuple(_check_of_text(row["message"], row["fix"]) for row in notes)
+        return tuple(SkippedCheck(tuple(check.rules), check.reason, check.fix) for check in saved)
+
+    @property
     def nccl(self) -> NcclFacts | None:
         return self._details.nccl
 
@@ -163,6 +175,23 @@ _DEEPEST = 8
 
 
 @dataclass(frozen=True)
+class SavedCheck:
+    """A skipped check as a run's row has it."""
+
+    rules: list[str]
+    reason: str
+    fix: str | None
+
+
+def _check_of_text(message: str, fix: str | None) -> SkippedCheck:
+    """Return the skipped check of a run that was saved when only the text of its note named the rules."""
+    names = {name.replace("_", "-") for name in (rule.__name__ for rule in RULES)}
+    words = set(re.findall(r"[a-z]+(?:-[a-z]+)*", message.partition(" (")[0]))
+    reason = message.partition("(")[2].removesuffix(")") or message
+    return SkippedCheck(tuple(sorted(names & words or names)), reason, fix)
+
+
+@dataclass(frozen=True)
 class Details:
     """What a run's row says beside its columns."""
 
@@ -171,6 +200,7 @@ class Details:
     nccl: NcclFacts | None
     link: LinkVerdict | None
     n_host_steps: int | None = None  # rows of `schema.HOST_STEPS`; None: saved before there was that table
+    skipped_checks: list[SavedCheck] | None = None  # None: saved before they were in the row
 
 
 def parse_details(text: str) -> Details:
@@ -202,6 +232,10 @@ def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever
     needed = kind.removesuffix(" | None")
     if found is None and needed != kind:
         return None
+    of_list = needed.removeprefix("list[").removesuffix("]")
+    if needed.startswith("list[") and of_list in _OBJECTS:
+        require(isinstance(found, list), f"{where} is not a list")
+        return [_value(of_list, one, f"{where}[{at}]") for at, one in enumerate(found)]
     if needed not in _OBJECTS:
         require(_IS[needed](found), f"{where} is not {kind}")
         return tuple(found) if needed.startswith("tuple") else found
@@ -226,7 +260,7 @@ def _is_evidence(value: object, depth: int = 0) -> bool:
     return value is None or isinstance(value, bool | str) or _is_number(value)
 
 
-_DECLARED = (Details, RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
+_DECLARED = (Details, SavedCheck, RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
 _OBJECTS: dict[str, Any] = {one.__name__: one for one in _DECLARED}
 _IS: dict[str, Callable[[object], bool]] = {
     "str": lambda value: isinstance(value, str),

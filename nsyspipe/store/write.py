@@ -26,7 +26,7 @@ from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.index import WORK, index_row, read_index, read_index_row
 from nsyspipe.store.layout import INDEX_FILE, RUN_ID, RUNS_FILE, check_run_id, file_name, run_ids, table_of_file
 from nsyspipe.store.read import check_values, content_of, digest_of, nulls_first
-from nsyspipe.store.saved_run import Details, SavedRun
+from nsyspipe.store.saved_run import Details, SavedCheck, SavedRun
 from nsyspipe.version import __version__
 
 _PLACES = ("rank", "step", "start_ns", "end_ns")  # of a step, these say where it lies; they are no figures
@@ -41,7 +41,8 @@ _MOST_ADDED = 100  # runs that the index lacks, as of a store copied without it:
 
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
     """Return the table `runs`: the run's row, with the digests of all other files that are saved with it, by name."""
-    details = asdict(Details(run.header, run.skipped_steps, run.nccl, run.link, run.host_steps().num_rows))
+    checks = [SavedCheck([*check.rules], check.reason, check.fix) for check in run.skipped_checks]
+    details = asdict(Details(run.header, run.skipped_steps, run.nccl, run.link, run.host_steps().num_rows, checks))
     header, captured = details["header"], run.header.captured_at_utc
     known = run.link.slowest if run.link else None
     findings = run.finding_rows

@@ -121,11 +121,11 @@ COMPUTE = figures(0.0, 0.0, compute=0.957, idle=0.032)
 
 
 def said_of(summary, n_ranks=2, *, is_capture=False, problems=(), even=None):
-    nothing = pa.table({})
+    nothing = schema.HOST_STEPS.empty
     return verdict(SimpleNamespace(
         header=SimpleNamespace(n_ranks=n_ranks, world_size=n_ranks, n_job_ranks=n_ranks), is_capture=is_capture, summary=lambda: pa.Table.from_pylist([summary]),
         problem_rows=[*problems], evenness=lambda: even, finding_rows=[], host_steps=lambda: nothing,
-        traffic=schema.TRAFFIC.empty, breakdown=lambda: pa.table({"wall_ns": [1], "comm_on_compute_stream_ns": [0]}),
+        traffic=schema.TRAFFIC.empty, breakdown=lambda: pa.table({"rank": [0], "step": [0], "wall_ns": [1], "comm_on_compute_stream_ns": [0], **{f"{part}_ns": [0] for part in ("compute", "exposed_comm", "exposed_memory", "idle")}}),
     ))  # fmt: skip
 
 

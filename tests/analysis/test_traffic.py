@@ -143,7 +143,7 @@ def test_groups_of_ranks_and_what_is_said_of_them(communicators, expected, share
     n_ranks = len(table["rank"].drop_null().unique())
     text = str(traffic_text(table, n_ranks, n_ranks, 40))
     worded(text)
-    assert (f"{share} %" in text) == (share is not None)
+    assert (f"{share}%" in text) == (share is not None)
 
 
 def test_streams_are_no_communicators_whose_size_could_be_told(worded):

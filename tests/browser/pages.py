@@ -9,7 +9,7 @@ from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.report.html.dashboard_page import dashboard_page
 from nsyspipe.report.html.difference_page import difference_page
 from nsyspipe.report.html.run_page import run_page
-from nsyspipe.report.scoreboard import scoreboard_page
+from nsyspipe.report.html.scoreboard_page import scoreboard_page
 from nsyspipe.store.index import INDEX, StoredRuns, stored_runs
 from tests.build.ddp_run import Ddp
 from tests.build.hostile import HOSTILE, HOSTILE_KERNELS, hostile_log, write_hostile_run

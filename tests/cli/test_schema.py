@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 import nsyspipe
 from nsyspipe.cli.app import app
-from nsyspipe.model.figures import definition_of
 from nsyspipe.model.schema import DESCRIBED, RUN_TABLES
+from nsyspipe.report.schema import meaning_of
 from tests.build.trace import steady_rank
 from tests.cli.tools import nsyspipe_here
 from tests.markdown_page import Page
@@ -55,8 +55,7 @@ def test_the_reference_lists_every_table_and_column_with_its_meaning_and_an_anch
         rows = []
         for column in described.columns:
             type_name = "string" if "dictionary" in str(column.type) else str(column.type)
-            definition = definition_of(described.name, column.name)
-            meaning = f"{definition} Formula: {column.doc}" if definition else column.doc
+            meaning = meaning_of(described, column)
             rows.append(
                 [column.name, f"{type_name}{'?' if column.nullable else ''}", column.unit, meaning, column.source]
             )

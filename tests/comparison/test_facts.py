@@ -22,6 +22,7 @@ from nsyspipe.comparison.facts import (
     STARTED_COMMAND,
 )
 from nsyspipe.comparison.surroundings import MAY_HAVE, cause_of
+from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.schema import FINDINGS
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.difference import FiguresOfOneSide, _facts_of_one_fix, figures_of_one_side, notes
@@ -192,8 +193,7 @@ def test_the_delays_of_groups_that_are_not_named_need_their_names(run):
 
 def test_why_nobody_was_judged_stands_on_its_side(run):
     reason = "the ranks that are waited for launch no slower"
-    row = {"code": "not-judged", "message": f"not judged: no-sync, straggler ({reason})", "fix": "x"}
-    unjudged = Changed(run, problem_rows=[row])
+    unjudged = Changed(run, skipped_checks=(SkippedCheck(("no-sync", "straggler"), reason, "x"),))
     found = facts(unjudged, unjudged)["straggler"]
     assert (found["recorded_on"], found["recorded_by"]) == ("neither", None)
     assert (found["baseline_why"], found["candidate_why"]) == (reason, reason)
@@ -205,8 +205,8 @@ def test_why_nobody_was_judged_stands_on_its_side(run):
 def test_sides_of_which_one_was_not_judged_and_one_lacks_groups(run):
     unnamed = {"code": "groups-not-named", "severity": "warning", "message": "", "fix": None}
     lacking = Changed(run, problem_rows=[unnamed], stragglers=lambda: run.stragglers().slice(0, 0))
-    row = {"code": "not-judged", "message": "not judged: straggler (why)", "fix": "x"}
-    found = facts(Changed(run, problem_rows=[row]), lacking)["straggler"]
+    unjudged = Changed(run, skipped_checks=(SkippedCheck(("straggler",), "why", "x"),))
+    found = facts(unjudged, lacking)["straggler"]
     assert [found[name] for name in ("recorded_by", "baseline_why", "candidate_why")] == [BY_GROUPS, "why", None]
 
 

@@ -2,6 +2,7 @@
 
 ``python -m tests.contract.prose FILE ...`` prints what it objects to. ``test_prose.py`` has the list of files."""
 
+import html
 import re
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,9 @@ _UI_LABEL = re.compile(r"(?<!\*)\*[A-Z+][^*]*\*(?!\*)")
 # A sentence begins with a capital letter, or with one of these names.
 _LOWER_CASE_NAMES = "nsyspipe|nsys|torch|git|stderr|stdout"
 _SENTENCE_END = re.compile(rf"(?<=[.!?])[\"')*]* +(?=[\"'(*]*(?:[A-Z\d]|(?:{_LOWER_CASE_NAMES})\b))")
+# In output: the key of a row, and words with an underscore, a call, a value, a path, or the hyphens of an option or a code.
+_KEY = re.compile(r"^ *(?:advice|evidence):")
+_CODE_IN_OUTPUT = re.compile(r"'[^']*;[^']*'|\S*(?:--[a-z]|_|\(\w*[,)]|=|/|<\w+>)\S*|\b[a-z]+(?:-[a-z]+){2,}\b|\bto\(device,")
 _ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|vs|etc|approx)\.")
 
 
@@ -93,7 +97,7 @@ def prose_of_markdown(text: str) -> Iterator[tuple[str, bool]]:
     """Yield the paragraphs, list items, table cells and headings of a page, and whether each is a heading."""
     text = _COMMENT.sub("", _FENCE.sub("", text))
     text = _CODE.sub("Code", _IMAGE_OR_LINK.sub(lambda link: link[1], text))
-    text = _UI_LABEL.sub("Label", _TAG.sub("", text))
+    text = html.unescape(_UI_LABEL.sub("Label", _TAG.sub("", text)))
     paragraph: list[str] = []
     for line in [*text.splitlines(), ""]:
         starts_block = not line.strip() or line.startswith(("#", "|")) or _LIST_MARK.match(line)
@@ -156,7 +160,12 @@ def objections_to_markdown(text: str) -> Iterator[Objection]:
 def objections_to_output(text: str) -> Iterator[Objection]:
     """Yield what printed output has against the house style: its words, since its lines are no sentences."""
     for line in text.splitlines():
-        yield from objections_to_words(line)
+        yield from objections_to_words(_without_code(html.unescape(line)))
+
+
+def _without_code(line: str) -> str:
+    """Return a line of output without keys, options, calls, codes and quoted input, which are no English."""
+    return _CODE_IN_OUTPUT.sub("Code", _KEY.sub("", line))
 
 
 def objections_to(path: Path) -> list[Objection]:

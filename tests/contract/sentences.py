@@ -45,7 +45,7 @@ def _texts_of(path: Path) -> Iterator[str]:
     if path.suffix == ".py":
         tree = ast.parse(path.read_text(encoding="utf-8"))
         docstrings = _docstrings(tree)
-        yield from (node.value for node in _texts(tree) if node not in docstrings)
+        yield from (str(node.value) for node in _texts(tree) if node not in docstrings)
     elif path.suffix in _SCRIPTS and not path.name.endswith(".min.js"):  # those are libraries
         yield path.read_text(encoding="utf-8")
 
@@ -66,10 +66,11 @@ def sentences_in(source: str, phrases: frozenset[str]) -> list[Sentence]:
 
 def _compared_texts(test: ast.FunctionDef, constants: dict[str, list[ast.expr]]) -> Iterator[str]:
     """Yield the texts of what a test compares; a name stands for all that it is assigned."""
-    waiting, followed = list(_comparisons(test)), set()
+    waiting = list(_comparisons(test))
+    followed: set[str] = set()
     while waiting:
         expression = waiting.pop()
-        yield from (node.value for node in _texts(expression))
+        yield from (str(node.value) for node in _texts(expression))
         names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
         waiting += [value for name in names - followed for value in constants.get(name, ())]
         followed |= names
@@ -91,9 +92,9 @@ def _comparisons(test: ast.FunctionDef) -> Iterator[ast.expr]:
 def _assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
     values: dict[str, list[ast.expr]] = {}
     for node in nodes:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if isinstance(node, ast.AnnAssign):
-            targets = [node.target]
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for name in (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)):
             if node.value is not None:
                 values.setdefault(name, []).append(node.value)

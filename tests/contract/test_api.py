@@ -83,9 +83,9 @@ def test_a_run_reads_nothing_until_it_is_asked(steady):
     run = nsyspipe.load(steady)
     assert repr(run) == "<Run of 2 reports, not read yet>"
     _ = run.steps()
-    assert repr(run) == "<Run 'steady': 2 ranks, 4 steps, 2 in the figures>"
+    assert repr(run) == "<Run 'steady': 2 ranks, 4 steps, 2 used>"
     _ = run.findings()
-    assert repr(run) == f"<Run 'steady': 2 ranks, 4 steps, 2 in the figures: {run.verdict}>"
+    assert repr(run) == f"<Run 'steady': 2 ranks, 4 steps, 2 used: {run.verdict}>"
     with pytest.raises(AttributeError):
         run.skip_first = 3
 
@@ -374,7 +374,7 @@ def test_what_a_notebook_gives_by_mistake_is_refused_or_told(steady_run, tmp_pat
         for problems in tables:
             at = problems["code"].index("phase-pattern-unmatched").as_py()
             assert f"{option}'bwd|backwards'" in problems["message"][at].as_py()
-            assert f" {option.strip()} " in problems["fix"][at].as_py()
+            assert f" {option.strip()}" in problems["fix"][at].as_py()
     two = nsyspipe.load(path, label="two")
     for run in (steady_run, two):
         nsyspipe.export.parquet(run, tmp_path / "store")

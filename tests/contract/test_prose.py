@@ -14,7 +14,6 @@ NOT_YET = {
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     DOCS / "architecture.md",
-    *(DOCS / "findings" / f"{name}.md" for name in ("index", "profiler-overhead", "slow-link")),
     DOCS / "reference" / "cli.md",  # --help
     DOCS / "reference" / "python.md",  # docstrings
     DOCS / "reference" / "tables.md",  # nsyspipe schema

@@ -107,7 +107,7 @@ def test_small_buckets_hide_a_slow_link_but_slow_compute(runs):
 
 def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_changed(runs, worded):
     link = runs("ddp-4gpu", **NVLINK).link
-    assert (link.is_slow, link.slowest.kind, link.slowest.edges) == (False, "nvlink", "all 4 edges")
+    assert (link.is_slow, link.slowest.kind, link.slowest.edges) == (False, "nvlink", "all 4 connections")
     over_host = runs("ddp-4gpu-shm", **SHM).link
     worded(over_host.text)
     for one in (link, over_host):

@@ -52,9 +52,9 @@ def test_the_advice_that_brings_most_is_tried_and_what_was_promised_stands_besid
     # 71.45 ms less: 71.45 + 573.52 - 586.49 = 58.48, and 71.45 + 573.52 - 568.52 = 76.45.
     assert told["tried"].startswith("--bucket-cap-mb 25 (single-bucket: the gradients go in one all-reduce")
     assert told["steps"] == "644.79 ms before, 572.09 ms after"
-    promised = "promised 71.45 ms less a step (58.48 ms to 76.45 ms), measured 72.71 ms less a step (95 %: "
+    promised = "predicted 71.45 ms less a step (58.48 ms to 76.45 ms), measured 72.71 ms less a step (95%: "
     assert told["so"].startswith(promised)
-    assert told["so"].endswith("): as was promised")
+    assert told["so"].endswith("): as predicted")
     result = json.loads((lab.work / "t" / "trial.json").read_text())
     assert (result["finding"]["id"], result["change"]) == ("single-bucket", "--bucket-cap-mb 25")
     assert (lab.work / "t" / "diff.html").exists()

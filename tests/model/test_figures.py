@@ -4,7 +4,7 @@ import pytest
 
 from nsyspipe.model import figures
 from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, definition_of, glossary_rows
-from nsyspipe.model.schema import STEPS, SUMMARY
+from nsyspipe.model.schema import DESCRIBED, STEPS, SUMMARY
 
 _ALL = {**{f"run: {name}": figure for name, figure in FIGURES.items()}, **OTHER_FIGURES}
 
@@ -39,14 +39,37 @@ def test_a_time_and_its_share_are_one_row_with_both_units():
 
 @pytest.mark.parametrize(
     ("table", "column", "figure"),
-    [("steps", "wait_ns", "wait_ns"), ("summary", "idle_share", "idle_share")],
+    [
+        ("steps", "wait_ns", FIGURES["wait_ns"]),
+        ("summary", "idle_share", FIGURES["idle_share"]),
+        ("phases", "idle_ns", OTHER_FIGURES["idle_before"]),
+        ("costs", "beside_comm_ratio", OTHER_FIGURES["concurrent_with_comm"]),
+    ],
 )
 def test_a_column_that_is_a_figure_has_its_definition(table, column, figure):
-    assert definition_of(table, column) == FIGURES[figure].definition
+    assert definition_of(table, column) == figure.definition
+
+
+@pytest.mark.parametrize("figure", OTHER_FIGURES.values(), ids=lambda figure: figure.name)
+def test_every_figure_without_a_value_of_the_run_is_the_definition_of_a_column(figure):
+    definitions = {definition_of(table.name, name) for table in DESCRIBED.values() for name in table.names}
+    is_mean_of_a_sum = figure.name == "straggler_delay"  # the tables have the sum over steps
+    assert is_mean_of_a_sum or figure.definition in definitions
+
+
+def test_every_column_that_has_the_definition_of_a_figure_of_its_table_is_in_the_schema():
+    lost = [
+        (table, column)
+        for table, known in figures._FIGURES_OF_TABLES.items()
+        for column, figure in known.items()
+        if figure not in FIGURES.values() and column not in DESCRIBED[table].names
+    ]
+    assert lost == []
 
 
 @pytest.mark.parametrize(
-    ("table", "column"), [("steps", "wall_ns"), ("steps", "rank"), ("phases", "idle_ns"), ("collectives", "wait_ns")]
+    ("table", "column"),
+    [("steps", "wall_ns"), ("steps", "rank"), ("rank_summary", "step_time_ns"), ("collectives", "wait_ns")],
 )
 def test_a_column_that_is_another_figure_has_none(table, column):
     assert definition_of(table, column) is None

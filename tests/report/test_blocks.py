@@ -122,8 +122,8 @@ TEXTS = {
     # A difference has a sign, and a unit in which it is seen; of ratios points.
     partial(units.delta_text, "ns"): {-72.88 * MS: "-72.88 ms", 1.5 * MS: "+1.500 ms", 0.0: "0 ms", -20.0: "-20 ns",
                                 0.25: "+0.25 ns", 12_345.0: "+0.01235 ms", -100_000.0: "-0.1000 ms"},
-    partial(units.delta_text, "ratio"): {-0.021: "-2.1 points", 0.0: "0.0 points", 0.0004: "+0.04 points",
-                                   -0.000000004: "-4e-07 points"},
+    partial(units.delta_text, "ratio"): {-0.021: "-2.1 pp", 0.0: "0.0 pp", 0.0004: "+0.04 pp",
+                                   -0.000000004: "-4e-07 pp"},
     partial(units.delta_text, "bytes"): {-1.23e9: "-1.23 GB", 0.3: "+0.3 B"},
     partial(units.delta_text, "bytes/s"): {-20.0: "-2e-08 GB/s"},
     partial(units.delta_text, "count"): {36.0: "+36"},

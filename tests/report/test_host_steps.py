@@ -18,10 +18,11 @@ from nsyspipe.report.difference import difference_blocks, difference_document
 from nsyspipe.report.export import document
 from nsyspipe.report.html.difference_page import difference_page
 from nsyspipe.report.html.run_page import run_page
+from nsyspipe.report.html.scoreboard_page import scoreboard_page
 from nsyspipe.report.markdown import as_markdown, markdown
 from nsyspipe.report.perfetto import perfetto
 from nsyspipe.report.run import host_blocks, summary_text
-from nsyspipe.report.scoreboard import scoreboard_blocks, scoreboard_document, scoreboard_page
+from nsyspipe.report.scoreboard import scoreboard_blocks, scoreboard_document
 from nsyspipe.report.whatif import whatif_blocks, whatif_document
 from nsyspipe.report.words import host_notes, idle_text, sources
 from tests.build.tools import run_of

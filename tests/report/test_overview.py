@@ -12,6 +12,7 @@ from nsyspipe.analysis.summary import means_of_slowest
 from nsyspipe.cli.app import app
 from nsyspipe.findings.judge import RULES
 from nsyspipe.model.figures import METRICS
+from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.report import overview
 from nsyspipe.report.findings import LITTLE, findings_of
 from nsyspipe.report.first_screen import as_clause
@@ -144,16 +145,15 @@ def test_every_rule_fired_passed_or_was_skipped(steady_run):
 
 
 def test_a_rule_that_was_not_judged_is_skipped_with_its_reason(steady_run):
-    message = "not judged: slow-link, compress-gradients (no log)"
-    row = {"code": "not-judged", "severity": "info", "message": message, "fix": "pass it"}
-    (check,) = overview.checks_of(Changed(steady_run, findings=[], problems=[row])).skipped
-    assert {*check.rules} == {"slow-link", "compress-gradients"}
-    assert (check.reason, check.fix) == ("no log", "pass it")
+    check = SkippedCheck(("slow-link", "compress-gradients"), "no log", "pass it")
+    checks = overview.checks_of(Changed(steady_run, findings=[], skipped_checks=(check,)))
+    assert checks.skipped == (check,)
+    assert not {"slow-link", "compress-gradients"} & {*checks.passed}
 
 
 def test_all_rules_are_skipped_where_none_could_be_judged(steady_run):
-    row = {"code": "not-judged", "severity": "info", "message": "not judged: all rules (no steps)", "fix": None}
-    checks = overview.checks_of(Changed(steady_run, findings=[], problems=[row]))
+    check = SkippedCheck(tuple(rule.__name__.replace("_", "-") for rule in RULES), "no steps", None)
+    checks = overview.checks_of(Changed(steady_run, findings=[], skipped_checks=(check,)))
     assert checks.passed == ()
     assert len(checks.skipped_rules) == len(RULES)
 

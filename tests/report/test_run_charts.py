@@ -45,7 +45,7 @@ def test_parts_of_a_rank_are_summed_over_its_steps_and_the_table_holds_the_means
     parts = {"compute": 140, "hidden": 70, "exposed": 20, "copies": 10, "idle": 60}
     rank = {"rank": 0, "wall": 300, "parts": parts, "comm": 90, "wait": 24, "transfer": 36}
     found = module.rank_chart(steps(step(), step(number=1, wall=200, compute=150, hidden=50), step(rank=1)), [0]).data
-    assert found == {"n_steps": 2, "whole": "step", "ranks": [rank]}
+    assert found == {"n_steps": 2, "whole": "step", "ranks": [rank], "step": None}
     table = module.rank_chart(steps(step(wall=2_000_000, compute=1_000_000, hidden=500_000)), [0]).table
     # 1 ms of 2 ms is compute, half of it beside communication.
     assert table.rows[0][:4] == ["0", "2.000 ms", "0.5000 ms (25.0%)", "0.5000 ms (25.0%)"]
@@ -85,7 +85,7 @@ def test_of_many_steps_the_slowest_of_each_few_is_drawn_and_of_few_all(worded):
     alone = (step(number=number, hidden=0, exposed=0, copies=0) for number in (0, 1))
     few = module.step_chart(module.step_rows(steps(*alone), [], 1), has_comm=False)
     assert (few.table.note, few.data["wall_ns"], few.data["parts"]["exposed"]) == (None, [100, 100], [0, 0])
-    assert [one.heading for one in few.table.columns][2:] == ["compute", "exposed copies", "idle", "in the figures"]
+    assert [one.heading for one in few.table.columns][2:] == ["compute", "exposed copies", "idle", "used"]
     assert [*dict(few.legend)] == ["compute", "idle"]
 
 

@@ -12,6 +12,7 @@ from nsyspipe.comparison.difference import Side
 from nsyspipe.report import scoreboard as module
 from nsyspipe.report.as_text import MAX_WIDTH, as_text
 from nsyspipe.report.html.page import LIBRARY, read_asset
+from nsyspipe.report.html.scoreboard_page import scoreboard_page
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE
 
@@ -63,7 +64,7 @@ def test_a_built_scoreboard_says_in_all_formats_what_it_did(case, board_runs, wi
     sides["two"] = Side("two", (board_runs["slow"], board_runs["again"]))
     found = compare([sides[name] for name in CASES[case].split()], force=case == "forced")
     texts = {name: one.text() for name, one in module.scoreboard_formats(found).items() if name != "html"}
-    pinned(f"scoreboard/{case}", text=text(found), **texts, page=shown(module.scoreboard_page(found)))
+    pinned(f"scoreboard/{case}", text=text(found), **texts, page=shown(scoreboard_page(found)))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
@@ -94,7 +95,7 @@ def test_names_stay_text_in_all_formats(board_runs, name):
 
 
 def page_of(board):
-    return module.scoreboard_page(board).replace(read_asset(LIBRARY), "")
+    return scoreboard_page(board).replace(read_asset(LIBRARY), "")
 
 
 @pytest.mark.slow
@@ -102,7 +103,7 @@ def test_saved_runs_give_the_same_page(board_runs, tmp_path):
     for name, run in board_runs.items():
         save(run, tmp_path / name)
     saved = compare({name: tmp_path / name for name in board_runs})
-    assert module.scoreboard_page(saved) == module.scoreboard_page(compare(board_runs))
+    assert scoreboard_page(saved) == module.scoreboard_page(compare(board_runs))
 
 
 def test_nothing_is_fetched_and_every_id_is_there_once(board_runs):

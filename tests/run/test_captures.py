@@ -377,7 +377,7 @@ def test_the_fix_for_unconfirmed_captures_works_as_printed(tmp_path, key, has_ra
     paths = unnumbered(tmp_path, NAMES[key], is_by_one_nsys=False, has_rank=has_rank)
     with pytest.raises(RankConflictError) as caught:
         nsyspipe.load(paths).steps()
-    command, _, _ = caught.value.fix.partition(";")
+    command, _, _ = caught.value.fix.partition(", or ")
     _, _, reports = command.partition("nsyspipe analyze ")
     run = nsyspipe.load(shlex.split(reports))
     assert (run.header.n_ranks, summary_steps(run)) == (2, [1, 2, 3])

@@ -88,7 +88,7 @@ def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_wa
     assert collectives(run, "rank", "wait_ns", "transfer_ns") == [(0, 40, 0), (1, 0, 60)]
     assert waits(run) == [[40, 30, 40, 40], [0] * 4]
     row = problem_of(run, "ended-before-last-arrived")
-    assert (row["severity"], row["message"].partition(";")[0][-10:]) == ("warning", "arrives: 1")
+    assert (row["severity"], row["message"][:2]) == ("warning", "1 ")
 
 
 def test_process_groups_that_take_turns_on_one_stream_are_not_matched_with_each_other(tmp_path):

@@ -282,7 +282,6 @@ def perfetto(run, folder):
 
 @pytest.mark.parametrize("written", [
     lambda run, _: summary_text(run, Console(width=100)),
-    lambda run, _: markdown(run),
     lambda run, _: run_page(run),
     lambda run, _: run._repr_html_(),
     lambda run, _: json.dumps(run.finding_rows),
@@ -291,6 +290,11 @@ def perfetto(run, folder):
 def test_every_output_calls_such_a_rank_by_process_and_gpu(tmp_path, written):
     run = load(tmp_path, train(process(), (0, 1), late=150))
     assert f"rank {NAME}" in " ".join(written(run, tmp_path).split()) or NAME in written(run, tmp_path)
+
+
+def test_a_comment_never_calls_such_a_rank_by_its_number_alone(tmp_path):
+    text = markdown(load(tmp_path, train(process(), (0, 1), late=150)))
+    assert text.count("rank 1") == text.count(f"rank {NAME}")
 
 
 def test_ranks_of_processes_with_one_device_have_no_other_name(tmp_path):

@@ -128,7 +128,7 @@ def test_without_steps_there_is_nothing_to_show(tmp_path, build, step, worded):
     run = run_of(tmp_path, build(0), step=step)
     assert (run.host_steps().num_rows, "no-gpu-activity" in codes(run)) == (0, True)
     worded(run.verdict)
-    assert text_of(run).startswith(run.verdict.partition(".")[0])
+    assert run.verdict.partition(".")[0] in text_of(run).splitlines()[1]
 
 
 def test_a_process_without_the_steps_is_no_row_and_objects_to_nothing(tmp_path):
@@ -193,7 +193,7 @@ def test_the_text_fits_the_terminal(tmp_path, worded):
     run = nsyspipe.load(tmp_path)
     for width in (40, 60, 80, 100, 200):
         text = text_of(run, width)
-        assert max(map(len, text.splitlines())) <= min(width, 100)
+        assert max(map(len, text.splitlines())) <= width
         assert "backward" in text  # where ranks wait for each other
         worded(text, f"{width} columns")
 

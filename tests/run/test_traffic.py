@@ -89,9 +89,9 @@ def test_tensor_and_data_groups_of_a_grid_are_kept_apart(tmp_path):
 
 @pytest.mark.parametrize(("step", "n_more", "n_comm", "percent"), [
     ("^step", 1, 0, None),  # kernels that each step launches behind its range: 4 of 54
-    ("^step", 3, 0, "19 %"),  # 12 of 62
-    ("^backward$", 0, 8, "35 %"),  # 4 of each step but the first: 16 of 46
-    ("^step [024]$", 0, 10, "40 %"),  # all 10 of steps 1 and 3, of 50
+    ("^step", 3, 0, "19%"),  # 12 of 62
+    ("^backward$", 0, 8, "35%"),  # 4 of each step but the first: 16 of 46
+    ("^step [024]$", 0, 10, "40%"),  # all 10 of steps 1 and 3, of 50
 ])  # fmt: skip
 def test_what_parts_of_steps_leave_out_is_said_and_what_that_hides_is_null(
     tmp_path, step, n_more, n_comm, percent, worded
@@ -278,7 +278,7 @@ def test_links_between_hosts_stand_beside_those_within(tmp_path):
         (2, 0, "unknown", None, "tree"), (2, 3, "p2p", "P2P/CUMEM", "ring, tree"), (3, 0, "net", "NET/IB/0/GDRDMA", "ring"),
     ]  # fmt: skip
     worst = slowest(table)
-    assert (worst.text, worst.edges) == ("network (NET/IB/0/GDRDMA)", "2 of 6 edges, rank 1 to 2 first, 2 not known")
+    assert (worst.text, worst.edges) == ("network (NET/IB/0/GDRDMA)", "2 of 6 connections, rank 1 to 2 first, 2 not known")
 
 
 def test_who_is_late_is_not_known_where_only_stages_meet(real):

@@ -22,7 +22,7 @@ _UNITS = {
     "text": "text",
     "json": "text that is a JSON document",
     "id": "a number that identifies something",
-    "enum": "a number that stands for one of several kinds",
+    "enum": "a number that means one of several kinds",
     "time": "a date and time in UTC",
 }
 _SEVERITIES = {
@@ -38,13 +38,14 @@ _DIRECTIONS = {
 _TABLES_OF_METRICS = {"steps", "breakdown", "summary", "rank_summary", "runs"}
 _NO_FIX = "There is nothing to fix."
 _FIX_IN_NOTE = "The fix depends on your run. The note in the output contains the fix."
+_TOOL = "nsyspipe"
 _PLACEHOLDERS = "Words in capital letters can stand for values of your run."
 _NULL_IN_GENERAL = (
     "Null if the reports do not contain what it is made from. A note in the output names the missing part."
 )
 _SYMBOLS = (
-    "C, M and P are the times in which compute, communication and copies run. D stands for device-to-device copies, "
-    "B for compute of the backward pass, and W for wait time. |X| is the length of X, without times counted twice. "
+    "C, M and P are the times in which compute, communication and copies run. D means device-to-device copies, "
+    "B compute of the backward pass, and W wait time. |X| is the length of X, without times counted twice. "
     "`\\` means without, `n` means and, `u` means or."
 )
 
@@ -67,8 +68,9 @@ def _explanation_of_note(name: str, kind: Kind) -> Explanation:
 
 
 def _with_values(template: str) -> str:
-    """Return a template of a message with its fields as words in capital letters."""
-    return re.sub(r"\{(\w+)\}", lambda field: field[1].upper(), template)
+    """Return a template of a message with its fields as words in capital letters, and counted nouns in the plural."""
+    counted = re.sub(r"\{(\w+):[^|}]+\|([^}]+)\}", r"{\1} \2", template)
+    return re.sub(r"\{(\w+)\}", lambda field: field[1].upper(), counted)
 
 
 def _fix_text(fix: str) -> str:
@@ -81,7 +83,7 @@ def _fix_text(fix: str) -> str:
 def _sentence(text: str) -> str:
     """Return a text with a capital letter and a full stop; a text that begins with an option or a name keeps its letter."""
     first_word = text.partition(" ")[0]
-    is_plain_word = first_word.isalpha() and first_word.islower()
+    is_plain_word = first_word.isalpha() and first_word.islower() and first_word != _TOOL
     start = text[:1].upper() if is_plain_word else text[:1]
     end = "" if text.endswith((".", "?")) else "."
     return f"{start}{text[1:]}{end}"
@@ -200,8 +202,8 @@ def _null_texts(columns: Sequence[Column]) -> list[str]:
 
 
 def _clauses(doc: str) -> list[str]:
-    return re.split(r"; |(?<=[a-z)\]])\. ", doc.removesuffix("."))
+    return re.split(r"\. (?=[A-Z])", doc.removesuffix("."))
 
 
 def _is_about_null(clause: str) -> bool:
-    return re.search(r"\bnull\b", clause) is not None
+    return re.search(r"\bnull\b", clause, flags=re.IGNORECASE) is not None

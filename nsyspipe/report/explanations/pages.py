@@ -23,12 +23,12 @@ _GENERATED = (
 )
 _WHY_NOT_RUN = {
     "python": "a part of your own program",
-    "bash": "REPORTS stands for your reports, train.py for your program",
+    "bash": "REPORTS means your reports, train.py means your program",
 }
 _INDEX_INTRODUCTION = (
     "A finding is a cause of lost time that nsyspipe has found in a run, with a recommendation. "
     "Each page has the same five parts: what the finding means, how to recognize it, code before and after, when not to "
-    "do it, and how the saving is estimated. `nsyspipe explain ID` prints the same text in the terminal."
+    "do it, and how the saving is estimated. The command `nsyspipe explain ID` prints the same text in the terminal."
 )
 
 
@@ -53,7 +53,8 @@ def finding_pages() -> dict[str, str]:
 def _index() -> str:
     lines = [_GENERATED.format(source=_SOURCE), "", "# Findings", "", _INDEX_INTRODUCTION, ""]
     for cause, entries in subjects.findings_by_cause().items():
-        lines += [f"## {cause[:1].upper()}{cause[1:]}", "", "| finding | meaning |", "|---|---|"]
+        heading = subjects.cause_name(cause)
+        lines += [f"## {heading[:1].upper()}{heading[1:]}", "", "| finding | meaning |", "|---|---|"]
         lines += [f"| [`{entry.id}`]({entry.id}.md) | {entry.title} |" for entry in entries]
         lines.append("")
     estimates = subjects.explain("estimates")

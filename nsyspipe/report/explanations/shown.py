@@ -61,7 +61,7 @@ def index_blocks() -> Iterator[Block]:
     """Yield all IDs by group."""
     yield Sentence("nsyspipe explain ID explains one of these.")
     for cause, entries in subjects.findings_by_cause().items():
-        yield from _entries_blocks(f"Findings about {cause}", entries)
+        yield from _entries_blocks(f"Findings about {subjects.cause_name(cause)}", entries)
     yield from _entries_blocks("Words of outputs", subjects.words())
     yield from _entries_blocks("Metrics", subjects.metrics())
     yield Sentence("Notes and warnings", "bold", is_close=False)

@@ -30,6 +30,7 @@ ALIASES = {
     "tied-with": "verdicts", "warm-up-step": "steps-used", "steps": "steps-used", "bandwidth": "interconnect",
     "link": "interconnect", "high": "severity", "medium": "severity", "low": "severity",
 }  # fmt: skip
+_NAMES_OF_CAUSES = {"idle devices": "idle GPUs"}  # causes that text calls by another name than JSON does
 _MOST_SIMILAR, _SIMILARITY = 5, 0.6
 _LEAST_LETTERS = 3  # of a part of an ID that finds the IDs that contain it
 
@@ -84,6 +85,11 @@ def findings_by_cause() -> dict[str, list[Entry]]:
     from nsyspipe.findings.judge import CAUSES  # noqa: PLC0415 - only lists need the rules
 
     return {cause: [Entry(name, explain_finding(name).title) for name in names] for cause, names in CAUSES.items()}
+
+
+def cause_name(cause: str) -> str:
+    """Return what text calls one of the causes of `findings_by_cause`."""
+    return _NAMES_OF_CAUSES.get(cause, cause)
 
 
 def words() -> list[Entry]:

@@ -1,4 +1,4 @@
-"""The page of a store: whether runs get better or worse, since which one, and by which runs and figures that is told."""
+"""The page of a run store: a table of its runs, and the step time of each series of runs that can be compared."""
 
 import contextlib
 import math
@@ -19,7 +19,6 @@ from nsyspipe.errors import DatasetError, OptionError, OutputError
 from nsyspipe.model.definitions import FIRST_VERSION, changed_columns, latest_of
 from nsyspipe.model.figures import Figure, shown
 from nsyspipe.model.names import grouped
-from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
@@ -41,9 +40,10 @@ _MOST_US = 253_402_300_799_999_999  # the end of the year 9999
 # The meta element by which a dashboard is known for one, whatever its runs: it may be replaced by a newer one.
 STORE, DASHBOARD = "nsyspipe-store", "dashboard"
 
-_PARTS = ("board", "levels", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
+_PARTS = ("board", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
 _ENDS = 8
 _MOST_READ = 200  # runs whose work a former nsyspipe did not keep: it takes long to read them
+_FEWEST_IN_CHART = 4  # runs: fewer are a table alone
 _ROWS = 100  # as many as the table shows first: others are made when they come into view
 
 
@@ -167,7 +167,7 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
         runs.append({
             "row": row, "group": group_name(row), "captured": captured, "captured_ms": captured_ms,
             "finding": row["first_finding"] or ("none" if row["n_findings"] == 0 else NOT_RECORDED),
-            "most": f"up to {ms_text(saving)}" if saving else None,
+            "most": f"at most {ms_text(saving, 3)}" if saving else None,
             "hint": row["first_action"], "page": pages.get(row["run_id"]),
         })  # fmt: skip
     return runs
@@ -178,26 +178,54 @@ def dashboard_page(
 ) -> str:
     """Return the page over all runs of a store as one HTML file: complete, offline, the same bytes for the same store."""
     runs = dashboard_runs(stored, pages or {})
+    has_chart = len(runs) >= _FEWEST_IN_CHART
     choices = [facet for facet in facets([run["row"] for run in runs]) if len(facet["words"]) > 1]
     unreadable = [*stored.unreadable, *problems]
     latest = [*enumerate(runs)][: -_ROWS - 1 : -1]
-    sections = ["Trend", "Shares", "Runs", *(["Problems"] if unreadable else [])]
+    headline, *remarks = _few_runs_sentences(title, runs)
     context = {
-        "sections": [*((name.lower(), name) for name in sections), ("reading", "How to read it")],
+        "sections": _sections(has_chart=has_chart, has_problems=bool(unreadable)),
         "store": title,
+        "has_chart": has_chart,
+        "headline": f"{len(runs)} runs in {title}" if has_chart else headline,
+        "remarks": remarks,
         "figures": FOLLOWED,
         "facets": choices,
-        "n_runs": len(runs),
         "rows": [(at, run, [_cell(run["row"], figure) for figure in FOLLOWED]) for at, run in latest],
         "has_pages": any(run["page"] for run in runs),
         "unreadable": unreadable,
         "min_steps": MIN_STEPS,
-        "formulas": {column.name: column.doc for column in RUNS.columns},
     }
     return render(
-        "dashboard.html.j2", f"{title}: nsyspipe dashboard", (STORE, DASHBOARD), context, {"dashboard": _data(runs, choices)},
-        scripts=[f"dashboard_{part}" for part in _PARTS], styles=("dashboard.css", "dashboard_table.css"),
-    )  # fmt: skip
+        "dashboard.html.j2",
+        f"{title}: nsyspipe dashboard",
+        (STORE, DASHBOARD),
+        context,
+        {"dashboard": _data(runs, choices)} if has_chart else {},
+        scripts=[f"dashboard_{part}" for part in _PARTS] if has_chart else [],
+        styles=("blocks.css", "answer.css", "dashboard.css", "dashboard_table.css"),
+    )
+
+
+def _sections(*, has_chart: bool, has_problems: bool) -> list[tuple[str, str]]:
+    """Return the sections of the page, by what an address and what navigation calls them."""
+    sections = [("runs", "Runs")]
+    if has_problems:
+        sections.append(("problems", "Problems"))
+    return [("step-time", "Step time"), *sections, ("reading", "How to read it")] if has_chart else sections
+
+
+def _few_runs_sentences(title: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what a page without a chart says: which run is the latest, and how runs are compared."""
+    if not runs:
+        return [f"There are no runs in {title}."]
+    latest = runs[-1]["row"]
+    step_time = FOLLOWED[0]
+    text, is_missing = _cell(latest, step_time)
+    sentences = [f"Latest run: {latest['label']}, {f'step time {text}' if is_missing else f'{text} per step'}"]
+    if len(runs) > 1:
+        sentences.append("A difference between runs may be noise. To find out, run nsyspipe compare STORE.")
+    return sentences
 
 
 def _cell(row: Mapping[str, Any], figure: Figure) -> tuple[str, bool]:

@@ -1,4 +1,4 @@
-"""The page of a difference: what it says in blocks, with step time part by part, one step of each side, and tracks."""
+"""The page of a difference: verdict, where the change comes from, one step of each side, metrics and kernels."""
 
 from __future__ import annotations
 
@@ -15,54 +15,117 @@ from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
-from nsyspipe.model.names import grouped, ranges
-from nsyspipe.report import difference as report
-from nsyspipe.report.blocks import Block, Facts, Field, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
-from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, metric_rows, part_rows, percent_change
-from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
+from nsyspipe.model.names import grouped, listed, ranges
+from nsyspipe.report import difference as report, difference_screen as screen
+from nsyspipe.report.blocks import (
+    Block,
+    Commands,
+    Field,
+    Line,
+    Lines,
+    Notes,
+    Sentence,
+    Table,
+    Tile,
+    Tiles,
+    Track,
+    Troubles,
+    Word,
+    with_column,
+)
+from nsyspipe.report.difference import PARTS, metric_rows, part_rows, percent_change
+from nsyspipe.report.html.answer_page import AnswerPage, PageBlock, Section, answer_html
+from nsyspipe.report.html.page import PART_LEGEND, Chart, Fold, cut
 from nsyspipe.report.html.run_page import provenance
 from nsyspipe.report.html.timeline import IS_PAINTED, lane_legend, timeline_data, timeline_table
 from nsyspipe.report.units import absent, count_text, delta_text, metric_label, ms_text, sure_text, value_text
-from nsyspipe.report.words import hosts_text, troubles
+from nsyspipe.report.words import troubles
 
 _Drawn: TypeAlias = "tuple[str, list[str], pa.Table, pa.Table]"
 _SCRIPTS = ("difference_waterfall", "timeline_layout", "timeline_draw", "timeline", "difference_timelines")
-_TIMELINES, _PROVENANCE = "Timelines of both sides", "Provenance of both sides"
-# Links have the first words of the sections whose names are long: all of them have room at 1280 pixels.
-_SHORT = {name: name.partition(" ")[0] for name in (_TIMELINES, METRICS, KERNELS, _PROVENANCE)}
-_SHORT |= {PARTS: "Where the change", CHANGES: "What else"}
 _REST, _NEUTRAL = "not split", "ink3"  # a part that a side did not record; and a colour that stands for no part
+_MOST_TILE_ROWS = 2  # judged metrics with key figures on the first screen
+_FIRST_METRICS = 6  # rows of the table of metrics that are shown at once
+_MOST_CHANGES = 8  # facts that changed, on the first screen
 
 
 def difference_page(difference: RunDifference) -> str:
     """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
-    blocks, identity = _blocks(difference), (report.DIFF_RUNS, report.identity_of(difference))
-    return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=_SCRIPTS, short=_SHORT)
+    verdict, *sentences = (block for block in report.answer_blocks(difference) if isinstance(block, Sentence))
+    page = AnswerPage(
+        title=f"{before} -> {after}: nsyspipe diff",
+        identity=(report.DIFF_RUNS, report.identity_of(difference)),
+        verdict=verdict,
+        introduction=[*_introduction(difference, sentences)],
+        picture=Section("Where the change comes from", [_picture(difference)], "Change"),
+        beside_picture=[Section("What else changed", [*_changes(difference)])],
+        details=[
+            Section("Timelines of both sides", [*_timeline_charts(difference)], "Timelines"),
+            Section("Metrics", _metrics(difference)),
+            Section("Kernels", [_kernels(difference)]),
+            Section("Notes", [*_notes(difference)]),
+            Section("About both runs", [_provenance_table(difference)]),
+        ],
+    )
+    return answer_html(page, _SCRIPTS)
 
 
-def _blocks(difference: RunDifference) -> Iterator[Block | Chart]:
-    for block in report.difference_blocks(difference):
-        match block:
-            case Facts(about=about):
-                side = difference.baseline if about == SIDES[0] else difference.candidate
-                yield replace(block, parts=[*block.parts, *hosts_text(side.runs[0])])
-            case Table(caption=caption) if caption == PARTS:
-                rows = {row["metric"]: row for row in difference.judged_rows}
-                yield from (Tiles(_tiles(rows[name])) for name in difference.judged)
-                yield _waterfall_chart(difference, block) or block
-                yield from _timeline_charts(difference)
-            case Table(caption=caption) if caption in _TABLES and block.rows:
-                yield _TABLES[caption](difference, block)
-            case Table(caption=caption) if caption == CHANGES and block.rows:
-                topics = [row["topic"] for row in report.shown_changes(difference)]
-                yield with_column(block, 0, Field("about", kind="text"), topics)
-            case _:
-                yield block
+def _introduction(difference: RunDifference, sentences: Sequence[Sentence]) -> Iterator[PageBlock]:
+    """Yield what the change comes from, what a gate decided, both sides, doubts, and the key figures."""
+    yield from sentences
+    yield from report.gate_blocks(difference)
+    yield from screen.side_blocks(difference)
+    rows = {row["metric"]: row for row in difference.judged_rows}
+    yield from (Tiles(_tiles(rows[name])) for name in difference.judged[:_MOST_TILE_ROWS])
+
+
+def _picture(difference: RunDifference) -> PageBlock:
+    table = report.parts_table(difference)
+    return _waterfall_chart(difference, table) or table
+
+
+def _changes(difference: RunDifference) -> Iterator[PageBlock]:
+    """Yield the facts that changed, and which facts could not be compared."""
+    table = report.changes_table(difference)
+    lines = [Line(report.change_text_of_fact(row)) for row in report.shown_changes(difference)]
+    if lines:
+        yield Lines("", lines[:_MOST_CHANGES])
+    elif report.same_facts(difference):
+        yield Sentence("No other difference was found in what both sides recorded.")
+    if table.rows:
+        topics = [row["topic"] for row in report.shown_changes(difference)]
+        full = with_column(replace(table, note=None), 0, Field("about", kind="text"), topics)
+        yield Fold(f"Show all {len(lines)} as a table", [full])
+    if missing := report.not_compared(difference):
+        yield Lines("Not compared", [Line(f"{row.facts}: {row.reason}") for row in missing])
+
+
+def _metrics(difference: RunDifference) -> list[PageBlock]:
+    """Return the metrics that matter most, and the others folded."""
+    table = figure_table(difference, report.metrics_table(difference))
+    n_shown = max(_FIRST_METRICS, len(difference.judged))
+    if len(table.rows) <= n_shown:
+        return [table]
+    first = replace(table, rows=table.rows[:n_shown])
+    others = replace(table, rows=table.rows[n_shown:], note=None, strong=frozenset())
+    return [first, Fold(f"Show {len(others.rows)} more metrics", [others])]
+
+
+def _kernels(difference: RunDifference) -> PageBlock:
+    table = report.kernels_table(difference, difference.top_kernels.to_pylist())
+    return kernel_table(difference, table) if table.rows else table
+
+
+def _notes(difference: RunDifference) -> Iterator[PageBlock]:
+    """Yield problems of both sides, and what to know of the figures."""
     if problems := [*_problems(difference)]:
         yield Troubles(problems)
-    yield _formula_table()
-    yield _provenance_table(difference)
+    if same := report.same_facts(difference):
+        yield Notes([f"Same on both sides: {listed(same)}."])
+    if texts := report.notes(difference):
+        yield Notes(texts)
+    yield Commands("What a metric means", ["nsyspipe explain METRIC"])
 
 
 def _problems(difference: RunDifference) -> Iterator[tuple[str, str, str, str | None]]:
@@ -89,7 +152,7 @@ def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     over = ["of one step" if n == 1 else f"{row['statistic'] or MEDIAN} of {n} steps" for n in numbers]
     sides = zip(SIDES, over, strict=True)
     below = "candidate - baseline" if relative == absent else f"{relative} of the baseline"
-    sure = f"{sure_text(row['confidence'])} interval"
+    sure = f"{sure_text(row['confidence'])} CI"
     return [
         *(tile(f"{name}, {side}", row[side], value_text(unit, row[side]), of_steps) for side, of_steps in sides),
         tile("Change", row["delta"], delta_text(unit, row["delta"]), below),
@@ -102,8 +165,8 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
     if bars is None:
         return None
     about = [
-        "Means over steps, on each step's slowest rank: the parts add up exactly.",
-        "The verdict above is about medians." * (difference.statistic != MEAN),
+        "Means over steps of the slowest rank. The parts add up exactly.",
+        "The verdict uses medians." * (difference.statistic != MEAN),
         f"The axis begins at {ms_text(bars['from'])}, not at 0." * (bars["from"] > 0),
         table.note,
     ]
@@ -160,8 +223,8 @@ def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
     if drawn := [step for step in found.values() if step is not None]:
         yield _timeline_chart(difference, drawn)
     for name in (name for name, step in found.items() if step is None):
-        why = "it was saved without one, or no step has a window on every rank."
-        yield Sentence(f"There is no timeline of the {name}: {why}")
+        why = "The run was saved without a timeline, or no step was recorded on every rank."
+        yield Sentence(f"There is no timeline of the {name}. {why}")
 
 
 def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart:
@@ -172,15 +235,25 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
     table, colours = timeline_table(bars, windows), lane_legend(ranks, data["names"])
     rows = [[*step, *row[1:]] for step, row in zip(steps, table.rows, strict=True)]
     columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *table.columns[1:]]
-    first = ", in its first capture" if difference.has_spread_between_captures else ""
-    both = "; both share one axis and one zoom" if len(drawn) == len(SIDES) else ""
-    caption = (
-        f"Of each side the step whose step time is closest to the median, on the rank that takes longest for it{first}. Time "
-        f"0 is where that rank begins the step{both}. {IS_PAINTED}"
-    )
+    caption = "The step closest to the median of each side, on the rank with the longest step time."
+    if difference.has_spread_between_captures:
+        caption = f"{caption} Each step is from the first capture of the side."
+    if len(drawn) == len(SIDES):
+        caption = f"{caption} Both timelines share one zoom."
     label, table = "Timelines of one step of each side", Table("Timelines of both sides", columns, rows)
     data |= {"titles": [*titles], "ranks": ranks}
-    return Chart("timelines", _TIMELINES, label, 120, data, table, caption, colours, has_zoom=True)
+    return Chart(
+        "timelines",
+        "Timelines of both sides",
+        label,
+        120,
+        data,
+        table,
+        caption,
+        colours,
+        has_zoom=True,
+        hint=IS_PAINTED,
+    )
 
 
 def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
@@ -218,6 +291,12 @@ def scale_around(judged: Iterable[float], others: Iterable[float]) -> float:
     return next((end for end in (1, 2, 5, 10, 20, 50) if most <= end), 100)
 
 
+_TRACK_LEGEND = (
+    "Bar: the change, in percent of the baseline or in percentage points. Line: its confidence interval. Gray band: less "
+    "than the minimum effect. Arrow: outside of the scale."
+)
+
+
 def figure_table(difference: RunDifference, table: Table) -> Table:
     """Return the table of figures with each difference and its interval beside zero, and why it is inconclusive.
 
@@ -234,18 +313,13 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     verdicts = []
     for (*cells, _), row in zip(table.rows, rows, strict=True):
         settles = report.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
-        why = "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
-        verdicts.append([*cells, Word(row["verdict"], why, report.is_outweighed(difference, row))])
-    read = (
-        "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey band: less than "
-        "the smallest change that counts; an arrow: further than the scale. Red: regression, in grey where the run as a whole has "
-        "none; violet: improvement; other colours: undecided. Bold: what the verdict rests on."
-    )
+        why = ", ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
+        verdicts.append([*cells, Word(report.verdict_word(row["verdict"]), why, report.is_outweighed(difference, row))])
     common = mostly and f"Inconclusive without a reason: {mostly.replace(':', ',')}."
-    note = " ".join(filter(None, [table.note, read, common]))
-    track = Field(f"-{limit:g} to +{limit:g} %", kind="track")
+    note = " ".join(filter(None, [table.note, common]))
+    track = Field(f"-{limit:g} to +{limit:g}%", kind="track", hint=_TRACK_LEGEND)
     table = with_column(replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks)
-    steps = Field("steps", hint="summary steps that have the figure: baseline, candidate")
+    steps = Field("steps", hint="steps used for this metric: baseline, candidate")
     numbers = [", ".join(dict.fromkeys(count_text(row[f"n_{side}"]) for side in SIDES)) for row in rows]
     return with_column(table, len(table.columns), steps, numbers)
 
@@ -270,9 +344,6 @@ def kernel_table(difference: RunDifference, table: Table) -> Table:
     return table
 
 
-_TABLES = {METRICS: figure_table, KERNELS: kernel_table}
-
-
 def _provenance_table(difference: RunDifference) -> Table:
     columns, captures = [Field("", kind="text")], []
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
@@ -283,12 +354,4 @@ def _provenance_table(difference: RunDifference) -> Table:
     # Not every capture has every fact; the order is that of whoever has it.
     names = dict.fromkeys(name for capture in captures for name in capture)
     rows = [[name, *(cut(capture.get(name, absent)) for capture in captures)] for name in names]
-    return Table(_PROVENANCE, columns, rows)
-
-
-def _formula_table() -> Table:
-    better = {"lower": "less", "higher": "more", "neither": "neither by itself"}
-    texts = (Field(heading, kind="text") for heading in ("unit in --json", "better is", "of a step"))
-    columns = [Field("figure", kind="text"), Field("name", kind="name", hint="as --metric takes it"), *texts]
-    rows = [[metric_label(one.name), one.name, one.unit, better[one.better], one.formula] for one in BY_NAME.values()]
-    return Table("Definitions", columns, rows)
+    return Table("About both runs", columns, rows)

@@ -1,4 +1,4 @@
-"""What a notebook shows of a run or an answer: verdict, one chart and one table, as HTML without scripts."""
+"""What a notebook shows of a run or an answer: verdict, one chart and a table, as HTML without scripts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from nsyspipe.comparison.scoreboard import Scoreboard
 from nsyspipe.errors import in_python
 from nsyspipe.model.names import printable
 from nsyspipe.replay.answer import WhatIf
-from nsyspipe.report import difference as of_difference, run as of_run, scoreboard as of_scoreboard, whatif as of_whatif
-from nsyspipe.report.blocks import Block, Facts, Heading, Sentence, Table, Troubles
-from nsyspipe.report.findings import Finding, findings_of
+from nsyspipe.report import (
+    difference as of_difference,
+    difference_screen,
+    first_screen,
+    overview,
+    run as of_run,
+    scoreboard as of_scoreboard,
+    whatif as of_whatif,
+)
+from nsyspipe.report.blocks import Block, Facts, Heading, Items, Line, Lines, Notes, Sentence, Table, Troubles
 from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
-from nsyspipe.report.units import STEP_PARTS, absent, in_one_unit, ms_text, percent_text
+from nsyspipe.report.html.whatif_page import STEP_LEGEND, divided_step
+from nsyspipe.report.units import STEP_PARTS, in_one_unit, ms_text, percent_text
 from nsyspipe.report.verdict import verdict
-from nsyspipe.report.words import NOT_CLEAR, mean_step_ns, rank_step_ns, subject_parts
+from nsyspipe.report.words import subject_parts
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 _MOST_RANKS, _MOST_ROWS, _MOST_LINES = 8, 12, 3
-_LIKELY = {  # words that stand for a share
-    "hidden": "if all of it were hidden, which no setting does", NOT_CLEAR: "within the error of the replay",
-    "conditional": "if what was not recorded is so",
-}  # fmt: skip
 
 
 class Bars(NamedTuple):
@@ -64,6 +68,8 @@ def _in_python(block: Block | Bars) -> Block | Bars:
     match block:
         case Sentence() | Heading():
             return replace(block, text=in_python(block.text))
+        case Items() | Notes():
+            return replace(block, texts=[in_python(text) for text in block.texts])
         case Table():
             rows = [[in_python(cell) if isinstance(cell, str) else cell for cell in row] for row in block.rows]
             return replace(block, rows=rows, note=block.note and in_python(block.note))
@@ -71,55 +77,101 @@ def _in_python(block: Block | Bars) -> Block | Bars:
 
 
 def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
-    yield Sentence(headline(shown))
+    first, *sentences = _verdict_lines(shown)
+    yield Sentence(first)
+    yield from map(Heading, sentences)
     match shown:
         case RunDifference():
             yield from _change_blocks(shown)
         case Scoreboard():
-            rows = shown.table.to_pylist()
-            yield Heading("Mean step time on the slowest rank, by part:")
-            bars = [(row["label"], row["mean_step_time_ns"], [row[one.column] for one in STEP_PARTS]) for row in rows]
-            yield from _drawn(bars)
-            for one in of_scoreboard.scoreboard_blocks(shown):
-                yield from _troubles(one)
-                if isinstance(one, Facts | Heading) or getattr(one, "caption", None) == of_scoreboard.RESULTS:
-                    yield one
+            yield from _scoreboard_blocks(shown)
         case WhatIf():
-            answers = [one for one in shown.scenarios if one.refused is None]
-            times = [("as captured", shown.step_time_ns), *((one.label, one.step_time_ns) for one in answers)]
-            if answers:
-                yield from _drawn([(label, ns, [ns]) for label, ns in times], [("accent", "step time")])
-                yield of_whatif.menu(shown, answers)
-                shared = [text for text in answers[0].assumptions if all(text in one.assumptions for one in answers)]
-                whole = [f"Rests on: {'; '.join(shared)}"] if shared else []
-                each = ["What each answer rests on: see .table()"] if len(answers) > 1 else []
-                yield Heading(". ".join([*whole, *each]))
-            if reasons := of_whatif.refusals(shown):
-                yield Heading(f"{len(shown.scenarios) - len(answers)} not answered. {'; '.join(reasons)}")
-            if answers:
-                yield from _problems(shown.problem_rows)
+            yield from _whatif_blocks(shown)
         case Run():
             yield from _run_blocks(shown)
 
 
+def _verdict_lines(shown: ShownInNotebooks) -> list[str]:
+    """Return the sentences of the verdict, the most important first."""
+    match shown:
+        case Run():
+            return verdict(shown).split("\n")
+        case WhatIf():
+            return of_whatif.headline_sentences(shown)
+        case Scoreboard():
+            return of_scoreboard.headlines(shown)
+    return [headline(shown)]
+
+
+def _scoreboard_blocks(board: Scoreboard) -> Iterator[Block | Bars]:
+    rows = board.table.to_pylist()
+    yield Heading("Mean step time on the slowest rank, by part:")
+    bars = [(row["label"], row["mean_step_time_ns"], [row[part.column] for part in STEP_PARTS]) for row in rows]
+    yield from _drawn(bars)
+    for block in of_scoreboard.scoreboard_blocks(board):
+        yield from _troubles(block)
+        if isinstance(block, Facts | Heading) or getattr(block, "caption", None) == of_scoreboard.RESULTS:
+            yield block
+
+
+def _whatif_blocks(answer: WhatIf) -> Iterator[Block | Bars]:
+    answered = [scenario for scenario in answer.scenarios if scenario.refused is None]
+    rows = [row for row in of_whatif.menu_rows(answer, answered, is_verbose=False) if row.step_time_ns is not None]
+    if len(rows) > 1:
+        yield from _drawn(_simulated_bars(answer, rows), STEP_LEGEND)
+        yield of_whatif.menu(answer, answered, is_verbose=False)
+    if answered:
+        yield from of_whatif.without_effect(answer, is_verbose=False)
+    yield from of_whatif.assumption_blocks(answered, is_verbose=False)
+    if reasons := of_whatif.refusals(answer, _MOST_LINES):
+        yield Heading("No estimate:")
+        yield Items(reasons)
+    if answered:
+        yield from _problems(answer.problem_rows)
+
+
+def _simulated_bars(
+    answer: WhatIf, rows: Sequence[of_whatif.MenuRow]
+) -> Iterator[tuple[str, float | None, Sequence[float | None]]]:
+    """Yield each change with its step time, and the parts of it in the order of the legend."""
+    for row in rows:
+        parts = dict(divided_step(answer, row))
+        yield row.label, row.step_time_ns, [parts.get(category) for category, _ in STEP_LEGEND]
+
+
 def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
-    yield from (Heading(one.text) for one in of_difference.gate_blocks(change))
-    rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
-    sides = zip(SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
+    yield from (Heading(block.text) for block in of_difference.gate_blocks(change))
     if change.cause is not None:
         yield Heading(of_difference.cause_text(change.cause))
+    rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
+    sides = zip(SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
     yield Heading("Mean step time on the slowest rank, by part:")
     yield from _drawn((side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides)
-    for one in of_difference.difference_blocks(change):
-        yield from _troubles(one)
-        if getattr(one, "caption", None) == of_difference.METRICS:
-            yield one
-    yield from map(Heading, of_difference.spread_text(change, "a list of runs"))
+    for block in of_difference.difference_blocks(change):
+        yield from _troubles(block)
+    table = difference_screen.parts_or_metrics(change)
+    yield _without_bars(table) if isinstance(table, Table) else table
+    changes = [Line(of_difference.change_text_of_fact(row)) for row in of_difference.shown_changes(change)]
+    if changes:
+        yield Lines("Also changed", changes[:_MOST_RANKS])
+    yield Notes([
+        *of_difference.not_compared_texts(change),
+        *of_difference.spread_text(change, "a list of runs"),
+        "All metrics: .metrics",
+    ])  # fmt: skip
+
+
+def _without_bars(table: Table) -> Table:
+    """Return a table without its column of bars, which are made of letters."""
+    places = [at for at, column in enumerate(table.columns) if column.heading]
+    rows = [[row[at] for at in places] for row in table.rows]
+    return replace(table, columns=[table.columns[at] for at in places], rows=rows)
 
 
 def _troubles(block: Block) -> Iterator[Heading]:
     if isinstance(block, Troubles):
-        yield from (Heading(printable(f"{severity}: {message}")) for severity, message, *_ in block.rows)
+        grave = [(severity, message) for severity, message, *_ in block.rows if severity != "info"]
+        yield from (Heading(printable(f"{severity}: {message}")) for severity, message in grave)
 
 
 def _run_blocks(run: Run) -> Iterator[Block | Bars]:
@@ -128,48 +180,37 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
         yield from of_run.host_blocks(run.host_steps(), _MOST_RANKS)
         yield from _problems(run.problem_rows)
         return
-    ranks = run.telling_ranks(_MOST_RANKS)
-    drawn = [(row, row["length_ns"]) for row in of_run.rank_rows(run) if row["rank"] in ranks]
-    parts = [[ns and (row[f"{one.name}_share"] or 0) * ns for one in STEP_PARTS] for row, ns in drawn]
-    yield from _drawn(
-        (f"rank {run.rank_names.name(row['rank'])}", ns, own) for (row, ns), own in zip(drawn, parts, strict=True)
-    )
-    table = of_run.rank_table(run, _MOST_RANKS)
-    whole, mean = ("capture" if run.is_capture else "mean step"), ms_text(rank_step_ns(run))
-    shares = f"Shares are of the {whole}, {mean}."
-    if run.header.n_ranks > 1:
-        shares = f"Shares are of each rank's own {whole}; those of step time in the verdict are of the mean over ranks, {mean}."
-    yield replace(table, note=" ".join(filter(None, [shares, table.note])))
-    findings = findings_of(run)
-    # One that rests on what was not recorded stands last, and may bring most.
-    shown = [one for at, one in enumerate(findings) if at < _MOST_LINES or (one.is_conditional and one.share)]
-    extent = of_run.Extent((), _MOST_RANKS, len(shown), is_brief=True)
-    step_ns = mean_step_ns(run.summary().to_pylist()[0])
-    rest = [one.id for one in findings if one not in shown]
-    for one in of_run.change_blocks(shown, extent, step_ns):
-        if isinstance(one, Table):  # what to change first: on a narrow page the last columns have to be scrolled to
-            columns, rows = [*one.columns[-1:], *one.columns[:-1]], [[*row[-1:], *row[:-1]] for row in one.rows]
-            yield replace(one, columns=columns, rows=rows, note=_findings_note(shown, rest, ms_text(step_ns)))
+    yield from _drawn(_rank_bars(run))
+    if first_screen.do_ranks_differ(run):
+        whole = "capture" if run.is_capture else "mean step"
+        table = of_run.rank_table(run, _MOST_RANKS)
+        yield replace(table, note=" ".join(filter(None, [f"Shares are of each rank's own {whole}.", table.note])))
+    found = overview.recommendations_of(run)
+    for block in first_screen.alternatives_blocks(found, _MOST_LINES):
+        # On a narrow page the last columns have to be scrolled to: the numbers of rows go.
+        yield _without_bars(block) if isinstance(block, Table) else block
     yield from _problems(run.problem_rows)
 
 
-def _findings_note(shown: Sequence[Finding], rest: Sequence[str], step_time: str) -> str:
-    notes = [f"Up to: share of {step_time}, the mean step time on each step's slowest rank"] * (step_time != absent)
-    if any(one.expected for one in shown):
-        words = {word: text for word, text in _LIKELY.items() if any(one.likely.startswith(word) for one in shown)}
-        notes += ["; ".join(["Likely: what a replay of the steps gives", *map(": ".join, words.items())])]
-    notes += ["Gains overlap: do not add them up"] * (len(shown) > 1)
-    notes += [f"Not shown: {', '.join(rest)}"] if rest else []
-    return ". ".join([*notes, "What each rests on: .findings()"])
+def _rank_bars(run: Run) -> Iterator[tuple[str, float | None, Sequence[float | None]]]:
+    """Yield the ranks that tell most, with the parts of their steps."""
+    ranks = run.telling_ranks(_MOST_RANKS)
+    for row in of_run.rank_rows(run):
+        if row["rank"] in ranks:
+            ns = row["length_ns"]
+            parts = [ns and (row[f"{part.name}_share"] or 0) * ns for part in STEP_PARTS]
+            yield f"rank {run.rank_names.name(row['rank'])}", ns, parts
 
 
 def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
     shown = [row for row in rows if row["severity"] != "info"][:_MOST_LINES]
     yield from (Heading(printable(f"{row['severity']}: {row['message']}")) for row in shown)
     if rest := [row for row in rows if row not in shown]:
-        infos = " of severity info" if all(row["severity"] == "info" for row in rest) else ""
-        what = "more" if shown else f"problem{'s'[: len(rest) != 1]}"
-        yield Heading(f"{len(rest)} {what}{infos}: .problems")
+        is_info = all(row["severity"] == "info" for row in rest)
+        noun = "note" if is_info else "warning or note"
+        what = noun if len(rest) == 1 else noun.replace("warning", "warnings").replace("note", "notes")
+        more = "more " if shown else ""
+        yield Heading(f"{len(rest)} {more}{what}: .problems")
 
 
 def _drawn(
@@ -188,6 +229,7 @@ def _drawn(
             ])
             for (label, wall, parts), text in zip(known, texts, strict=True)
         ]  # fmt: skip
-        yield Bars(rows, legend)
+        drawn = {name for _, _, segments in rows for name, *_ in segments}
+        yield Bars(rows, [(name, words) for name, words in legend if name in drawn])
     if n_more:
-        yield Heading(f"Drawn are the first {_MOST_ROWS}; {n_more} more in the table.")
+        yield Heading(f"The chart shows the first {_MOST_ROWS} of {_MOST_ROWS + n_more}.")

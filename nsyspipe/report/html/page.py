@@ -7,13 +7,14 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
 from msgspec import Struct
 
+from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, TERMS
 from nsyspipe.model.names import printable
 from nsyspipe.report.blocks import Heading, Notes, Table, Troubles
 from nsyspipe.report.files import identity_of_page
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 LIBRARY = "echarts.min.js"
 _STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
 # In this order: each file may use what stands before it. `start.js` runs the page and comes last of all.
-_SCRIPTS = ("format", "palette", "tooltip", "options", "zoom", "charts", "furniture")
+_SCRIPTS = ("format", "palette", "tooltip", "options", "zoom", "charts", "furniture", "hints")
 RUN_ID = "nsyspipe-run-id"  # the meta element that says which run a page shows
 MOST_LETTERS = 400  # of a name, which may be megabytes long: nobody reads more of it
 # Inside a script element "</script>" and "<!--" would end or change it; the last two end a line in old JavaScript.
@@ -44,7 +45,22 @@ _CODE = re.compile(
 _BREAKS = re.compile(r"(?<=[A-Za-z0-9)\]][_./])(?=[A-Za-z]{2})|(?<=::)|(?<=[a-z])(?=[A-Z])")
 _MOST_SHOWN = 2000  # longer than any sentence of ours
 _UNBROKEN, _WHOLE, _LONG_CODE = 9, 27, 36  # letters; what is shorter fits a phone
+SUBSECTION = "sub"  # style of a heading inside a section
+MOST_LINKS = 7  # to sections, in the bar
 PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)  # categories of the palette, and words
+
+
+# What legends, lanes and bars call parts that are no figures of the vocabulary.
+_MEANINGS_OF_DRAWINGS = {
+    "compute alone": "Compute during which no communication runs on the same GPU.",
+    "compute during communication": "Compute during which communication runs on the same GPU, so that it overlaps.",
+    "overlapped communication": "Communication during which a compute kernel runs on the same GPU.",
+    "launch queue": "Work that the CPU has launched and that the GPU has not started yet.",
+    "kernels": "Kernels and CUDA graphs. The reports do not show which of them communicate.",
+    "copies": "Memory copies and memsets.",
+    "wait time": FIGURES["wait_ns"].definition,
+    "transfer time": FIGURES["transfer_ns"].definition,
+}
 
 
 @functools.cache
@@ -124,8 +140,36 @@ def _environment() -> Environment:
         autoescape=True, trim_blocks=True, lstrip_blocks=True,
         finalize=lambda value: _told(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )  # fmt: skip
-    environment.filters |= {"code": _code, "name": _name}
+    environment.globals["new_line"] = Markup("\n")
+    environment.filters |= {
+        "named": _named,
+        "backticked": _backticked,
+        "code": _code,
+        "name": _name,
+        "meaning": meaning_of,
+        "anchor": anchor_of,
+    }
     return environment
+
+
+def anchor_of(heading: str) -> str:
+    """Return what an address calls a section: its heading in small letters, with hyphens."""
+    return re.sub(r"\W+", "-", heading.lower()).strip("-")
+
+
+@functools.cache
+def _meanings() -> dict[str, str]:
+    """Return the definitions of the vocabulary by the names that outputs use, in small letters."""
+    figures = [*FIGURES.values(), *OTHER_FIGURES.values()]
+    meanings = {term.name.lower(): term.definition for term in TERMS}
+    for figure in reversed(figures):  # the first of a name counts: of a time and its share, the time
+        meanings |= {name.lower(): figure.definition for name in (figure.label, figure.short)}
+    return meanings | _MEANINGS_OF_DRAWINGS
+
+
+def meaning_of(name: str) -> str:
+    """Return the definition of a name of the vocabulary, as tooltips have it; nothing for any other word."""
+    return _meanings().get(" ".join(name.split()).lower(), "")
 
 
 def _told(text: str) -> str:
@@ -154,6 +198,29 @@ def _code(text: str, unbroken: int = _UNBROKEN, longest: int = _LONG_CODE) -> Ma
     return marked + _name(rest, unbroken)
 
 
+def _backticked(text: str) -> Markup:
+    """Return a text of ours in which code stands between backticks."""
+    marked = Markup()
+    for at, part in enumerate(cut(text, _MOST_SHOWN).split("`")):
+        marked += Markup("<code>{}</code>").format(part) if at % 2 else _name(part)
+    return marked
+
+
+class Fold(Struct, frozen=True):
+    """Blocks below a line that opens them."""
+
+    summary: str
+    blocks: Sequence[Any]
+    is_printed: bool = False  # whether paper shows them opened
+    is_open: bool = False
+
+
+class Columns(Struct, frozen=True):
+    """Blocks that stand next to each other where there is room."""
+
+    columns: Sequence[Sequence[Any]]
+
+
 class Choice(NamedTuple):
     """One step that a chart can show: what stands above it then, and the same figures as a table."""
 
@@ -177,11 +244,12 @@ class Chart(Struct, frozen=True):
     has_zoom: bool = False
     choices: Sequence[Choice] = ()  # the first is drawn
     n_more: int = 0  # ranks that it shows when asked to
+    hint: str = ""  # how to read it
 
 
 # What a section is called that begins with a block; None, as of any other block, if none does.
 _SECTIONS: dict[type, Callable[[Any], str | None]] = {
-    Heading: lambda block: block.text.rstrip(":"),
+    Heading: lambda block: None if block.style == SUBSECTION else block.text.rstrip(":"),
     Troubles: lambda block: None if block.is_close else "Problems",
     Notes: lambda _: "How to read it",
     Table: lambda block: None if block.is_close else block.caption,
@@ -191,29 +259,53 @@ _SECTIONS: dict[type, Callable[[Any], str | None]] = {
 
 def blocks_page(
     blocks: Iterable[Any], title: str, identity: tuple[str, str], *,
-    scripts: Sequence[str] = (), n_beside: int = 0, short: Mapping[str, str] | None = None,
+    scripts: Sequence[str] = (), short: Mapping[str, str] | None = None, linked: Sequence[str] | None = None, head_name: str = "",
 ) -> str:  # fmt: skip
     """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
 
-    Of the first `n_beside` sections the others stand beside the first where there is room; `short` is what links call a section whose
-    name is long. The template draws each by its name.
+    `short` is what links call a section whose name is long. The bar links to the `linked` sections, by default to the first
+    `MOST_LINKS`, and before them to what stands before all sections, if that has a name. The template draws each block by its name.
     """
-    parts: list[tuple[str, list[tuple[str, Any]]]] = [("", [])]
-    data = {}
+    parts: list[tuple[str, list[Any]]] = [("", [])]
+    data: dict[str, object] = {}
     for block in blocks:
         section = _SECTIONS.get(type(block), lambda _: None)(block)
         if section and section != parts[-1][0]:
             parts.append((section, []))
-        parts[-1][1].append((type(block).__name__, block))
-        if isinstance(block, Chart):
-            data[block.name] = block.data
+        parts[-1][1].append(block)
+        data |= {chart.name: chart.data for chart in _charts_in(block)}
     (_, head), *rest = parts
+    names = [name for name, _ in rest]
+    in_bar = names[:MOST_LINKS] if linked is None else [name for name in names if name in linked]
+    of_head = [(anchor_of(head_name), head_name)] if head_name else []
     context = {
+        "head_name": head_name,
         "brand": title.rpartition(": nsyspipe")[0] or title,
         "short": short or {},
-        "n_beside": n_beside,
-        "head": head,
-        "sections": [(re.sub(r"\W+", "-", name.lower()).strip("-"), name) for name, _ in rest],
-        "parts": [part for _, part in rest],
+        "head": _named(head),
+        "navigation": [*of_head, *((anchor_of(name), name) for name in in_bar)][:MOST_LINKS],
+        "sections": [(anchor_of(name), name) for name in names],
+        "parts": [_named(part) for _, part in rest],
     }
     return render("blocks.html.j2", title, identity, context, data, scripts=scripts, styles=("run.css", "blocks.css"))
+
+
+def _inner(block: Any) -> Iterator[Any]:  # noqa: ANN401 - any block
+    """Yield the blocks that a block holds."""
+    if isinstance(block, Fold):
+        yield from block.blocks
+    elif isinstance(block, Columns):
+        for column in block.columns:
+            yield from column
+
+
+def _charts_in(block: Any) -> Iterator[Chart]:  # noqa: ANN401 - any block
+    if isinstance(block, Chart):
+        yield block
+    for inner in _inner(block):
+        yield from _charts_in(inner)
+
+
+def _named(blocks: Iterable[Any]) -> list[tuple[str, Any]]:
+    """Return blocks with their kinds, by which the template draws them."""
+    return [(type(block).__name__, block) for block in blocks]

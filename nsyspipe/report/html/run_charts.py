@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.report.blocks import Field, of, table_of
-from nsyspipe.report.html.page import Chart
+from nsyspipe.report.html.page import Chart, meaning_of
 from nsyspipe.report.run import table_note
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, percent_text, with_share
 from nsyspipe.report.words import WITHOUT_END, steps_without_end
@@ -23,13 +24,17 @@ from nsyspipe.run.rank_names import RankNames
 
 # Parts of a step that sum to its wall time: category of the palette, words, and meaning.
 _PARTS = (
-    ("compute", "compute alone", "compute without communication under way"),
-    ("hidden", "hides communication", "compute with communication under way"),
-    ("exposed", "exposed communication", "communication beside no compute"),
-    ("copies", "exposed copies", "copies and memsets beside neither compute nor communication"),
-    ("idle", "idle", "nothing runs"),
+    ("compute", "compute alone", meaning_of("compute alone")),
+    ("hidden", "compute during communication", meaning_of("compute during communication")),
+    ("exposed", "exposed communication", FIGURES["exposed_comm_ns"].definition),
+    ("copies", "exposed copies", FIGURES["exposed_memory_ns"].definition),
+    ("idle", "idle", FIGURES["idle_ns"].definition),
 )
-_WITHOUT_COMM = (("compute", "compute", ""), ("copies", "exposed copies", "copies and memsets beside no compute"), _PARTS[-1])  # fmt: skip
+_WITHOUT_COMM = (("compute", "compute", ""), _PARTS[3], _PARTS[4])
+_RANKS_HINT = (
+    "Each bar is the mean over the steps used. Percentages are shares of the step time. "
+    "The thin bar is the total communication of the rank, overlapped or not, split into wait time and transfer time."
+)
 _DRAWN = ("step", "rank", "wall_ns", "fastest_rank", "fastest_wall_ns", "median_wall_ns", "walls_ns", "mark")
 _SUMMED = (
     "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
@@ -38,15 +43,23 @@ _SUMMED = (
 # Columns from which on a chart zooms; ranks that have a column of their own; sizes of messages to draw speeds over.
 _BY_NUMBER = RankNames()
 _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
-BAR_HEIGHT = 46  # of a rank, px
+BAR_HEIGHT = 32  # of a rank, px
 MOST_COLUMNS = 400  # more are narrower than a pixel or two
 _DOTS = 16  # of the ranks of a step
 # Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
 MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
-THIN = (("waiting", "waiting"), ("transfer", "transfer"))  # in the legend of the bar below that of a rank
+THIN = (("waiting", "wait time"), ("transfer", "transfer time"))  # in the legend of the bar below that of a rank
 _CALL, _NTH, _LENGTH = ["step", "collective", "seq"], ["nth", "collective"], "length_ns"
 _MEASURED = ("transfer_ns", "message_bytes", "busbw_bytes_per_s")
 _OF_MEDIANS = (*_CALL, "rank", "start_ns", "end_ns", "wait_ns", *_MEASURED)
+
+
+class After(Struct, frozen=True):
+    """The step time that a simulation predicts for the first recommendation, with its range."""
+
+    ns: float
+    low_ns: float
+    high_ns: float
 
 
 def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[str, str]]:
@@ -75,11 +88,13 @@ def names_in_data(names: RankNames) -> dict[str, Any]:
 def rank_chart(
     steps: pa.Table, ranks: Sequence[int], listed: Sequence[int] | None = None, *,
     caption: str = "", is_capture: bool = False, has_comm: bool = True, names: RankNames = _BY_NUMBER,
+    step_ns: float | None = None, after: After | None = None,
 ) -> Chart | None:  # fmt: skip
     """Return where the time of summary steps goes, per rank: some ranks drawn, those that are `listed`, or all, in the table.
 
     The data are sums over the steps in ns, to be divided by their number: ``n_steps``, ``whole`` (what a bar is of), and
-    ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. None without summary steps.
+    ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. ``step`` is what the shares in the bars
+    are of, so that the whole first screen has one denominator; ``after`` is drawn below the ranks. None without summary steps.
     """
     options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
     summed = steps.group_by("rank", use_threads=False).aggregate([(name, "sum", options) for name in _SUMMED])
@@ -102,18 +117,23 @@ def rank_chart(
         return with_share(mean(time), None if time is None or not wall else time / wall)
 
     parts = _WITHOUT_COMM if all(row["comm_ns"] == 0 for row in rows) else _PARTS
-    split = {"communication in all": "comm_ns", "of it waiting": "wait_ns", "of it transfer": "transfer_ns"}
+    split = {"total communication": "comm_ns", "wait time": "wait_ns", "transfer time": "transfer_ns"}
     fields = [
         Field("rank", lambda row: names.name(row["rank"])),
         Field(whole, of("wall_ns", mean)),
         *(Field(words, partial(part, name), hint=hint) for name, words, hint in parts),
         *(Field(words, of(name, mean)) for words, name in split.items() if parts is _PARTS),
     ]
-    data = {"n_steps": n_steps, "whole": whole, "ranks": drawn, **names_in_data(names)}
+    data = {"n_steps": n_steps, "whole": whole, "ranks": drawn, "step": step_ns, **names_in_data(names)}
+    if after is not None:
+        data["after"] = {"ns": after.ns, "low": after.low_ns, "high": after.high_ns}
     thin = [pair for pair, time in zip(THIN, times[2:], strict=True) if has_comm and any(row[time] for row in drawn)]
     colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
-    height, table = 36 + BAR_HEIGHT * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
-    return Chart("step-bars", "Time", label, height, data, table, caption, colours)
+    n_rows = len(drawn) + (after is not None)
+    height, table = 36 + BAR_HEIGHT * n_rows, table_of(label, rows, fields, table_note(len(rows), n_ranks))
+    return Chart(
+        "step-bars", "Overview", label, height, data, table, caption, colours, hint=_RANKS_HINT if thin else ""
+    )
 
 
 def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
@@ -134,7 +154,7 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
         dots = np.linspace(0, walls.size - 1, min(walls.size, _DOTS)).astype(int)
         row |= {"fastest_rank": int(ranks[-1]), "fastest_wall_ns": int(walls[-1]), "begin_ns": int(starts.min())}
         row |= {"median_wall_ns": float(np.median(walls)), "walls_ns": walls[dots].tolist()}
-        why = "cut off" if walls.size == n_ranks else "not on every rank"
+        why = "incomplete" if walls.size == n_ranks else "not on every rank"
         why = WITHOUT_END if row["step"] in endless else why
         row["mark"] = "skipped" if row["step"] in skipped else "" if row["in_summary"] else why
     return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
@@ -157,10 +177,10 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True, names: 
         Field("fastest rank", lambda row: names.name(row["fastest_rank"])),
         Field("fastest rank's time", of("fastest_wall_ns", ms_text)),
         Field("median of ranks", of("median_wall_ns", ms_text)),
-        Field("in the figures", lambda row: row["mark"] or "yes", "text"),
+        Field("used", lambda row: row["mark"] or "yes", "text"),
     ]
     told = [one for one in fields if "rank" not in one.heading or any(len(row["walls_ns"]) > 1 for row in rows)]
-    note = f"The slowest of each {per_column} steps; --json has all." if per_column > 1 else None
+    note = f"Each column is the slowest of {per_column} steps. --json has all steps." if per_column > 1 else None
     data: dict[str, Any] = {name: [row[name] for row in shown] for name in _DRAWN}
     data |= names_in_data(names)
     data["parts"] = {name: [row.get(name) for row in parts] for name, _, _ in _PARTS}
@@ -182,9 +202,9 @@ def collective_charts(medians: Medians, whole: str = "a step", names: RankNames 
     fields = [
         Field("place", of("seq")),
         Field("collective", of("collective"), "text"),
-        *([Field("steps", of("n_steps"), hint="of the figures that have it")] if len({row["n_steps"] for row in rows}) > 1 else []),
-        Field("longest duration", of("duration", ms_text), hint="median of the rank that it takes longest, its wait included"),
-        Field("transfer", of("transfer", ms_text), hint="median over ranks and steps"),
+        *([Field("steps", of("n_steps"), hint="steps used that have the collective")] if len({row["n_steps"] for row in rows}) > 1 else []),
+        Field("longest duration", of("duration", ms_text), hint="Median of the rank that needs longest, with its wait time."),
+        Field("transfer", of("transfer", ms_text), hint="Transfer time, median over ranks and steps."),
         Field("longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)),
         Field("waiting rank", lambda row: names.name(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent),
         *(
@@ -193,22 +213,26 @@ def collective_charts(medians: Medians, whole: str = "a step", names: RankNames 
         ),
         *(messages if any(row["bytes"] for row in rows) else []),
     ]  # fmt: skip
-    label, section = f"Collectives in the order of {whole}", "Collectives"
+    label, section = f"Collectives in the order of {whole}", "Communication"
     drawn = ("seq", "collective", "n_steps", "transfer", "duration", "longest", "n_waits")
     data: dict[str, Any] = {name: [row[name] for row in rows] for name in drawn}
     data |= names_in_data(names)
     data["axis"] = f"place in {whole.replace('a ', 'the ')}"
     data["axis"] += f" ({medians.n_left_out} shorter left out)" if medians.n_left_out else ""
-    colours = [("transfer", "transfer")] * any(row["transfer"] for row in rows)
-    colours += [("waiting", "longest wait of a rank")] * any(row["longest"][0][1] for row in rows if row["longest"])
-    colours += [("untold", "duration: transfer and waiting not known")] * any(row["transfer"] is None for row in rows)
+    colours = [("transfer", "transfer time")] * any(row["transfer"] for row in rows)
+    colours += [("waiting", "longest wait time of a rank")] * any(
+        row["longest"][0][1] for row in rows if row["longest"]
+    )
+    colours += [("untold", "duration, because transfer and wait time are not known")] * any(
+        row["transfer"] is None for row in rows
+    )
     table, has_zoom = table_of(label, rows, fields, medians.note), len(rows) > _ZOOMED_FROM
     order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
     sized = [row for row in rows if row["bytes"] and row["busbw"]]
     if len({row["bytes"] for row in sized}) < _SIZES:
         return [order]
     data = {name: [row[name] for row in sized] for name in ("seq", "collective", "bytes", "busbw", "transfer")}
-    caption = "Its figures are in the table of the chart above: Show as table."
+    caption = "The table of the chart above has the same values."
     label = "Message size and bus bandwidth of each collective"
     return [order, Chart("sizes", section, label, 260, data, None, caption)]
 
@@ -246,24 +270,29 @@ def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
         in_summary = pc.and_(in_summary, pc.is_in(collectives["step"], pa.array(used, pa.int64())))
     rows, n_all, n_of_some = _rows(collectives.select(_OF_MEDIANS).filter(in_summary)) if n_rows else ([], 0, 0)
     table = collectives.select(["step", "rank", "is_matched"]).filter(in_summary)
-    note = f"Medians over {f'{n_used} of' if n_used < n_steps else 'the'} {n_steps} steps of the figures"
     n_left_out = n_all - len(rows)
+    of_steps = f"{n_used} of {n_steps} steps" if n_used < n_steps else f"the {n_steps} steps used"
+    notes = [f"Times are medians over {of_steps}."]
     if n_used == n_steps <= 1:
-        note = "The one step of the figures" if whole == "a step" else "All that was captured"
-    if n_left_out and whole != "a step":
-        note = f"The {len(rows)} longest of the {n_all} collectives that were captured"
-    elif n_left_out:
-        note += f"; the {len(rows)} longest of {n_all} collectives"
+        notes = ["There is one step used."] if whole == "a step" else []
+    if n_left_out:
+        notes.append(f"These are the {len(rows)} longest of {n_all} collectives.")
     if n_of_some:
-        note += f"; {n_of_some} of {n_all} collectives are in some steps only: the n-th of its kind counts as the same in all"
+        notes.append(
+            f"{n_of_some} of {n_all} collectives are in some steps only. The n-th collective of a kind is taken for the same "
+            "collective in all steps."
+        )
     # Transfer and waits rest on the steps in which any operation is matched.
     masks = (table["is_matched"], pc.invert(table["is_matched"]))
     matched, unmatched = (set(table["step"].filter(mask).unique().to_pylist()) for mask in masks)
     if n_used and not matched:
-        note += "; transfer and waiting are not known (see Problems)"
+        notes.append("Transfer time and wait time are not known. The notes have the reason.")
     elif len(matched - unmatched) < n_used:
-        note += f"; transfer and waiting: the {len(matched)} {'of which some' if matched & unmatched else 'that'} could be matched"
-    return Medians(rows, sorted(table["rank"].unique().to_pylist()), f"{note}.", n_left_out)
+        how_many = "some" if matched & unmatched else "all"
+        notes.append(
+            f"Transfer time and wait time rest on the {len(matched)} steps in which {how_many} collectives could be matched."
+        )
+    return Medians(rows, sorted(table["rank"].unique().to_pylist()), " ".join(notes), n_left_out)
 
 
 def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int, int]:

@@ -17,22 +17,22 @@ _LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")  # 
 _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be communication
 MOST_BARS = 22_400  # more take longer to draw than to understand, and each costs some 25 bytes
 IS_PAINTED = (
-    "Fainter is less busy; where colours share a pixel, each shows as often as its share. Operations too close together to "
-    "tell apart are one bar, whose tooltip says how many, and its times to the nanosecond."
+    "Short operations are merged into one bar, and a fainter bar is less busy. If colors share a pixel, each shows as often as "
+    "its share. Point at a bar for its name and its times."
 )
 _NONE = -1
 _LEAST_STRETCH = 0.01  # of the step: what is shorter is no reason for its length
 # Lane, or what is drawn of communication; its category of the palette, and words.
 _LEGEND = (
-    ("compute", "compute", "compute"), (_UNTOLD, _UNTOLD, "kernels: which of them communicate is not known"), ("hidden", "hidden", "communication beside compute"),
-    ("exposed", "exposed", "exposed communication"), ("wait", "waiting", "waiting in it"), ("transfer", "transfer", "transfer"),
-    ("memory", "copies", "copies"), ("launch", "launch", "launched, not yet started"),
+    ("compute", "compute", "compute"), (_UNTOLD, _UNTOLD, "kernels"), ("hidden", "hidden", "overlapped communication"),
+    ("exposed", "exposed", "exposed communication"), ("wait", "waiting", "wait time"), ("transfer", "transfer", "transfer time"),
+    ("memory", "copies", "copies"), ("launch", "launch", "launch queue"),
 )  # fmt: skip
 # Heading, lane, and the column of `steps` that is null where the lane was not recorded.
 _BUSY = (
-    ("compute, busy", "compute", "compute_ns"), ("communication, busy", "comm", "comm_ns"),
-    ("exposed of it", "exposed", "exposed_comm_ns"), ("waiting in it", "wait", "wait_ns"),
-    ("copies, busy", "memory", "exposed_memory_ns"),
+    ("compute", "compute", "compute_ns"), ("total comm", "comm", "comm_ns"),
+    ("exposed comm", "exposed", "exposed_comm_ns"), ("wait", "wait", "wait_ns"),
+    ("copies", "memory", "exposed_memory_ns"),
 )  # fmt: skip
 
 

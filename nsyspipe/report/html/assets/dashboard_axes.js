@@ -77,29 +77,29 @@ nsyspipe.axes = (() => {
     return [1, 2, 2.5, 5, 10].find((one) => one * power >= span) * power;
   };
 
-  /** Round limits around values: shares from 0; times from 0 only when they differ much, else with room around them. */
-  const limits = (values, kind, nSteps) => {
+  /** Round limits around step times: from 0 only when they differ much, else with room around them. */
+  const limits = (values, nSteps) => {
     if (!values.length) return { min: 0, max: 1, interval: 1 };
     const low = Math.min(...values);
     const high = Math.max(...values);
-    const fromZero = kind === "ratio" || high > 2 * low;
-    const room = Math.max(0.12 * (high - low), kind === "ratio" ? 1 : 0.03 * high);
+    const fromZero = high > 2 * low;
+    const room = Math.max(0.12 * (high - low), 0.03 * high);
     const from = fromZero ? Math.min(0, low) : low - room;
     const to = high + (fromZero ? 0.1 * high || 1 : room);
     const interval = roundStep((to - from) / nSteps);
     const max = Math.ceil(to / interval) * interval;
     return {
       min: Math.floor(from / interval) * interval, interval,
-      max: kind === "ratio" ? Math.min(max, Math.max(100, high)) : max,
+      max,
     };
   };
 
-  const y = (palette, found, kind) =>
+  const y = (palette, found) =>
     nsyspipe.valueAxis(palette, {
       ...found,
       axisLabel: {
         color: palette.ink3, fontSize: 12, showMaxLabel: true,
-        formatter: (value) => `${nsyspipe.tick(value)}${kind === "ratio" ? "\u00a0%" : ""}`,
+        formatter: (value) => nsyspipe.tick(value),
       },
     });
 

@@ -24,7 +24,7 @@
     const shown = board.current().runs;
     const lost = board.isByTime() ? shown.filter((run) => board.data.runs.time[run] === null).length : 0;
     document.getElementById("n-shown").textContent = (shown.length === nRuns ? words.plural(nRuns, "run") : `${shown.length} of ${words.plural(nRuns, "run")}`)
-      + (lost ? `; ${lost} of unknown time not in the charts` : "");
+      + (lost ? `, ${lost} without a capture time not in the charts` : "");
     clear.hidden = !(filters.text || filters.newest || [...filters.chosen.values()].some((codes) => codes.size));
   };
 

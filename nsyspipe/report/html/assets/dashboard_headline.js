@@ -1,5 +1,5 @@
 /**
- * The first screen in words: the chosen run against the one before it, and since when its series is where it is.
+ * The first screen in words: the chosen run, compared with the run before it.
  */
 nsyspipe.headline = (() => {
   const { board, words, element } = nsyspipe;
@@ -15,7 +15,7 @@ nsyspipe.headline = (() => {
   const sentence = (...parts) => fill(element("p"), parts);
 
   const changeMark = (found) => {
-    const mark = element("span", `change ${found.tone ?? "same"}`);
+    const mark = element("span", "change");
     if (found.difference !== 0) {
       const arrow = element("span", "arrow", found.difference < 0 ? "\u25bc" : "\u25b2");
       arrow.setAttribute("aria-hidden", "true");
@@ -28,14 +28,14 @@ nsyspipe.headline = (() => {
   const subject = (run) => {
     const { label, id, n_steps: steps, page, time } = data.runs;
     const parts = [
-      element("strong", "", `${board.isLatest() ? "Latest run" : "Chosen run"}: ${label[run]}`),
+      element("strong", "", `${board.isLatest() ? "Latest run" : "Selected run"}: ${label[run]}`),
       element("span", "", words.group(run)),
       element("span", "", time[run] === null ? words.when(run) : `${words.when(run)} UTC`),
-      element("span", "", `over ${words.plural(steps[run], "step")}`),
+      element("span", "", `${words.plural(steps[run], "step")} used`),
       element("span", "id", id[run]),
     ];
     if (page[run] !== null) {
-      const link = element("a", "", "page of this run");
+      const link = element("a", "", "HTML report of this run");
       link.href = page[run];
       parts.push(element("span"));
       parts.at(-1).append(link);
@@ -64,48 +64,23 @@ nsyspipe.headline = (() => {
     return `, ${text} ${difference === 0 ? "as" : "than"} ${all}`;
   };
 
-  /** Since which run the series is where it is. */
-  const level = (run) => {
-    const of = data.runs.series[run];
-    const known = board.fellows(run).filter((one) => board.value(MAIN, one) !== null);
-    const found = nsyspipe.levels.of(of);
-    if (!found.length) return [];
-    const last = found.at(-1);
-    const height = nsyspipe.ms(last.height);
-    const parts = [];
-    if (found.length === 1) parts.push(["No lasting change"], ` over ${words.plural(known.length, "run")}: they lie around ${height}.`);
-    else {
-      const previous = found.at(-2);
-      parts.push(
-        [`${last.height < previous.height ? "Shorter" : "Longer"} since ${words.name(last.runs[0])}`],
-        `: ${words.plural(last.runs.length, "run")} around ${height}, ${words.change(last.height / previous.height - 1)} than the ${nsyspipe.ms(previous.height)} before`,
-        found.length > 2 ? `, ${words.change(last.height / found[0].height - 1)} than at first (${words.name(found[0].runs[0])}).` : ".",
-      );
-    }
-    const off = board.value(MAIN, known.at(-1)) / last.height - 1;
-    if (Math.abs(off) >= 0.05) parts.push(` The latest takes ${words.change(off)}: one run is no level yet.`);
-    return parts;
-  };
-
   /** What the run before is, or why there is none. */
   const compared = (run) => {
     const { label, series } = data.runs;
     const before = board.before(run);
     if (before !== null) {
-      const end = label[before] === label[run] ? "." : "; another label, so it may be another job.";
-      return sentence("The run before: ", [label[before]], `, ${words.when(before)}, ${words.figure(MAIN, before)}${end}`);
+      const end = label[before] === label[run] ? "." : ". The label differs, so it may be another job.";
+      return sentence("Run before: ", [label[before]], `, ${words.when(before)}, ${words.figure(MAIN, before)}${end}`);
     }
     const fellows = board.fellows(run);
-    const where = `${words.isOneLabel(run) ? "of its label " : ""}on ${words.group(run)} in view`;
-    if (fellows.length === 1) return sentence(`The only run ${where}: nothing to compare it with.`);
-    if (!board.isStudy(series[run])) return sentence(`The first run ${where}: nothing to compare it with.`);
-    const isEach = new Set(fellows.map((one) => label[one])).size === fellows.length;
+    if (fellows.length === 1) return sentence("No other run in view can be compared with this run.");
+    if (!board.isStudy(series[run])) return sentence("This is the first run of its series in view.");
     const few = fellows.length - board.ranked(series[run]).length;
-    const isRanked = few === 0 ? "they are ranked" : few === fellows.length ? `variants, of which none is called the shortest (fewer than ${data.min_steps} steps each)` : `they are ranked, but ${few} of fewer than ${data.min_steps} steps`;
-    return sentence(`${isEach ? "Each" : "Most"} of the ${fellows.length} runs ${where} ${isEach ? "has a label of its own" : "have labels of their own"}: ${isRanked}, not taken for one job that changes.`);
+    if (few === 0) return null;
+    return sentence(`${few} of ${fellows.length} runs are not ranked, because they have fewer than ${data.min_steps} steps or their work is not known.`);
   };
 
-  /** The run of the series with the shortest step; of that itself, the next. Whether it is noise compare tells. */
+  /** The run of the series with the shortest step. For that run itself, the next one. */
   const best = (run) => {
     const of = data.runs.series[run];
     const found = board.best(of);
@@ -113,30 +88,20 @@ nsyspipe.headline = (() => {
     const isBest = found === run;
     const other = isBest ? board.best(of, run) : found;
     const against = words.against(MAIN, run, other);
-    const end = against ? `; this run takes ${against.text}.` : ".";
-    return sentence(isBest ? "The next in the series: " : "The shortest of the series: ", [words.name(other)], `, ${words.figure(MAIN, other)}${end}`);
+    const takes = against?.difference === 0 ? "as long" : against?.text;
+    const end = against ? `. The selected run takes ${takes}.` : ".";
+    return sentence(isBest ? "Second shortest of the series: " : "Shortest of the series: ", [words.name(other)], `, ${words.figure(MAIN, other)}${end}`);
   };
 
   /** The command that decides; it takes saved runs by these paths. */
   const caution = (run) => {
     const before = board.before(run);
-    if (before === null && board.best(data.runs.series[run]) === null) return null;
-    const made = element("p", "caution", "No verdict: a difference may be noise. To decide: ");
+    const isKnown = board.value(MAIN, run) !== null;
+    if (!isKnown || (before === null && board.best(data.runs.series[run]) === null)) return null;
+    const made = element("p", "caution", "A difference may be noise. To find out: ");
     const runs = before === null ? "" : ` STORE:${data.runs.id[before]} STORE:${data.runs.id[run]}`;
     made.append(element("code", "", runs ? `nsyspipe diff${runs}` : "nsyspipe compare STORE"));
     return made;
-  };
-
-  const panels = (run) => {
-    const before = run === null ? null : board.before(run);
-    for (const panel of document.querySelectorAll(".panel-value")) {
-      const { figure } = panel.dataset;
-      const isMissing = run === null || board.value(figure, run) === null;
-      const parts = [element("span", isMissing ? "missing" : "figure", run === null ? "no run in view" : words.figure(figure, run))];
-      const found = run === null ? null : words.against(figure, run, before);
-      if (found) parts.push(changeMark(found));
-      panel.replaceChildren(...parts);
-    }
   };
 
   const buttons = (run) => {
@@ -152,15 +117,12 @@ nsyspipe.headline = (() => {
     if (run === null) {
       at("subject").replaceChildren();
       at("headline").textContent = "No run in view";
-      at("level").replaceChildren();
       at("story").replaceChildren(sentence("Clear the filters to see all runs."));
     } else {
       subject(run);
       at("headline").textContent = title(run);
-      fill(at("level"), level(run));
       at("story").replaceChildren(...[compared(run), best(run), caution(run)].filter(Boolean));
     }
-    panels(run);
     buttons(run);
   };
 

@@ -1,6 +1,5 @@
 /**
- * Pointing at the dashboard's charts: the run nearest to the pointer is shown, a click chooses it, and the small charts
- * follow the zoom of the large one.
+ * Pointing at the dashboard's chart: the run nearest to the pointer is shown, a click chooses it.
  */
 nsyspipe.pointer = (() => {
   const { board } = nsyspipe;
@@ -55,14 +54,9 @@ nsyspipe.pointer = (() => {
     });
   };
 
-  /** Called when the large chart is there. */
-  const leadOthers = (element) => chartOf(element).on("datazoom", () => {
-    const next = nsyspipe.zoom.rangeOf(chartOf(element));
-    if (next[0] === range[0] && next[1] === range[1]) return;
-    range = next;
-    for (const [id, chart] of nsyspipe.charts) {
-      if (id !== element.id) chart.dispatchAction({ type: "dataZoom", dataZoomIndex: 0, start: range[0], end: range[1] });
-    }
+  /** Keep the zoom, which the chart is drawn with anew. Called when the chart is there. */
+  const keepZoom = (element) => chartOf(element).on("datazoom", () => {
+    range = nsyspipe.zoom.rangeOf(chartOf(element));
   });
 
   /** Wire a chart up; asked again, do nothing. */
@@ -73,7 +67,7 @@ nsyspipe.pointer = (() => {
     showNearest(element, area);
     chooseByClick(element, area);
     // The chart is made from what the builder, our caller, returns.
-    if (element.hasAttribute("data-zoom")) window.requestAnimationFrame(() => leadOthers(element));
+    window.requestAnimationFrame(() => keepZoom(element));
   };
 
   return { remember, follow, range: () => ({ start: range[0], end: range[1] }) };

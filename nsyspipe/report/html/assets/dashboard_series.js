@@ -48,7 +48,7 @@
     return made;
   };
 
-  /** The latest step time and what became of it: since when its level is another, else against the run before. */
+  /** The latest step time and its change from the run before. For variants, the shortest step time. */
   const figures = (of, runs) => {
     const made = element("span", "series-figures");
     const best = board.isStudy(of) ? board.best(of) : null;
@@ -62,15 +62,8 @@
       made.append(element("span", "change", "not ranked"));
       return made;
     }
-    const levels = nsyspipe.levels.of(of);
-    if (levels.length > 1) {
-      const found = words.ofLevels(levels.at(-1).height, levels.at(-2).height);
-      made.append(nsyspipe.headline.changeMark(found), element("span", "since", `since ${words.moment(levels.at(-1).runs[0])}`));
-    } else if (levels.length) made.append(element("span", "change", "no lasting change"));
-    else {
-      const found = words.against(MAIN, latest, board.before(latest));
-      if (found) made.append(nsyspipe.headline.changeMark(found));
-    }
+    const found = words.against(MAIN, latest, board.before(latest));
+    if (found) made.append(nsyspipe.headline.changeMark(found));
     return made;
   };
 
@@ -111,7 +104,7 @@
     list.replaceChildren(...items);
     if (hadFocus >= 0) [...list.querySelectorAll("button")].at(Math.min(hadFocus, items.length - 1))?.focus();
     document.getElementById("series-note").textContent = found.length
-      ? "Runs that can be compared. Beside each series: its latest step time and how it changed last, of few runs against the run before; of variants, which are points without a line, the shortest step time, or the latest where none can be ranked."
+      ? "Runs that can be compared, with the latest step time and its change from the run before."
       : "No run in view.";
   };
 

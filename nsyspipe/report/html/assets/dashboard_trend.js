@@ -1,5 +1,5 @@
 /**
- * One figure over the runs in view: a line per series (none between variants), the series of the chosen run in the accent
+ * Step time over the runs in view: a line per series (none between variants), the series of the chosen run in the accent
  * colour, the others grey with a shape per world size, GPU model and work of the steps.
  */
 nsyspipe.trend = (() => {
@@ -10,7 +10,7 @@ nsyspipe.trend = (() => {
   const [UP, DOWN] = ["M4 0L8 8L0 8Z", "M4 8L8 0L0 0Z"];
   const MAIN = "step_time_ns";
 
-  const dotSize = (n, isMain) => (n <= 40 ? 9 : n <= 150 ? 6 : 4) - (isMain ? 0 : 2);
+  const dotSize = (n) => (n <= 40 ? 9 : n <= 150 ? 6 : 4);
 
   /** Shape of a group; from the fifth on hollow. */
   const shapeOf = (group) => ({ symbol: SHAPES[group % SHAPES.length], isHollow: Math.floor(group / SHAPES.length) % 2 === 1 });
@@ -30,7 +30,7 @@ nsyspipe.trend = (() => {
       name: id[run],
       rows: [
         { label: "Captured", value: captured[run] },
-        { label: words.group(run), value: `over ${words.plural(steps[run], "step")}` },
+        { label: words.group(run), value: `${words.plural(steps[run], "step")} used` },
         ...rows,
         { label: "First finding", value: words.finding(run) },
       ],
@@ -38,20 +38,20 @@ nsyspipe.trend = (() => {
   };
 
   const line = (runs, figure, context) => {
-    const { palette, isMain, focus, of } = context;
+    const { palette, focus, of } = context;
     const isFocus = of === focus;
     const { group } = data.series[of];
     const color = isFocus ? palette.accent : palette.ink3;
     const scale = axes.scale(figure.kind);
     const shown = board.shown();
-    const best = isMain && isFocus ? board.best(of) : null;
+    const best = isFocus ? board.best(of) : null;
     const point = (run) => {
       const y = board.value(figure.name, run);
       const isShown = run === shown;
       return {
         run,
         value: [axes.place(run), y === null ? null : y * scale],
-        symbolSize: isShown ? 13 : dotSize(board.current().runs.length, isMain),
+        symbolSize: isShown ? 13 : dotSize(board.current().runs.length),
         itemStyle: isShown ? { color, borderColor: palette.page, borderWidth: 2, ...dotStyle(color, group, palette) } : undefined,
         label: run === best ? { show: true } : undefined,
       };
@@ -112,56 +112,25 @@ nsyspipe.trend = (() => {
     return marks("beyond", 8, (at) => (off[at].value[1] === limits.max ? UP : DOWN), off, { z: 5 });
   };
 
-  const levels = (of, palette) => {
-    const found = nsyspipe.levels.of(of)
-      .map(({ runs, height }) => ({ height, runs: runs.filter((run) => axes.place(run) !== null) }))
-      .filter(({ runs }) => runs.length);
-    const lines = found.map(({ runs, height }) => ({
-      type: "line",
-      name: "level",
-      silent: true,
-      symbol: "none",
-      z: 2,
-      lineStyle: { color: palette.accentSoft, width: 7, cap: "round" },
-      data: [runs[0], runs.at(-1)].map((run) => [axes.place(run), height * axes.scale("ns")]),
-    }));
-    if (found.length < 2) return lines;
-    const [last, previous] = [found.at(-1), found.at(-2)];
-    const text = `since ${words.isOneLabel(last.runs[0]) ? words.day(last.runs[0]) : words.name(last.runs[0])}: ${words.change(last.height / previous.height - 1)}`;
-    const isLeft = board.current().place.get(last.runs[0]) < board.current().runs.length / 2;
-    lines.at(-1).markLine = {
-      silent: true,
-      symbol: "none",
-      lineStyle: { color: palette.accent, type: "dashed", width: 1 },
-      label: {
-        color: palette.ink, fontSize: 12, fontWeight: 600, position: "end", distance: 9, formatter: () => text,
-        align: isLeft ? "left" : "right",
-      },
-      data: [{ xAxis: axes.place(last.runs[0]) }],
-    };
-    return lines;
-  };
-
   const build = (_, palette, { width, figure: element }) => {
-    const figure = words.figures.get(element.id.slice("chart-".length));
-    const isMain = figure.name === MAIN;
+    const figure = words.figures.get(MAIN);
     const { runs, series } = board.current();
     const shown = board.shown();
     const focus = shown === null ? null : data.runs.series[shown];
-    const context = { palette, isMain, focus };
+    const context = { palette, focus };
     const scale = axes.scale(figure.kind);
     const valuesOf = (some) => some.map((run) => board.value(figure.name, run)).filter((value) => value !== null).map((value) => value * scale);
     // A change in the chosen series must be seen: jobs with other step times may lie outside. Variants show what is like them.
-    const own = figure.kind === "ratio" || focus === null ? [] : valuesOf(series.get(focus));
-    const isLike = (value) => (figure.kind === "1/s" ? 2 * value >= Math.min(...own) : value <= 2 * Math.max(...own));
+    const own = focus === null ? [] : valuesOf(series.get(focus));
+    const isLike = (value) => value <= 2 * Math.max(...own);
     const values = own.length ? [...own, ...(board.isStudy(focus) ? valuesOf(runs).filter(isLike) : [])] : valuesOf(runs);
-    const limits = axes.limits(values, figure.kind, isMain ? 5 : 3);
-    const grid = { left: 54, right: 20, top: isMain ? 28 : 18, bottom: isMain && axes.isNamed(runs, width - 74) && !board.isByTime() ? 54 : 30 };
+    const limits = axes.limits(values, 5);
+    const grid = { left: 54, right: 20, top: 28, bottom: axes.isNamed(runs, width - 74) && !board.isByTime() ? 54 : 30 };
     const room = width - grid.left - grid.right;
     const x = board.isByTime() ? axes.inTime(palette) : axes.inOrder(palette, runs, room);
     const isOutside = (its) => { const all = valuesOf(its); return all.length > 0 && all.every((value) => value < limits.min || value > limits.max); };
     const inside = [...series].filter(([, its]) => !isOutside(its));
-    if (isMain) tellOutside(series.size - inside.length);
+    tellOutside(series.size - inside.length);
     const lines = inside.map(([of, its]) => line(its, figure, { ...context, of }));
     nsyspipe.pointer.follow(element);
     return {
@@ -170,8 +139,8 @@ nsyspipe.trend = (() => {
       grid,
       graphic: axes.zigzag(palette, limits, grid),
       xAxis: x,
-      yAxis: [axes.y(palette, limits, figure.kind), { type: "value", min: -0.04, max: 1, show: false }],
-      dataZoom: [{ ...nsyspipe.insideZoom(), ...nsyspipe.pointer.range(), moveOnMouseMove: isMain }],
+      yAxis: [axes.y(palette, limits), { type: "value", min: -0.04, max: 1, show: false }],
+      dataZoom: [{ ...nsyspipe.insideZoom(), ...nsyspipe.pointer.range() }],
       title: values.length ? undefined : nothing(palette, runs),
       tooltip: {
         ...nsyspipe.frame(palette).tooltip,
@@ -179,12 +148,12 @@ nsyspipe.trend = (() => {
         triggerOn: "none",
         formatter: ({ data: point }) => tooltip(point.run),
       },
-      series: nsyspipe.pointer.remember(element, [...(isMain && focus !== null ? levels(focus, palette) : []), ...lines, beyond(series, figure, limits, palette, focus), crosses(runs, figure, palette)]),
+      series: nsyspipe.pointer.remember(element, [...lines, beyond(series, figure, limits, palette, focus), crosses(runs, figure, palette)]),
     };
   };
 
   const tellOutside = (n) => {
-    document.getElementById("outside").textContent = n ? `${n} other series ${n === 1 ? "lies" : "lie"} outside of this scale, where triangles stand at its edge: choose one in the list to see it.` : "";
+    document.getElementById("outside").textContent = n ? `${n} other series ${n === 1 ? "is" : "are"} outside of this scale (triangles). Select a series in the list to see it.` : "";
   };
 
   const nothing = (palette, runs) => ({

@@ -4,8 +4,6 @@
 nsyspipe.words = (() => {
   const { data, value } = nsyspipe.board;
   const figures = new Map(data.figures.map((figure) => [figure.name, figure]));
-  // Less than this is not called better or worse.
-  const SMALL_CHANGE = 0.02;
   const DAY_MS = 86_400_000;
 
   const write = {
@@ -28,8 +26,8 @@ nsyspipe.words = (() => {
   };
 
   /**
-   * A figure of a run against that of another: relative for times and rates, in points for shares. Two runs are no
-   * verdict, so it is called neither better nor worse.
+   * A metric of a run against that of another: relative for times and rates, in percentage points for shares. Two runs
+   * are not a verdict, so a difference is neither better nor worse.
    * @returns {{text: string, difference: number}|null} null where one of them is not recorded
    */
   const against = (name, run, other) => {
@@ -44,13 +42,6 @@ nsyspipe.words = (() => {
     return theirs === 0 ? null : { text: change(ours / theirs - 1), difference: ours / theirs - 1 };
   };
 
-  /** A level of step time against the one before it. */
-  const ofLevels = (ours, theirs) => {
-    const difference = ours / theirs - 1;
-    const tone = difference < 0 ? "better" : "worse";
-    return { text: change(difference), difference, tone: Math.abs(difference) < SMALL_CHANGE ? "same" : tone };
-  };
-
   const group = (run) => data.groups[data.series[data.runs.series[run]].group];
   const isOneLabel = (run) => data.series[data.runs.series[run]].label !== null;
 
@@ -60,8 +51,6 @@ nsyspipe.words = (() => {
     if (!isOneLabel(run)) return label[run];
     return time[run] === null ? id[run] : captured[run];
   };
-
-  const day = (run) => (data.runs.time[run] === null ? data.runs.id[run] : data.runs.captured[run].slice(0, -6));
 
   /** Which letters of a time tell the runs in view apart: the time of day, the day, or the day and the year. */
   const momentPart = () => {
@@ -86,5 +75,5 @@ nsyspipe.words = (() => {
 
   const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
-  return { figure, change, against, ofLevels, group, isOneLabel, name, day, moment, when, finding, plural, figures };
+  return { figure, change, against, group, isOneLabel, name, moment, when, finding, plural, figures };
 })();

@@ -9,11 +9,11 @@ window.nsyspipe = nsyspipe;
 /** What stands where nothing was recorded. */
 nsyspipe.absent = "-";
 
-/** Four significant digits and no exponent. */
-nsyspipe.significant = (value) => {
+/** So many significant digits and no exponent. */
+nsyspipe.significant = (value, digits = 4) => {
   if (value === 0) return "0";
-  const magnitude = Math.floor(Math.log10(Math.abs(Number(value.toPrecision(4)))));
-  return value.toFixed(Math.max(3 - magnitude, 0));
+  const magnitude = Math.floor(Math.log10(Math.abs(Number(value.toPrecision(digits)))));
+  return value.toFixed(Math.max(digits - 1 - magnitude, 0));
 };
 
 /** Nanoseconds as milliseconds: `12.34 ms`. */

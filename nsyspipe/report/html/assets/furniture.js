@@ -24,9 +24,19 @@ nsyspipe.link = (() => {
     return step === null || [first, ...others.map((one) => one.step)].map(String).includes(step);
   };
 
+  /** What a plain address names is opened, too. */
+  const open = () => {
+    const target = document.getElementById(window.location.hash.slice(1));
+    const closed = target?.querySelector(":scope > details:not([open])") ?? target?.closest("details:not([open])");
+    if (!closed) return;
+    closed.open = true;
+    target.scrollIntoView({ behavior: "instant" });
+  };
+
   const follow = () => {
     const params = named();
     mark(params);
+    if (!params.size) open();
     if (!params.size) return;
     for (const [name, acts] of listeners) if (params.has(name)) acts.forEach((act) => act(params.get(name)));
     const isDrawn = document.getElementById("chart-timeline") && (params.has("step") || params.has("rank"));

@@ -50,7 +50,7 @@ nsyspipe.partsIn = (valuesOf) => {
 /** The parts of a step in the order in which they are stacked, with the words of the legend. */
 nsyspipe.PARTS = [
   ["compute", "compute alone"],
-  ["hidden", "hides communication"],
+  ["hidden", "compute during communication"],
   ["exposed", "exposed communication"],
   ["copies", "exposed copies"],
   ["idle", "idle"],

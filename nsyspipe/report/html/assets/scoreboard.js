@@ -75,7 +75,7 @@ nsyspipe.builders.scoreboard = (() => {
           {
             type: "text",
             style: {
-              text: row.peer === row.label ? "reference" : times(row.speedup),
+              text: row.peer === row.label ? "baseline" : times(row.speedup),
               x: Math.max(x + 4, to) + 7,
               y,
               verticalAlign: "middle",
@@ -110,7 +110,7 @@ nsyspipe.builders.scoreboard = (() => {
         nsyspipe.timeRow(`mean step time, ${row.n_steps} step${row.n_steps === 1 ? "" : "s"}`, row.wall),
         ...PARTS.map(([name, words]) => nsyspipe.timeRow(words, row.parts?.[name] ?? null, palette[name])),
         ...speed,
-        { label: "verdict", value: row.verdict },
+        { label: "verdict", value: row.word },
         ...(row.why ? [{ label: "why", value: row.why }] : []),
       ],
     });

@@ -1,6 +1,6 @@
 /**
  * Steps over time: per step the slowest rank's parts, stacked; every rank as a dot, and a line through their medians. What
- * is not in the figures is pale, on a shade that shows of the shortest step too.
+ * is not used is pale, on a shade that shows of the shortest step too.
  */
 nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
   const [LEFT, RIGHT] = [62, 14];
@@ -30,14 +30,14 @@ nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
     itemStyle: { color: palette.page, borderColor: palette.ink, borderWidth: 1 },
     data: data.walls_ns.flatMap((walls, at) => walls.map((ns) => [at, ns])),
   };
-  // Of steps in the figures; between others one is no line, but a dash.
+  // Of steps used; between others one is no line, but a dash.
   const isLone = (at) => [at - 1, at + 1].every((beside) => data.mark[beside] !== "");
   const median = {
     name: "median", type: "line", silent: true, z: 5, showAllSymbol: true, symbol: "rect",
     itemStyle: { color: palette.ink }, lineStyle: { color: palette.ink, width: 1.5 },
     data: data.median_wall_ns.map((ns, at) => ({ value: data.mark[at] ? null : ns, symbolSize: isLone(at) ? [24, 1.5] : 0 })),
   };
-  // Neighbours that are not in the figures for one reason: their first and last column, and the reason.
+  // Neighbours that are not used for one reason: their first and last column, and the reason.
   const spans = [];
   data.mark.forEach((mark, at) => {
     if (mark && mark === data.mark[at - 1]) spans.at(-1)[1] = at;
@@ -70,7 +70,7 @@ nsyspipe.builders["step-columns"] = (data, palette, { width, figure }) => {
       rows.push(nsyspipe.timeRow(`fastest, ${nsyspipe.rankName(data, data.fastest_rank[at])}`, data.fastest_wall_ns[at]));
     }
     const slowest = hasRanks ? `, slowest ${nsyspipe.rankName(data, data.rank[at])}` : "";
-    const mark = data.mark[at] ? `, not in the figures: ${data.mark[at]}` : "";
+    const mark = data.mark[at] ? `, not used: ${data.mark[at]}` : "";
     return nsyspipe.tooltip({ title: `step ${data.step[at]}${slowest}${mark}`, rows });
   };
 

@@ -2,7 +2,7 @@
  * The timeline of one step: all ranks on one clock, from the first rank's start.
  */
 nsyspipe.builders.timeline = (() => {
-  const WORDS = { phase: "phase", launch: "launched, not yet started", compute: "compute", untold: "compute or communication", comm: "communication", memory: "copies" };
+  const WORDS = { phase: "phase", launch: "launch queue", compute: "compute", untold: "compute or communication", comm: "communication", memory: "copies" };
   const linked = new WeakSet();
   const drawn = new WeakMap(); // of each figure the items of communication, and the collective of each
 
@@ -23,7 +23,7 @@ nsyspipe.builders.timeline = (() => {
       nsyspipe.timeRow("end", end),
       nsyspipe.timeRow("length", end - start),
     ];
-    if (busy !== end - start) found.push(nsyspipe.timeRow("of it busy", busy));
+    if (busy !== end - start) found.push(nsyspipe.timeRow("busy", busy));
     if (seriesName === "phase") found.push({ label: "operations", value: String(n) });
     if (seriesName === "comm") found.push(...communication(data, bars, index, seq, palette));
     return nsyspipe.tooltip({ title: `${nsyspipe.rankName(data, rank.rank)}: ${WORDS[seriesName]}`, name, rows: found });
@@ -37,7 +37,7 @@ nsyspipe.builders.timeline = (() => {
     if (bytes !== null) rows.push({ label: "message", value: nsyspipe.bytes(bytes) });
     if (speed !== null) rows.push({ label: "bus bandwidth", value: nsyspipe.bandwidth(speed) });
     if (last !== null) rows.push({ label: "last to arrive", value: nsyspipe.rankName(data, last) });
-    if (bars.wait) rows.push(nsyspipe.timeRow("waiting", bars.wait[index], palette.waiting));
+    if (bars.wait) rows.push(nsyspipe.timeRow("wait time", bars.wait[index], palette.waiting));
     if (bars.exposed) rows.push(nsyspipe.timeRow("exposed", bars.exposed[index], palette.exposed));
     return rows;
   };

@@ -1,0 +1,109 @@
+"""The pages of answers (diff, compare, whatif): verdict and one picture on the first screen, then a section for each detail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from nsyspipe.report.blocks import Block, Sentence
+from nsyspipe.report.html.page import Chart, Fold, anchor_of, render
+
+
+class Segment(Struct, frozen=True):
+    """A part of a bar: its share of the longest bar, its colour in the palette, and its words."""
+
+    category: str
+    share: float
+    words: str
+
+
+class StackedBar(Struct, frozen=True):
+    """A step time as a bar of parts, or the name of a group, which has no parts.
+
+    `cells` stand behind the bar, one for each column. `low` and `high` are the ends of the range, as shares.
+    """
+
+    label: str
+    segments: Sequence[Segment] = ()
+    cells: Sequence[str] = ()
+    low: float | None = None
+    high: float | None = None
+    is_faint: bool = False  # what is compared with, or what nobody can set
+
+
+class StackedBars(Struct, frozen=True):
+    """Step times below each other, with a line at one of them."""
+
+    caption: str
+    columns: Sequence[str]  # of label, bar, and each cell
+    bars: Sequence[StackedBar]
+    legend: Sequence[tuple[str, str]]  # category of the palette, and words
+    mark: float | None = None  # where the line is, as a share
+    note: str = ""
+
+
+PageBlock: TypeAlias = "Block | Chart | Fold | StackedBars"
+
+
+class Section(Struct, frozen=True):
+    """A part of a page, which navigation names by the short title."""
+
+    title: str
+    blocks: Sequence[PageBlock]
+    short_title: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """What an address calls the section."""
+        return anchor_of(self.title)
+
+
+class AnswerPage(Struct, frozen=True):
+    """What a page shows, in its order."""
+
+    title: str
+    identity: tuple[str, str]
+    verdict: Sentence
+    introduction: Sequence[PageBlock]
+    picture: Section
+    beside_picture: Sequence[Section] = ()
+    details: Sequence[Section] = ()
+
+    @property
+    def sections(self) -> Sequence[Section]:
+        """All sections that say something."""
+        sections = (self.picture, *self.beside_picture, *self.details)
+        return [section for section in sections if section.blocks]
+
+
+def answer_html(page: AnswerPage, scripts: Sequence[str] = ()) -> str:
+    """Return a page as one HTML file: complete, offline, the same bytes for the same answer."""
+    context = {
+        "brand": page.title.rpartition(": nsyspipe")[0] or page.title,
+        "short": {section.title: section.short_title for section in page.sections if section.short_title},
+        "sections": [(section.anchor, section.title) for section in page.sections],
+        "verdict": page.verdict,
+        "introduction": _named(page.introduction),
+        "picture": _shown(page.picture) if page.picture.blocks else None,
+        "beside_picture": [_shown(section) for section in page.beside_picture if section.blocks],
+        "details": [_shown(section) for section in page.details if section.blocks],
+    }
+    data = {chart.name: chart.data for chart in _charts(page)}
+    styles = ("run.css", "blocks.css", "answer.css")
+    return render("answer.html.j2", page.title, page.identity, context, data, scripts=scripts, styles=styles)
+
+
+def _charts(page: AnswerPage) -> Iterator[Chart]:
+    for section in page.sections:
+        yield from (block for block in section.blocks if isinstance(block, Chart))
+
+
+def _named(blocks: Sequence[PageBlock]) -> list[tuple[str, PageBlock]]:
+    """Return blocks with the names of their classes, by which the template knows them."""
+    return [(type(block).__name__, block) for block in blocks]
+
+
+def _shown(section: Section) -> dict[str, object]:
+    return {"anchor": section.anchor, "title": section.title, "blocks": _named(section.blocks)}

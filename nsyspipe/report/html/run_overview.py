@@ -1,0 +1,397 @@
+"""The first screen of a run's page: what to change first, whether to trust it, four figures, opportunities, where a step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nsyspipe.analysis.summary import means_of_slowest
+from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, RATIOS
+from nsyspipe.report import first_screen, overview, run as run_report, words
+from nsyspipe.report.blocks import Bars, Block, Commands, Facts, Heading, Items, Lines, Sentence, Tile, Tiles, Troubles
+from nsyspipe.report.explanations.subjects import FINDINGS_FOLDER, explain_finding
+from nsyspipe.report.explanations.text import Code, Explanation, Items as ExplainedItems, Paragraph, ids_in
+from nsyspipe.report.findings import Finding, finding_lines, of_capture
+from nsyspipe.report.html import run_charts as charts
+from nsyspipe.report.html.page import SUBSECTION, Chart, Columns, Fold
+from nsyspipe.report.overview import CONDITIONAL, Checks, Recommendation, Recommendations, StepTime
+from nsyspipe.report.subject import steps_text
+from nsyspipe.report.units import ms_text, rate_text, short_percent
+from nsyspipe.run.run import Run
+
+_DIGITS = 3  # of an estimate
+_SHOWN_RANKS = 12  # that the chart draws
+_MOST_TILES = 4
+_STEP_HINT = (
+    "The time of the slowest rank in each training step, as the mean over the steps used. "
+    "The parts of the step sum to this time. The median is under All metrics."
+)
+_NAMED_BY_BARS = {"compute", "exposed communication", "exposed copies", "idle"}
+# Sections of an explanation that answer a reader who has seen the recommendation.
+_EXPLAINED = ("What it means", "Code before and after", "When not to do it")
+
+
+class Effect(Struct, frozen=True):
+    """What a recommendation saves, in words: an estimate with its range, or an upper bound."""
+
+    saving: str  # ``71.4 ms``, empty where nothing is known
+    share: str  # of the step
+    qualifier: str  # what stands before the saving: ``at most`` of an upper bound
+    now: str = ""  # the step time, captured
+    then: str = ""  # and predicted
+    step_range: str = ""  # of the predicted step time
+    condition: str = ""
+
+
+class Answer(Struct, frozen=True):
+    """The headline: what to change first and what that does to the step time; else that there is nothing to change."""
+
+    headline: str
+    id: str = ""  # of the finding
+    is_doubt: bool = False  # the headline is a warning, and the action stands below it
+    action: str = ""
+    effect: Effect | None = None
+    reasons: Sequence[str] = ()
+
+
+class Gain(Struct, frozen=True):
+    """A saving as a bar: shares of the longest, with the ends of its range."""
+
+    share: float
+    low: float | None = None
+    high: float | None = None
+    is_bound: bool = False  # the bar is as long as the upper bound
+
+
+class Opportunity(Struct, frozen=True):
+    """One recommendation in a list: its number, what it saves, and everything else when it is opened."""
+
+    number: int | None
+    action: str
+    id: str
+    effect: Effect
+    saving_range: str
+    gain: Gain | None
+    details: Sequence[Any]  # blocks
+
+
+class Opportunities(Struct, frozen=True):
+    """Recommendations, the one with the largest number first."""
+
+    rows: Sequence[Opportunity]
+
+
+class Evidence(Struct, frozen=True):
+    """The figures behind a finding: name and value."""
+
+    severity: str
+    rows: Sequence[tuple[str, str]]
+
+
+class CodeLines(Struct, frozen=True):
+    """Lines of a program."""
+
+    lines: Sequence[str]
+
+
+class Explained(Struct, frozen=True):
+    """Sentences of an explanation, in which code stands between backticks: a paragraph, or a list."""
+
+    texts: Sequence[str]
+    is_list: bool = False
+
+
+def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer | Columns]:
+    """Yield the first screen."""
+    step = overview.step_time_of(run)
+    found = overview.recommendations_of(run)
+    checks = overview.checks_of(run)
+    step_ns = words.mean_step_ns(run.summary().to_pylist()[0])
+    yield answer_of(run, step, found, checks, step_ns)
+    yield trust_facts(run)
+    yield from (
+        replace(block, is_close=True) for block in first_screen.trust_blocks(run) if isinstance(block, Troubles)
+    )
+    where = [*first_screen.step_blocks(run, step)]
+    bars = next((block for block in where if isinstance(block, Bars)), None)
+    if step is not None and (tiles := tiles_of(run, step, bars)):
+        yield Tiles(tiles)
+    left = [*opportunity_blocks(run, found, checks, step_ns)]
+    right = [*where, *rank_blocks(run, step, found, listed, is_below_bars=bars is not None)]
+    yield Columns([column for column in (left, right) if column])
+
+
+def answer_of(run: Run, step: StepTime | None, found: Recommendations, checks: Checks, step_ns: float | None) -> Answer:
+    """Return the headline of the page: a doubt about all figures, else what to change first, else that nothing is to change."""
+    if not run.header.n_ranks or step is None:
+        return Answer(first_screen.headline_of(run, step).removesuffix("."))
+    doubt, _, remedy = _doubt(run).partition(". ")
+    first = found.first
+    if first is None or step_ns is None:
+        texts = [remedy] if doubt else [first_screen.headline_of(run, step)]
+        texts = first_screen.nothing_sentences(run, found, checks) or texts
+        headline, *reasons = [doubt, *texts] if doubt else texts
+        return Answer(headline.removesuffix("."), is_doubt=bool(doubt), reasons=reasons)
+    reasons = [f"{first.finding.title}.", *first_screen.assumptions_of(first), *first_screen.why_first(found)]
+    return Answer(
+        headline=doubt or first.finding.headline,
+        id=first.finding.id,
+        is_doubt=bool(doubt),
+        action=first.finding.headline if doubt else "",
+        effect=effect_of(first, step_ns),
+        reasons=[remedy, *reasons] if remedy else reasons,
+    )
+
+
+def _doubt(run: Run) -> str:
+    """Return why nothing that follows may be true; nothing if there is no such reason."""
+    if overview.is_of_mixed_runs(run):
+        return first_screen.MIXED
+    return "" if run.summary()["comm_share"][0].as_py() is not None else first_screen.unknown_text(run)
+
+
+def effect_of(change: Recommendation, step_ns: float) -> Effect:
+    """Return what a recommendation saves, in words."""
+    if change.saving_ns is None or change.step_ns is None:
+        return Effect("", "", "")
+    condition = "if available" if change.known == CONDITIONAL else ""
+    saving, share = ms_text(change.saving_ns, _DIGITS), short_percent(change.saved_share)
+    if change.low_ns is None or change.high_ns is None:
+        return Effect(
+            saving=saving,
+            share=share,
+            qualifier="at most",
+            now=_number(step_ns, 4),
+            then=f"at least {ms_text(change.step_ns, _DIGITS)}",
+            condition=condition,
+        )
+    return Effect(
+        saving=saving,
+        share=share,
+        qualifier="",
+        now=_number(step_ns, 4),
+        then=ms_text(change.step_ns, _DIGITS),
+        step_range=f"{_number(change.low_ns, _DIGITS)} to {_number(change.high_ns, _DIGITS)}",
+        condition=condition,
+    )
+
+
+def _number(ns: float, n_digits: int) -> str:
+    return ms_text(ns, n_digits).removesuffix(" ms")
+
+
+def trust_facts(run: Run) -> Facts:
+    """Return what the run is and what the figures rest on."""
+    title = first_screen.title_of(run)
+    captured = run.header.captured_at_utc
+    when = [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
+    return Facts([title.name, *title.facts, steps_text(run), *when], "Run")
+
+
+def tiles_of(run: Run, step: StepTime, bars: Bars | None) -> list[Tile]:
+    """Return the four figures of the first screen; the parts have the words of the bars, so that all agree."""
+    (summary,) = run.summary().to_pylist()
+    tiles = [_step_tile(run, step)]
+    if run.header.n_ranks > 1 or summary["comm_share"] != 0:
+        tiles += [_part_tile(run, "exposed_comm_share", bars), _overlap_tile(run)]
+    tiles += [tile for tile in [_straggler_tile(run)] if tile is not None]
+    tiles += [_part_tile(run, name, bars) for name in ("idle_share", "exposed_memory_share")]
+    tiles += [] if run.is_capture else [_rate_tile(step)]
+    return tiles[:_MOST_TILES]
+
+
+def _rate_tile(step: StepTime) -> Tile:
+    value, unit = rate_text(1e9 / step.mean_ns, _DIGITS).split(" ")
+    return Tile(FIGURES["throughput_steps_per_s"].short, value, unit, FIGURES["throughput_steps_per_s"].meaning)
+
+
+def _step_tile(run: Run, step: StepTime) -> Tile:
+    value, unit = ms_text(step.mean_ns).split(" ")
+    if run.is_capture:
+        return Tile("capture", value, unit, "longest rank" if run.header.n_ranks > 1 else "")
+    of_rank = "slowest rank, " if run.header.n_ranks > 1 else ""
+    over = "the only step used" if step.n_used == 1 else f"mean of {step.n_used} steps"
+    return Tile("step time", value, unit, f"{of_rank}{over}", hint=_STEP_HINT)
+
+
+def _part_tile(run: Run, name: str, bars: Bars | None) -> Tile:
+    figure = FIGURES[name]
+    (summary,) = run.summary().to_pylist()
+    if summary[name] is None:
+        missing, why = run_report.why_null(name, run, summary)
+        return Tile(figure.short, "", "", why, missing, figure.category)
+    time, share = _part_words(run, name, bars)
+    value, unit = time.split(" ")
+    least = "\N{GREATER-THAN OR EQUAL TO}" if name == "idle_share" and words.unseen_idle(run) else ""
+    whole = "capture" if run.is_capture else "step"
+    return Tile(figure.short, f"{least}{value}", unit, f"{share} of the {whole}", category=figure.category)
+
+
+def _part_words(run: Run, name: str, bars: Bars | None) -> tuple[str, str]:
+    """Return the time and the share of a part of the step: as the bars have them, if there are any."""
+    if bars is None:
+        column = RATIOS[name][0]
+        means = means_of_slowest(run.breakdown(), ["wall_ns", column])
+        part_ns, step_ns = means[column] or 0.0, means["wall_ns"] or 1.0
+        return ms_text(part_ns, _DIGITS), short_percent(part_ns / step_ns)
+    row = next((row for row in bars.rows if row.category == FIGURES[name].category), None)
+    return ("0 ms", "0%") if row is None else (row.time, row.percent)
+
+
+def _overlap_tile(run: Run) -> Tile:
+    figure = FIGURES["overlap_ratio"]
+    (summary,) = run.summary().to_pylist()
+    if summary["overlap_ratio"] is None:
+        missing, why = run_report.why_null("overlap_ratio", run, summary)
+        return Tile(figure.short, "", "", why, missing, figure.category)
+    return Tile(figure.short, short_percent(summary["overlap_ratio"]), "", "of communication", category=figure.category)
+
+
+def _straggler_tile(run: Run) -> Tile | None:
+    """Return who is late and by how much; None where that is not known."""
+    latest = run_report.latest_rank(run)
+    if latest is None:
+        return None
+    figure = OTHER_FIGURES["straggler_delay"]
+    if not first_screen.has_straggler(run):
+        value, unit = ms_text(latest.delay_ns, 2).split(" ")
+        return Tile(figure.short, value, unit, "no straggler", category="waiting")
+    value, unit = ms_text(latest.delay_ns, _DIGITS).split(" ")
+    whose = f"rank {run.rank_names.name(latest.rank)}, mean per step"
+    return Tile(figure.short, value, unit, whose, category="waiting")
+
+
+def opportunity_blocks(
+    run: Run, found: Recommendations, checks: Checks, step_ns: float | None
+) -> Iterator[Block | Opportunities | Fold]:
+    """Yield the recommendations as bars, the number shown first deciding the order, and what else was checked."""
+    (summary,) = run.summary().to_pylist()
+    if found.shown and step_ns is not None:
+        yield Heading("What you can change", SUBSECTION)
+        longest = longest_saving(found.shown, step_ns)
+        numbered = enumerate(found.shown, start=1)
+        yield Opportunities([opportunity_of(change, step_ns, longest, number) for number, change in numbered])
+        yield from (Sentence(text) for text in [first_screen.notes_of_all(found)] if text)
+    elif run.header.n_ranks and (run.is_capture or summary["comm_share"] is None):
+        yield Heading("What you can change", SUBSECTION)
+        yield Sentence(_not_judged(run))
+    elif run.header.n_ranks:
+        yield Heading("What nsyspipe checked", SUBSECTION)
+    yield from of_capture(run)
+    if step_ns is not None:
+        yield from _folded(found, step_ns)
+    yield from _check_folds(checks)
+
+
+def _not_judged(run: Run) -> str:
+    if run.is_capture:
+        return "nsyspipe recommends nothing, because a saving is a part of a step and there are no steps."
+    return "nsyspipe could check hardly anything, because communication is not known."
+
+
+def longest_saving(changes: Sequence[Recommendation], step_ns: float) -> float:
+    """Return how long the longest bar is, the ends of the ranges included."""
+    ends = [change.saving_ns or 0.0 for change in changes]
+    ends += [step_ns - change.low_ns for change in changes if change.low_ns is not None]
+    return max(ends, default=0.0) or 1.0
+
+
+def opportunity_of(change: Recommendation, step_ns: float, longest_ns: float, number: int | None = None) -> Opportunity:
+    """Return a recommendation as a row."""
+    gain, saving_range = None, ""
+    if change.saving_ns is not None:
+        low = high = None
+        if change.low_ns is not None and change.high_ns is not None:
+            least_ns, most_ns = step_ns - change.high_ns, step_ns - change.low_ns
+            low, high = max(least_ns, 0.0) / longest_ns, min(max(most_ns, 0.0) / longest_ns, 1.0)
+            saving_range = f"{_number(least_ns, _DIGITS)} to {ms_text(most_ns, _DIGITS)}"
+        share = min(max(change.saving_ns, 0.0) / longest_ns, 1.0)
+        gain = Gain(share, low, high, is_bound=low is None)
+    finding = change.finding
+    details = [*_details(finding)]
+    return Opportunity(number, finding.headline, finding.id, effect_of(change, step_ns), saving_range, gain, details)
+
+
+def _details(finding: Finding) -> Iterator[Block | Fold | Evidence]:
+    """Yield everything about a finding: why, how, what the saving rests on, its figures, and its explanation."""
+    lines = finding_lines(finding)
+    yield Lines("", lines.lines)
+    if finding.evidence:
+        yield Fold("Numbers behind this finding", [Evidence(finding.severity, finding.evidence)], is_printed=True)
+    if finding.id in ids_in(FINDINGS_FOLDER):
+        explanation = explain_finding(finding.id)
+        yield Fold("Explanation and code", [*explained_blocks(explanation)])
+    yield Commands("In full", [f"nsyspipe explain {finding.id}"])
+
+
+def explained_blocks(explanation: Explanation) -> Iterator[Block | Explained | CodeLines]:
+    """Yield what an explanation says of the change itself; `nsyspipe explain` has the rest."""
+    for section in explanation.sections:
+        if section.heading not in _EXPLAINED:
+            continue
+        yield Lines(section.heading, [])
+        for piece in section.pieces:
+            match piece:
+                case Paragraph(text=text):
+                    yield Explained((text,))
+                case ExplainedItems(texts=texts):
+                    yield Explained(texts, is_list=True)
+                case Code(text=text):
+                    yield CodeLines(text.rstrip().split("\n"))
+
+
+def _folded(found: Recommendations, step_ns: float) -> Iterator[Fold]:
+    """Yield what is no recommendation of its own: within noise, little, and what all communication costs."""
+    n_noise, n_little = len(found.within_noise), len(found.little)
+    groups = [
+        (f"{n_noise} within noise", found.within_noise),
+        (f"{n_little} that save{'s'[: n_little == 1]} little", found.little),
+    ]
+    exposure = found.exposure
+    if exposure is not None and exposure not in (*found.shown, *found.within_noise, *found.little):
+        groups.append(("All communication together", (exposure,)))
+    for summary, changes in groups:
+        if changes:
+            longest = longest_saving(changes, step_ns)
+            rows = [opportunity_of(change, step_ns, longest) for change in changes]
+            yield Fold(summary, [Opportunities(rows)])
+
+
+def _check_folds(checks: Checks) -> Iterator[Fold]:
+    if checks.passed:
+        n_passed = len(checks.passed)
+        yield Fold(f"{n_passed} check{'s'[: n_passed != 1]} found nothing", [Sentence(", ".join(checks.passed))])
+    if checks.skipped:
+        n_skipped = len(checks.skipped_rules)
+        texts = [run_report.skipped_text(check) for check in checks.skipped]
+        yield Fold(f"{n_skipped} skipped check{'s'[: n_skipped != 1]}", [Items(texts)])
+
+
+def rank_blocks(
+    run: Run, step: StepTime | None, found: Recommendations, listed: Sequence[int], *, is_below_bars: bool
+) -> Iterator[Block | Chart]:
+    """Yield where the time of each rank goes, and below the ranks the simulated step.
+
+    Below bars of the parts, the legend has only what the bars do not name.
+    """
+    drawn = run.telling_ranks(_SHOWN_RANKS)
+    has_comm = run.summary()["comm_share"][0].as_py() != 0
+    after = None
+    if found.first is not None and found.first.low_ns is not None:
+        first = found.first
+        after = charts.After(first.step_ns or 0.0, first.low_ns or 0.0, first.high_ns or 0.0)
+    caption = run_report.left_out_note(len(drawn), run.header.n_ranks)
+    chart = charts.rank_chart(
+        run.breakdown(), drawn, listed, caption=caption, is_capture=run.is_capture, has_comm=has_comm,
+        names=run.rank_names, step_ns=step.mean_ns if step else None, after=after,
+    )  # fmt: skip
+    if chart is None:
+        if run.header.n_ranks:
+            yield Sentence("No step is complete on every rank, so there is nothing to split.")
+        return
+    yield Heading("On each rank" if run.header.n_ranks > 1 else "On the rank", SUBSECTION)
+    named = {category for category, label in chart.legend if label in _NAMED_BY_BARS} if is_below_bars else set()
+    yield replace(chart, legend=[item for item in chart.legend if item[0] not in named])

@@ -1,0 +1,113 @@
+"""The page of a comparison: who is fastest, step times with their parts and speed-ups, and what could not be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from nsyspipe.comparison.scoreboard import Scoreboard
+from nsyspipe.report import scoreboard as report
+from nsyspipe.report.blocks import Commands, Field, Heading, Notes, Sentence, Table, Troubles, of, table_of
+from nsyspipe.report.html.answer_page import AnswerPage, PageBlock, Section, answer_html
+from nsyspipe.report.html.page import PART_LEGEND, Chart
+from nsyspipe.report.units import STEP_PARTS, absent, ms_text, with_share
+
+_ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
+_MOST_WARNINGS = 3  # on the first screen
+
+
+def scoreboard_page(board: Scoreboard) -> str:
+    """Return a scoreboard as one HTML file: complete, offline, the same bytes for the same runs."""
+    verdict, *sentences = report.headlines(board)
+    warnings = report.warnings(board, is_verbose=False)
+    files = [row for row in report.warnings(board, is_verbose=True) if row not in warnings]
+    page = AnswerPage(
+        title=f"{len(board.sides)} runs against {board.reference}: nsyspipe compare",
+        identity=(report.RUNS, report.identity_of(board)),
+        verdict=Sentence(verdict),
+        introduction=[*map(Sentence, sentences), report.subject(board), *_troubles(warnings[:_MOST_WARNINGS])],
+        picture=Section("Time and speed", [_chart(board)]),
+        details=[
+            Section("Runs", [*_results(board)]),
+            Section("Where a step goes", [report.figures_table(board, is_verbose=True)]),
+            Section("Notes", [*_troubles(warnings[_MOST_WARNINGS:] + files), *_notes(board)]),
+        ],
+    )
+    return answer_html(page, ["scoreboard"])
+
+
+def _troubles(warnings: Sequence[Any]) -> list[PageBlock]:
+    return [Troubles(warnings, is_close=True)] if warnings else []
+
+
+def _notes(board: Scoreboard) -> list[PageBlock]:
+    return [Notes(report.notes(board)), Commands("What a metric means", ["nsyspipe explain METRIC"])]
+
+
+def _results(board: Scoreboard) -> Iterator[PageBlock]:
+    kinds = report.rows_by_kind(board)
+    for _, rows, kind_text in kinds:
+        if len(kinds) > 1:
+            yield Heading(kind_text)
+        yield report.results_table(board, rows)
+
+
+def _chart(board: Scoreboard) -> Chart:
+    """Return the bars of step times, and the speed-ups with their intervals."""
+    bars: list[Mapping[str, Any]] = []
+    kinds = report.rows_by_kind(board)
+    for kind, rows, kind_text in kinds:
+        if len(kinds) > 1:
+            bars.append({"heading": kind_text})
+        bars += [_bar(row, is_best=row["label"] == kind.best and len(rows) > 1) for row in rows]
+    over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its group"
+    has_best = any(bar.get("is_best", False) for bar in bars)
+    note = (
+        "Bars: mean of the steps used, on the slowest rank of each step. Dots: speed-up with its confidence interval. A "
+        "filled dot means that the verdict is an improvement or a regression."
+    )
+    if has_best:
+        note = f"{note} Bold: the best run of a group."
+    return Chart(
+        name="scoreboard",
+        section="Time and speed",
+        label="Parts of the step time of each run, and the speed-up of the run",
+        height=_FRAME_HEIGHT + _ROW_HEIGHT * len(bars),
+        data={"rows": bars, "over": over},
+        table=_parts_table([row for _, rows, _ in kinds for row in rows]),
+        caption=note,
+        legend=PART_LEGEND,
+    )
+
+
+def _bar(row: Mapping[str, Any], *, is_best: bool) -> dict[str, Any]:
+    parts = {part.category: row[part.column] for part in STEP_PARTS}
+    return {
+        "speedup": row["peer_speedup"],
+        "low": row["peer_speedup_low"],
+        "high": row["peer_speedup_high"],
+        "why": row["peer_why"],
+        "label": row["label"],
+        "peer": row["peer"],
+        "wall": row["mean_step_time_ns"],
+        "n_steps": row["n_summary_steps"],
+        "parts": None if None in parts.values() else parts,
+        "verdict": row["peer_verdict"],
+        "word": report.verdict_word(row["peer_verdict"]),
+        "is_best": is_best,
+    }
+
+
+def _parts_table(rows: Sequence[dict[str, Any]]) -> Table:
+    fields = [
+        report.run_field(rows, "of the slowest rank"),
+        Field("mean step time", of("mean_step_time_ns", ms_text)),
+        *(Field(figure.short, partial(_part_text, column=figure.column)) for figure in STEP_PARTS),
+    ]
+    return table_of("Parts of the mean step time of each run", rows, fields)
+
+
+def _part_text(row: Mapping[str, Any], column: str) -> str:
+    time, whole = row[column], row["mean_step_time_ns"]
+    return with_share(ms_text(time), time / whole) if time is not None and whole else absent

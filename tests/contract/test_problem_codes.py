@@ -1,0 +1,68 @@
+"""Every code of a problem that the package can print is in the catalogue, so that `nsyspipe explain CODE` explains it.
+
+`problem(code)` looks a code up, so a code that is not in the catalogue fails there. What is left are rows that are made
+in another way, and codes that only a rare input reaches. Both are found in the source.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import nsyspipe
+from nsyspipe.model.problems import CATALOGUE
+from nsyspipe.model.schema import PROBLEMS
+from nsyspipe.report.explanations.subjects import explain
+from nsyspipe.report.explanations.text import Group
+
+PACKAGE = Path(nsyspipe.__file__).parent
+TREES = {path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+DECLARATIONS = Path("model/problems.py")
+
+
+def constants_in(node):
+    """Return the texts that an expression can be: those of both branches of a condition."""
+    branches = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
+    return {one.value for one in branches if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+
+
+def calls_of(name, tree):
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == name]
+
+
+def codes_in(tree):
+    """Return the codes that a module names: as the argument of `problem`, or in a row that it makes."""
+    codes = {code for call in calls_of("problem", tree) for code in constants_in(call.args[0])}
+    for row in (node for node in ast.walk(tree) if isinstance(node, ast.Dict)):
+        keys = [key.value if isinstance(key, ast.Constant) else None for key in row.keys]
+        values = dict(zip(keys, row.values, strict=True))
+        codes |= constants_in(values["code"]) if "code" in values else set()
+    return codes
+
+
+def test_every_code_is_in_the_catalogue():
+    unknown = {(str(path), code) for path, tree in TREES.items() for code in codes_in(tree) - {*CATALOGUE}}
+    assert unknown == set()
+
+
+def test_only_the_catalogue_makes_problems():
+    makers = {path for path, tree in TREES.items() if calls_of("Problem", tree)}
+    assert makers == {DECLARATIONS}
+
+
+def test_codes_are_found_in_calls_conditions_and_rows():
+    tree = ast.parse('problem("a" if x else "b")\nproblem(code)\nrow = {"code": "c", "rank": None}')
+    assert codes_in(tree) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_every_code_has_an_explanation(code):
+    explanation = explain(code)
+    assert (explanation.id, explanation.group) == (code, Group.NOTE)
+
+
+def test_a_problem_has_every_column_of_its_table():
+    from nsyspipe.model.problems import problem  # noqa: PLC0415 - only this test makes one
+
+    assert list(problem("no-figures").row) == PROBLEMS.names
