@@ -77,7 +77,9 @@ _LOWER_CASE_NAMES = "nsyspipe|nsys|torch|git|stderr|stdout"
 _SENTENCE_END = re.compile(rf"(?<=[.!?])[\"')*]* +(?=[\"'(*]*(?:[A-Z\d]|(?:{_LOWER_CASE_NAMES})\b))")
 # In output: the key of a row, and words with an underscore, a call, a value, a path, or the hyphens of an option or a code.
 _KEY = re.compile(r"^ *(?:advice|evidence):")
-_CODE_IN_OUTPUT = re.compile(r"'[^']*;[^']*'|\S*(?:--[a-z]|_|\(\w*[,)]|=|/|<\w+>)\S*|\b[a-z]+(?:-[a-z]+){2,}\b|\bto\(device,")
+_CODE_IN_OUTPUT = re.compile(
+    r"'[^']*;[^']*'|\S*(?:--[a-z]|_|\(\w*[,)]|=|/|<\w+>)\S*|\b[a-z]+(?:-[a-z]+){2,}\b|\bto\(device,"
+)
 _ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|vs|etc|approx)\.")
 
 
