@@ -42,6 +42,7 @@ _ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
 _RANK_TIMES = ("wall_ns", "compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "comm_ns", "wait_ns")
 _TIMES_FROM_WIDTH = {"comm_ns": _FULL_WIDTH, "exposed_memory_ns": _ROOMY}
 _STEP_NAME = FIGURES["step_time_ns"].short
+_PHASE_CPU, _PHASE_GPU, _IDLE_BEFORE = (OTHER_FIGURES[name] for name in ("phase_host", "phase_device", "idle_before"))
 _LENGTH, _LATENESS, _DELAY = "length_ns", "lateness_ns_per_step", OTHER_FIGURES["straggler_delay"]
 # How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
 _FROM_WIDTH = {
@@ -392,12 +393,12 @@ def phase_table(run: Run) -> blocks.Table | None:
             row["host_ns_per_step"] = sum(of_ranks.values()) / len(of_ranks)
     fields = [
         Field("phase", of("phase"), "word"),
-        Field("CPU", of("host_ns_per_step", ms_text), hint="time of the CPU inside the ranges of the phase"),
-        barred(rows, "GPU", itemgetter("device_ns_per_step"), "compute", "time during which operations launched in the phase run"),
-        Field("compute", of("compute_ns_per_step", ms_text), from_width=_FULL_WIDTH),
-        Field("communication", of("comm_ns_per_step", ms_text), from_width=_FULL_WIDTH),
-        barred(rows, "exposed\ncomm", itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase while no compute runs"),
-        barred(rows, "idle before", itemgetter("idle_ns_per_step"), "idle", "idle time that ends when an operation of the phase starts"),
+        Field(_PHASE_CPU.short, of("host_ns_per_step", ms_text), hint=_PHASE_CPU.definition),
+        barred(rows, _PHASE_GPU.short, itemgetter("device_ns_per_step"), "compute", _PHASE_GPU.definition),
+        Field(FIGURES["compute_ns"].short, of("compute_ns_per_step", ms_text), from_width=_FULL_WIDTH),
+        Field(FIGURES["comm_ns"].short, of("comm_ns_per_step", ms_text), from_width=_FULL_WIDTH),
+        barred(rows, FIGURES["exposed_comm_ns"].heading, itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase while no compute runs"),
+        barred(rows, _IDLE_BEFORE.short, itemgetter("idle_ns_per_step"), "idle", _IDLE_BEFORE.definition),
     ]  # fmt: skip
     fields = [replace(field, decimals_of="time" * (field.heading != "phase")) for field in fields]
     in_host = sum(row["host_ns_per_step"] or 0 for row in rows)

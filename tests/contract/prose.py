@@ -81,6 +81,7 @@ _SENTENCE_END = re.compile(rf"(?<=[.!?])[\"')*]* +(?=[\"'(*]*(?:[A-Z\d]|(?:{_LOW
 # In output: the key of a row, and words with an underscore, a call, a value, a path, or the hyphens of an option or a code.
 _KEY = re.compile(r"^ *(?:(?:advice|evidence):|advice(?: \||  +string))")
 _DATA = re.compile(r"^ *(?:data-[a-z-]+: |\{\")")  # of charts, in a page
+_JSON_KEY = re.compile(r'^ *"\w+":')
 _NAMES = re.compile(rf"(?<![\w-])(?:{'|'.join((*CATALOGUE, *METRICS))})(?![\w-])")
 _CODE_IN_OUTPUT = re.compile(
     r"'[^']*;[^']*'|\S*(?:--[a-z]|_|\(\w*[,)]|=|/|<\w+>)\S*|\b[a-z]+(?:-[a-z]+){2,}\b|\bto\(device,|DataLoader\( dataset|\b\d;\d\b"
@@ -175,7 +176,7 @@ def _without_code(line: str) -> str:
     """Return a line of output without keys, options, calls, codes and quoted input, which are no English."""
     if _DATA.match(line):
         return ""
-    return _CODE_IN_OUTPUT.sub("Code", _NAMES.sub("Code", _KEY.sub("", line)))
+    return _CODE_IN_OUTPUT.sub("Code", _NAMES.sub("Code", _JSON_KEY.sub("", _KEY.sub("", line))))
 
 
 def objections_to(path: Path) -> list[Objection]:

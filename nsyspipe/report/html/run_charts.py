@@ -171,7 +171,7 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True, names: 
     silent = {"exposed_comm_share", "wait_share"} if all(row["comm_ns"] == 0 for row in rows) else set()
     fields = [
         Field("step", of("step")),
-        Field("step time", of("wall_ns", ms_text)),
+        Field(FIGURES["step_time_ns"].short, of("wall_ns", ms_text)),
         Field("slowest rank", lambda row: names.name(row["rank"])),
         *(Field(FIGURES[name].short, of(name, percent_text)) for name in shares if name not in silent),
         Field("fastest rank", lambda row: names.name(row["fastest_rank"])),
@@ -198,13 +198,16 @@ def collective_charts(medians: Medians, whole: str = "a step", names: RankNames 
     if not (rows := medians.rows):
         return []
     ranks = medians.ranks if len(medians.ranks) <= _RANK_COLUMNS else []
-    messages = [Field("message", of("bytes", bytes_text)), Field("bus bandwidth", of("busbw", bandwidth_text))]
+    messages = [
+        Field("message", of("bytes", bytes_text)),
+        Field(FIGURES["busbw_bytes_per_s"].short, of("busbw", bandwidth_text)),
+    ]
     fields = [
         Field("place", of("seq")),
         Field("collective", of("collective"), "text"),
         *([Field("steps", of("n_steps"), hint="steps used that have the collective")] if len({row["n_steps"] for row in rows}) > 1 else []),
         Field("longest duration", of("duration", ms_text), hint="Median of the rank that needs longest, with its wait time."),
-        Field("transfer", of("transfer", ms_text), hint="Transfer time, median over ranks and steps."),
+        Field(FIGURES["transfer_ns"].short, of("transfer", ms_text), hint="Transfer time, median over ranks and steps."),
         Field("longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)),
         Field("waiting rank", lambda row: names.name(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent),
         *(

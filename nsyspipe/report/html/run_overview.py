@@ -214,7 +214,7 @@ def _step_tile(run: Run, step: StepTime) -> Tile:
         return Tile("capture", value, unit, "longest rank" if run.header.n_ranks > 1 else "")
     of_rank = "slowest rank, " if run.header.n_ranks > 1 else ""
     over = "the only step used" if step.n_used == 1 else f"mean of {step.n_used} steps"
-    return Tile("step time", value, unit, f"{of_rank}{over}", hint=_STEP_HINT)
+    return Tile(FIGURES["step_time_ns"].short, value, unit, f"{of_rank}{over}", hint=_STEP_HINT)
 
 
 def _part_tile(run: Run, name: str, bars: Bars | None) -> Tile:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
 from nsyspipe.analysis.traffic import PIPELINE, parallelism
 from nsyspipe.errors import DatasetError
-from nsyspipe.model.figures import FIGURES
+from nsyspipe.model.figures import FIGURES, OTHER_FIGURES
 from nsyspipe.model.names import few, grouped
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.model.side_files import NcclFacts
@@ -355,10 +355,10 @@ def straggler_table(
     fields = [
         Field("rank", lambda row: names.name(row["rank"])),
         Field("median step", lambda row: ms_text(times.get(row["rank"])), hint="Median step time of the rank."),
-        barred(rows, "straggler delay", per_step("lateness_ns"), "accent"),
-        Field("wait caused", lambda row: ms_text(per_step("wait_caused_ns")(row))),
-        barred(rows, "wait", per_step("wait_ns"), "waiting"),
-        Field("arrived last", lambda row: f"{round(row['n_arrived_last'] / n_steps, 2):g}", hint="Collectives per step in which the rank arrived last."),
+        barred(rows, OTHER_FIGURES["straggler_delay"].short, per_step("lateness_ns"), "accent"),
+        Field(OTHER_FIGURES["wait_caused"].short, lambda row: ms_text(per_step("wait_caused_ns")(row))),
+        barred(rows, FIGURES["wait_ns"].short, per_step("wait_ns"), "waiting"),
+        Field(OTHER_FIGURES["arrived_last"].short, lambda row: f"{round(row['n_arrived_last'] / n_steps, 2):g}", hint="Collectives per step in which the rank arrived last."),
     ]  # fmt: skip
     note = "Means per step. In each step, the straggler delay counts for the latest rank only. The other ranks have 0 for that step."
     more = f" {len(rows) - _LISTED} more ranks are in --json." if len(rows) > _LISTED else ""
@@ -436,8 +436,8 @@ def report_table(run: Run, listed: Sequence[int]) -> Table:
         Field("rank", lambda row: run.rank_names.name(row["rank"])),
         Field("report", of("report"), "name"),
         Field("pid", of("pid")),
-        Field("device", lambda row: _devices_of(run, row), hint="CUDA ordinal inside the process."),
-        Field("GPU", of("gpu_name"), "text"),
+        Field("GPU index", lambda row: _devices_of(run, row), hint="CUDA ordinal inside the process."),
+        Field("GPU model", of("gpu_name"), "text"),
         Field("host", of("host"), "text"),
         Field("rank found from", of("rank_source"), "text"),
         Field("kernels", of("n_kernels", count_text)),
