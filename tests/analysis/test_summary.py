@@ -125,7 +125,7 @@ def said_of(summary, n_ranks=2, *, is_capture=False, problems=(), even=None):
     return verdict(SimpleNamespace(
         header=SimpleNamespace(n_ranks=n_ranks, world_size=n_ranks, n_job_ranks=n_ranks), is_capture=is_capture, summary=lambda: pa.Table.from_pylist([summary]),
         problem_rows=[*problems], evenness=lambda: even, finding_rows=[], host_steps=lambda: nothing,
-        traffic=schema.TRAFFIC.empty, breakdown=lambda: pa.table({"rank": [0], "step": [0], "wall_ns": [1], "comm_on_compute_stream_ns": [0], **{f"{part}_ns": [0] for part in ("compute", "exposed_comm", "exposed_memory", "idle")}}),
+        traffic=schema.TRAFFIC.empty, skipped_checks=(), breakdown=lambda: pa.table({"rank": [0], "step": [0], "wall_ns": [1], "comm_on_compute_stream_ns": [0], **{f"{part}_ns": [0] for part in ("compute", "exposed_comm", "exposed_memory", "idle")}}),
     ))  # fmt: skip
 
 
