@@ -110,7 +110,7 @@ def test_each_rank_has_its_own_figures_over_its_summary_steps():
 
 def figures(comm, exposed, *, hidden=None, backward=None, compute=None, copies=None, idle=None, wait=None, n_steps=3):
     return {
-        "n_summary_steps": n_steps, "comm_share": comm, "exposed_comm_share": exposed, "overlap_ratio": hidden,
+        "n_steps": n_steps, "n_summary_steps": n_steps, "comm_share": comm, "exposed_comm_share": exposed, "overlap_ratio": hidden,
         "backward_overlap_ratio": backward, "compute_share": compute, "exposed_memory_share": copies,
         "idle_share": idle, "wait_share": wait, "throughput_steps_per_s": None,
     }  # fmt: skip

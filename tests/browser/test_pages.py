@@ -91,7 +91,7 @@ def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
 
 # What the heading of a page has to name, and what is on the first screen besides.
 FIRST_SCREENS = {
-    "ddp-4gpu-shm": (["NCCL_P2P_DISABLE", "ms"], (".tiles", ".finding >> nth=1", "#chart-step-bars .chart-area")),
+    "ddp-4gpu-shm": (["NCCL_P2P_DISABLE"], (".answer-effect", ".facts", ".tiles", ".opportunities li >> nth=1", ".bars", "#chart-step-bars .chart-area")),
     "faster": (["131", "91", "30.5"], (f"#{WATERFALL} .chart-area",)),
     "board": (["bucket25", "1.30x", "ddp"], (f"#{BOARD} .chart-area",)),
     "whatif": (["ms"], (".tiles", ".stacks tr:has(.stack) >> nth=2")),
@@ -243,14 +243,14 @@ def hostile(written, keep_page):
 def test_names_are_shown_as_they_are(hostile, written):
     page = hostile.page
     assert "<script>window.attacked=9</script>" in page.locator(".facts").inner_text()
-    provenance = page.locator("#provenance").inner_text()
+    provenance = page.locator("#about-this-run").inner_text()
     for name in (f"host {HOSTILE[0]}", f"GPU {HOSTILE[1]}", HOSTILE[3], "<img src=x onerror=alert(7)>_0.sqlite"):
         assert name in provenance
     kernels = page.locator("#kernels tbody").inner_text()
     for name in HOSTILE_KERNELS:
         assert name in kernels
     # A setting of an NCCL log whose name or value is on no list is left out.
-    assert HOSTILE[1] not in page.locator("#link").inner_text()
+    assert HOSTILE[1] not in page.locator("#communication").inner_text()
     text = page.locator("body").inner_text()
     assert not set(text) & set("\x00\x07\x1b\x7f\u202e\u202c\u200b\u2028\u2029")
     assert "\ufffdesrever\ufffd zero\ufffdwidth" in text

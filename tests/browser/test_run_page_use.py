@@ -101,8 +101,8 @@ def test_a_collective_that_is_pointed_at_is_outlined_on_every_rank(timeline):
 def test_the_address_names_a_rank_whose_rows_are_marked(written, open_page):
     opened = open_page(written("ddp-2gpu-straggler"))
     opened.page.evaluate("window.location.hash = 'step=11&rank=1'")
-    opened.wait("document.querySelectorAll('#stragglers .is-linked').length === 1")
-    assert opened.page.locator("#stragglers .is-linked td").first.inner_text() == "1"
+    opened.wait("document.querySelectorAll('#ranks .is-linked').length === 1")
+    assert opened.page.locator("#ranks .is-linked td").first.inner_text() == "1"
     assert 0 <= opened.page.evaluate("document.getElementById('timeline').getBoundingClientRect().top") < 120
     opened.page.evaluate("window.location.hash = 'kernels'")
     opened.wait("document.querySelectorAll('.is-linked').length === 0")
@@ -119,7 +119,7 @@ def test_another_step_is_drawn_when_it_is_chosen_and_named_in_the_address(writte
         page.locator("#timeline-step").select_option(step)
         lengths[step] = opened.chart("chart.getOption().xAxis[0].max", TIMELINE)
         assert page.url.endswith(f"#step={step}")
-        assert re.findall(r"Step (\d+):", page.locator("#timeline .why:visible").all_inner_texts()[1]) == [step]
+        assert re.findall(r"Step (\d+):", page.locator("#timeline .why:visible").all_inner_texts()[0]) == [step]
     assert len(set(lengths.values())) == 3
     page.evaluate("step => { window.location.hash = `step=${step}`; }", steps[1])
     opened.wait(f"document.getElementById('timeline-step').value === '{steps[1]}'")
@@ -137,7 +137,7 @@ def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_pa
     opened.draw()
     opened.show(TIMELINE)
     bar, text = longest(opened, "comm")
-    assert (bar["wait"], "exposed" in text, "waiting" in text) == (None, True, False)
+    assert (bar["wait"], "exposed" in text, "wait time" in text) == (None, True, False)
 
 
 # Of each rank how many ns one line of its lane's pixels shows of each colour; what is least busy is a quarter opaque.
@@ -287,18 +287,99 @@ def test_tab_reaches_everything_in_the_order_of_the_page(written, open_page):
           const one = document.activeElement;
           if (one.closest(".sections")) return "nav";
           if (one.closest(".zoom")) return `zoom of ${one.closest("figure").id}`;
-          if (one.matches("summary")) return one.closest("figure, .finding")?.id || "evidence";
+          if (one.closest(".answer-links")) return "reason";
+          if (one.matches(".term")) return "word";
+          if (one.matches("summary")) return one.closest("figure, .opportunities") ? one.closest("figure")?.id ?? "opportunity" : "fold";
           return one.closest("figure")?.id ? `chart ${one.closest("figure").id}` : one.className;
         }""")
         )
     kinds = list(dict.fromkeys(reached))
-    assert kinds[:5] == ["skip", "brand", "nav", "theme", "evidence"]
+    assert kinds[:6] == ["skip", "brand", "nav", "theme", "reason", "word"]
     assert kinds.index("zoom of chart-timeline") < kinds.index("chart chart-timeline")
     assert "chart-step-bars" in kinds
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.locator(".skip").focus()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
+
+
+def shown_hint(page):
+    hint = page.locator("#hint")
+    return hint.inner_text() if hint.count() and hint.is_visible() else None
+
+
+def test_the_keyboard_shows_and_hides_what_a_word_means(straggler):
+    page = straggler.page
+    word = page.locator(".tiles .term").first
+    meaning = word.get_attribute("title")
+    word.focus()
+    assert shown_hint(page) == meaning
+    assert (word.get_attribute("aria-describedby"), word.get_attribute("title")) == ("hint", None)
+    page.keyboard.press("Escape")
+    assert shown_hint(page) is None
+    assert word.get_attribute("title") == meaning
+    page.keyboard.press("Tab")  # the next word has its own
+    assert shown_hint(page) not in {None, meaning}
+    page.evaluate("document.activeElement.blur()")
+    straggler.page.mouse.wheel(0, 50)
+    straggler.wait("document.getElementById('hint').hidden")
+
+
+def test_the_pointer_shows_what_a_word_means_and_can_reach_it(straggler):
+    page = straggler.page
+    word = page.locator(".bars .term").first
+    word.hover()
+    assert shown_hint(page)
+    box = page.locator("#hint").bounding_box()
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    assert shown_hint(page)
+    page.mouse.move(0, 0)
+    assert shown_hint(page) is None
+
+
+@pytest.mark.parametrize("width", [400, 800, 1280, 1600])
+def test_no_definition_reaches_beyond_the_window(width, written, open_page):
+    page = open_page(written("ddp-2gpu-straggler"), size=(width, 800)).page
+    for word in page.locator(".head .term").all():
+        word.focus()
+        box = page.locator("#hint").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [400, 640, 800, 1080, 1280, 1600])
+def test_the_page_is_never_wider_than_the_window(width, written, open_page):
+    page = open_page(written("ddp-4gpu-shm"), size=(width, 800)).page
+    for is_open in (False, True):
+        page.locator("details").evaluate_all("(all, open) => all.forEach(one => { one.open = open; })", is_open)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_how_we_know_opens_the_recommendation(written, open_page):
+    page = open_page(written("ddp-2gpu-straggler")).page
+    opened = page.locator(".opportunities details").first
+    assert not opened.evaluate("one => one.open")
+    page.locator(".answer-links a").click()
+    assert opened.evaluate("one => one.open")
+    assert opened.locator(".lines").first.is_visible()
+
+
+def test_the_bar_has_at_most_seven_links_and_begins_with_the_first_screen(straggler):
+    links = straggler.page.locator(".sections a")
+    assert links.count() <= 7
+    assert links.first.get_attribute("href") == "#overview"
+
+
+def test_the_simulated_step_is_drawn_below_the_ranks_with_its_range(straggler):
+    after = straggler.page.evaluate("nsyspipe.data('step-bars').after")
+    assert after["low"] <= after["ns"] <= after["high"]
+    rows = straggler.chart("chart.getOption().yAxis[0].data.length", "chart-step-bars")
+    assert rows == 3  # two ranks, and the simulated step
+    y = straggler.chart("chart.convertToPixel({yAxisIndex: 0}, 2)", "chart-step-bars")
+    straggler.page.mouse.move(*straggler.point("chart-step-bars", 200, y))
+    text = straggler.tooltip()
+    assert straggler.page.evaluate("ns => nsyspipe.ms(ns)", after["ns"]) in text.replace("\xa0", " ")
 
 
 def test_the_theme_button_changes_page_and_charts_but_not_their_zoom(timeline, screenshot):
@@ -330,13 +411,13 @@ def test_paper_is_light_complete_and_without_furniture(written, open_page, scree
     opened.wait("nsyspipe.charts.size >= 4")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator(".bar").is_visible()
-    assert page.locator(".finding details").evaluate_all("all => all.every(one => one.open)")
+    assert page.locator(".opportunities details[data-print]").evaluate_all("all => all.every(one => one.open)")
     colour = opened.chart("chart.getOption().series[0].itemStyle.color", "chart-step-bars")
     screenshot(page, "ddp-2gpu-straggler-print", full_page=True)
     page.emulate_media(media="screen", color_scheme="dark")
     opened.wait("!document.documentElement.dataset.theme")
     assert opened.chart("chart.getOption().series[0].itemStyle.color", "chart-step-bars") != colour
-    assert page.locator(".finding details").evaluate_all("all => all.every(one => !one.open)")
+    assert page.locator(".opportunities details[data-print]").evaluate_all("all => all.every(one => !one.open)")
 
 
 @pytest.mark.parametrize(("name", "write", "values"), [

@@ -166,7 +166,7 @@ def test_a_run_that_the_model_does_not_cover_is_refused(written, build, changes,
 
 
 @pytest.mark.parametrize(("times", "causes"), [
-    ((10, 20, 70), ("host blocked",)), ((24, 51, 25), ("launch-bound", "host blocked")),
+    ((10, 20, 70), ("sync-bound",)), ((24, 51, 25), ("launch-bound", "sync-bound")),
     ((25, 51, 24), ("launch-bound", "input-bound")), ((0, 0, 0), ()), ((4, None, None), ("input-bound",)),
 ])  # fmt: skip
 def test_a_gpu_waits_for_launches_because_of_each_cause_of_a_quarter_of_it(times, causes):

@@ -1,6 +1,7 @@
 """Captures, exports and analyses with a real nsys, on the CPU."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -78,7 +79,7 @@ def test_a_report_cut_short_is_told_in_nsyss_words(run, report):
     report.write_bytes(report.read_bytes()[: report.stat().st_size // 2])
     done = run("convert", report, "-q")
     assert_refused(done)
-    assert "nsys export fails with status" in done.stderr
+    assert re.search(r"nsys export .*\b\d+\b", done.stderr)
     assert sorted(report.parent.iterdir()) == [report]
 
 
@@ -88,5 +89,5 @@ def test_a_report_of_a_later_nsys_names_both_versions(run, report, nsys):
     report.write_bytes(report.read_bytes().replace(year, b"Report 2099@", 1))
     done = run("convert", report, "-q")
     assert_refused(done)
-    assert "was captured by nsys 2099." in done.stderr
-    assert f"the nsys here is {mine.version_text}" in done.stderr
+    assert "nsys 2099." in done.stderr
+    assert mine.version_text in done.stderr

@@ -102,10 +102,12 @@ def stacked_bars(found: WhatIf, rows: Sequence[report.MenuRow]) -> StackedBars:
     used = {segment.category for bar in bars for segment in bar.segments}
     legend = [(category, words) for category, words in STEP_LEGEND if category in used]
     captured_ns = found.step_time_ns
-    note = (
-        "The dashed line is the captured step time. The black line is the range of an estimate. Savings overlap, so do "
-        "not add them up."
-    )
+    note = "The dashed line is the captured step time."
+    n_estimates = sum(row.low_ns is not None for row in rows)
+    if n_estimates:
+        note = f"{note} The line at the end of a bar is the range of the estimate."
+    if n_estimates > 1:
+        note = f"{note} Savings overlap, so do not add them up."
     return StackedBars(
         caption="Step time after each change",
         columns=_COLUMNS,

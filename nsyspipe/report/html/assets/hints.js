@@ -58,7 +58,12 @@ nsyspipe.hints = (() => {
     });
     document.addEventListener("click", ({ target }) => (wordOf(target) ? show(wordOf(target)) : hide()));
     document.addEventListener("keydown", ({ key }) => { if (key === "Escape") hide(); });
-    window.addEventListener("scroll", hide, { passive: true, capture: true });
+    document.addEventListener("focusout", hide);
+    // The keyboard scrolls to a word that it reaches; only the pointer leaves a word behind.
+    window.addEventListener("scroll", () => {
+      if (owner && document.activeElement === owner) place(owner);
+      else hide();
+    }, { passive: true, capture: true });
     window.addEventListener("beforeprint", hide);
   };
 
