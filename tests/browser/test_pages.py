@@ -91,7 +91,10 @@ def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
 
 # What the heading of a page has to name, and what is on the first screen besides.
 FIRST_SCREENS = {
-    "ddp-4gpu-shm": (["NCCL_P2P_DISABLE"], (".answer-effect", ".facts", ".tiles", ".opportunities li >> nth=1", ".bars", "#chart-step-bars .chart-area")),
+    "ddp-4gpu-shm": (
+        ["NCCL_P2P_DISABLE"],
+        (".answer-effect", ".facts", ".tiles", ".opportunities li >> nth=1", ".bars", "#chart-step-bars .chart-area"),
+    ),
     "faster": (["131", "91", "30.5"], (f"#{WATERFALL} .chart-area",)),
     "board": (["bucket25", "1.30x", "ddp"], (f"#{BOARD} .chart-area",)),
     "whatif": (["ms"], (".tiles", ".stacks tr:has(.stack) >> nth=2")),
