@@ -94,6 +94,19 @@ def test_the_tile_of_a_straggler_names_the_rank(straggler):
     assert float(delay.value) == pytest.approx(latest["lateness_ns"] / MS, rel=0.01)
 
 
+def test_a_large_delay_names_its_rank_although_no_straggler_was_found(straggler):
+    others = [row for row in straggler.finding_rows if row["id"] != "straggler"]
+    (tiles,) = of_kind(Tiles, screen_of(Changed(straggler, finding_rows=others)))
+    assert "rank 1" in tiles.tiles[-1].meaning
+
+
+def test_the_legend_of_ranks_has_every_part_that_their_bars_draw(shm, straggler):
+    for run in (shm, straggler):
+        (chart,) = of_kind(Chart, screen_of(run))
+        drawn = {name for row in chart.data["ranks"] for name, ns in row["parts"].items() if ns}
+        assert drawn <= {category for category, _ in chart.legend}
+
+
 def test_one_rank_has_four_tiles_none_of_them_of_communication(real):
     (tiles,) = of_kind(Tiles, screen_of(load(real / "baseline.sqlite")))
     assert [tile.category for tile in tiles.tiles] == [None, "idle", "copies", None]
