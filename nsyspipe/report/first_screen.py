@@ -80,7 +80,7 @@ def headline_of(run: Run, step: StepTime | None) -> str:
     if step is None:
         return "No step is complete on every rank, so there is no step time."
     rate = rate_text(1e9 / step.mean_ns, _ESTIMATE_DIGITS)
-    found = ", steps found by launch pattern" if run.header.steps_from == REPETITION else ""
+    found = f", {words.STEPS_BY_PATTERN}" if run.header.steps_from == REPETITION else ""
     used = f"{step.n_used} step{'s'[: step.n_used != 1]} used of {step.n_captured} captured"
     return f"{_mean_step_time(step)} ({rate}), {used}{found}"
 

@@ -41,6 +41,7 @@ _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eig
 SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
 NVLINK_THERE = "NVLink connects all of the GPUs"
 WITHOUT_END = "without an end"
+STEPS_BY_PATTERN = "steps found by launch pattern"
 NOT_CLEAR = "within noise"  # a gain within the error of a replay
 Row: TypeAlias = "Mapping[str, Any]"
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
@@ -122,7 +123,7 @@ def backward_source(run: Run) -> list[str]:
 def sources(run: Run) -> list[str]:
     """Return what steps and backward are taken to be, for what is said of a run without `subject_parts`."""
     return [
-        *(["steps found by launch pattern"] if run.header.steps_from == "repetition" else []),
+        *([STEPS_BY_PATTERN] if run.header.steps_from == "repetition" else []),
         *backward_source(run),
     ]
 
