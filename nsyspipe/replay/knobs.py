@@ -387,15 +387,15 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if target > most * _IN_SWITCH:
         yield (
             f"no interconnect reaches {target / GB:,.0f} GB/s. The fastest that nsyspipe knows is {fastest} with "
-            f"{most / GB:,.0f} GB/s. For a limit, use --perfect-overlap"
+            f"{most / GB:,.0f} GB/s. For a limit, use nsyspipe whatif --perfect-overlap"
         )
     for role in replay.roles if knobs.role is None else (knobs.role,):
         if knobs.bandwidth_factor is None and replay.bus_of(role) is None:
             if role == OTHER and len(replay.roles) > 1:
                 continue
-            fix = f"{replay.sizes_recorded_by}, or use --bandwidth 2x"
+            fix = f"{replay.sizes_recorded_by}, or use nsyspipe whatif --bandwidth 2x"
             if replay.has_gradients and not replay.is_sharded:
-                fix = "pass --gradient-bytes N"
+                fix = "use nsyspipe whatif --gradient-bytes N"
             yield f"message sizes were not recorded, so the captured bandwidth is unknown ({fix})"
         elif replay.ratio(knobs, role) > 1 + _SAME and not replay.is_waited_for(role):
             named = "FSDP/ZeRO" if replay.is_sharded else role
@@ -412,7 +412,7 @@ def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
             "match them (with no_sync(), accumulation sends gradients only once)"
         )
     if replay.gradient_bytes is None:
-        yield "the size of the gradients was not recorded (pass --gradient-bytes N)"
+        yield "the size of the gradients was not recorded (use nsyspipe whatif --gradient-bytes N)"
     if replay.sent_share is not None and replay.sent_share < _WHOLE:
         yield (
             f"a hook compresses the gradients to {replay.sent_share:.2f} of their size, but bucket_cap_mb counts "

@@ -157,8 +157,14 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
         n_alternatives = None if extent.n_findings is None else max(extent.n_findings - 1, 0)
         yield blocks.Sentence(first_screen.closing_text(run, found, checks, n_alternatives), is_close=False)
     if extent.is_comment:
-        yield blocks.Sentence(f"Run {run.header.run_id}.")
+        yield blocks.Sentence(_origin_text(run))
     yield first_screen.next_commands(found, step, extent.reports, is_comment=extent.is_comment)
+
+
+def _origin_text(run: Run) -> str:
+    """Return which run a comment is about, and what it was captured with as far as a sidecar records it."""
+    versions = words.captured_versions_text(run.header.capture)
+    return f"Run {run.header.run_id}{f', captured with {versions}' if versions else ''}."
 
 
 def _recommendation_blocks(run: Run, extent: Extent, found: Recommendations, checks: Checks) -> Iterator[blocks.Block]:
@@ -179,9 +185,8 @@ def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]
     yield blocks.Heading("Details", "bold")
     subject = [*words.subject_parts(run, summary)[1:]]
     yield blocks.Facts([*subject, *words.hosts_text(run)], "Run")
-    captured = words.capture_rows(run.header.capture)
-    if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
-        yield blocks.Facts((", ".join(versions),), "Captured with")
+    if versions := words.captured_versions_text(run.header.capture):
+        yield blocks.Facts((versions,), "Captured with")
     yield from (blocks.Sentence(text) for text in (words.link_text(run), traffic_of(run)) if text)
     has_figures = summary["n_summary_steps"] or run.is_capture
     if has_figures and (tiles := key_figures(run, extent.figures)):

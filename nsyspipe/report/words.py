@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.summary import Evenness, HostFigures
     from nsyspipe.run.run import Run, RunHeader
 
-_LINK_LENGTH = 185  # two lines of a terminal, less what breaking between words costs
+_LINK_LENGTH = 285  # three lines of a terminal, less what breaking between words costs
 _SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500  # of a commit; of what was captured
 _TWO = 2
 _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
@@ -151,7 +151,7 @@ def of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
 
 
 def link_text(run: Run) -> str | None:
-    """Return what communication crosses, on which edges, and how much of its bandwidth the run reached; in two lines."""
+    """Return what communication crosses, on which edges, and how much of its bandwidth the run reached; in three lines."""
     verdict = run.link
     if verdict is None or verdict.slowest is None:
         return None
@@ -180,6 +180,12 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     versions = {name: getattr(capture, f"{name.lower()}_version") for name in ("torch", "NCCL", "CUDA", "driver")}
     commit = f"{commit} with changes" if commit and capture.git_is_dirty else commit
     return [(name, value) for name, value in {"command": command, **versions, "commit": commit}.items() if value]
+
+
+def captured_versions_text(capture: RunCapture | None) -> str:
+    """Return the versions that sidecars give of what a run was captured with; empty where there are none."""
+    rows = capture_rows(capture)
+    return ", ".join(f"{name} {value}" for name, value in rows if name not in {"command", "CUDA"})
 
 
 def uneven_text(evenness: Evenness) -> str:
