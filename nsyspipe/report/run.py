@@ -138,8 +138,9 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     yield from first_screen.step_blocks(run, step)
     if extent.is_verbose or first_screen.do_ranks_differ(run):
         yield rank_time_table(run, extent.n_ranks)
-    if first_screen.has_straggler(run) and not extent.is_verbose and (text := words.phases_text(run)):
-        yield blocks.Sentence(text)
+    if first_screen.has_straggler(run) and not extent.is_verbose:
+        notes = (first_screen.delay_text(run), words.phases_text(run))
+        yield from (blocks.Sentence(text) for text in notes if text)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
     if extent.n_findings != 0:
         yield from _recommendation_blocks(run, extent, found, checks)

@@ -479,7 +479,7 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
     log, topology, pids = beside.log, beside.topology, _pids(reports)
     if log is None and topology is None:
         fix = f"{_log_fix(reports)}. Also {_TOPOLOGY}"
-        return Answer(NO, text="no NCCL log and no topology file", fix=fix)
+        return Answer(NO, text="no NCCL log and no topology file was passed or lies next to the reports", fix=fix)
     if log is not None and log.of_run(pids, {len(pids), *sizes}) is None:
         return _lack("log-of-another-run", "the NCCL log is of another run")
     # Which GPU a process without a log has its rank says.
