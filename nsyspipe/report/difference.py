@@ -53,7 +53,7 @@ _SLOWED_COMPUTE = "comm-slows-compute"  # the finding that says how much slower
 _SPLIT = {"wait": "waiting", "transfer": "transfer"}
 # What was given or found beside the reports, and is not used; and what is used that nobody named.
 _OF_FILES = {"log-of-another-run", "topology-of-another-machine", *OF_FILES_BESIDE}
-_SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE, _LONGEST_TOLD = 20, 4, 40, 20, 70
+_SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE, _LONGEST_TOLD = 20, 4, 40, 20, 60
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = "Each row uses, in every step, the rank with the largest value. analyze uses the slowest rank, so its values differ."
 # How facts are shown whose names in tables and documents stay.

@@ -58,7 +58,7 @@ _PHASE_WORDS = {
     "compute_ns": "compute",
     "comm_ns": "communication",
     "exposed_comm_ns": "exposed communication",
-    "idle_ns": "idle time before its operations",
+    "idle_ns": "idle before",
 }
 _MUCH_OF_RANKS = 0.1  # of a step: by so much phases differ between ranks, whatever runs ahead
 STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begins."
