@@ -234,10 +234,10 @@ def _host_to_mend(replay: Replay, place: int) -> str:
     """Return which CPUs must launch earlier for the rank whose GPU waits most, and which other GPUs wait in some steps."""
     found, names = replay.starving, replay.rank_names
     rank = replay.captured.windows.ranks[place]
-    fix = "its CPU must launch kernels earlier first"
+    fix = "First make its CPU launch kernels earlier"
     is_for_launches = replay.starved_causes[place][:1] == (_NOT_LAUNCHED["idle_launch_ns"],)
     if is_for_launches and found.slower is not None and rank not in found.slower:
-        fix = "all CPUs launch equally fast on average, so all of them must launch kernels earlier first"
+        fix = "All CPUs launch equally fast on average, so first make all of them launch kernels earlier"
     others = [
         f"rank {names.name(other)} in {n_late} of {found.n_steps} steps"
         for other, n_late in found.n_late_steps.items()
@@ -370,12 +370,12 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
     rank = replay.rank_names.name(int(replay.captured.windows.ranks[np.argmax(shares)]))
     if n_starved > 1 or n_starved == n_ranks:
         others = ", and other ranks wait too" if n_starved > 1 else ""
-        yield f"rank {rank} is {causes}: its GPU waits for the CPU for {share} of the median step{others}"
+        yield f"rank {rank} is {causes}, because its GPU waits for the CPU for {share} of the median step{others}"
     if n_starved and not knobs.no_wait:
         if replay.is_answered_balanced and (staying := replay.why_refused_balanced(knobs)):
             yield staying
-        fix = "" if replay.is_answered_balanced else f" ({_host_to_mend(replay, int(np.argmax(shares)))})"
-        yield f"rank {rank} is {causes}: its GPU waits for the CPU for {share} of the median step{fix}"
+        fix = "" if replay.is_answered_balanced else f". {_host_to_mend(replay, int(np.argmax(shares)))}"
+        yield f"rank {rank} is {causes}, because its GPU waits for the CPU for {share} of the median step{fix}"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:

@@ -414,7 +414,7 @@ def _explained_fact(row: Mapping[str, Any]) -> NotCompared:
     if row["recorded_on"] == NEITHER_SIDE and len({*whys.values()}) == 1:
         reason = f"both sides: {whys[SIDES[0]]}"
     elif row["recorded_on"] != NEITHER_SIDE:
-        reason = f"only known for the {row['recorded_on']}. {reason[0].upper()}{reason[1:]}"
+        reason = f"only known for the {row['recorded_on']}. Not known for the {reason}"
     return NotCompared(_fact_of_one_side(row), reason)
 
 

@@ -321,7 +321,7 @@ def phases_text(run: Run) -> str | None:
         (low, fast), *_, (high, slow) = sorted(pair for pair in of_ranks if pair[0] is not None) * 2 or [(0.0, 0)] * 2
         what = _PHASE_WORDS[name]
         if name == "host_ns":
-            what = "median CPU time" if phase in medians else "CPU time, with any wait for the GPU"
+            what = "median CPU time" if phase in medians else "CPU time, including waits for the GPU"
         where = {rank: f"on rank {run.rank_names.name(rank)}" for rank in (slow, fast)}
         text = f"{phase} ({what}): {ms_text(high)} {where[slow]}, {ms_text(low)} {where[fast]}."
         most[phase] = max(most.get(phase, (0.0, "")), (high - low, text))
