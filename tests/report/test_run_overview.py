@@ -94,6 +94,19 @@ def test_the_tile_of_a_straggler_names_the_rank(straggler):
     assert float(delay.value) == pytest.approx(latest["lateness_ns"] / MS, rel=0.01)
 
 
+def test_a_large_delay_names_its_rank_although_no_straggler_was_found(straggler):
+    others = [row for row in straggler.finding_rows if row["id"] != "straggler"]
+    (tiles,) = of_kind(Tiles, screen_of(Changed(straggler, finding_rows=others)))
+    assert "rank 1" in tiles.tiles[-1].meaning
+
+
+def test_the_legend_of_ranks_has_every_part_that_their_bars_draw(shm, straggler):
+    for run in (shm, straggler):
+        (chart,) = of_kind(Chart, screen_of(run))
+        drawn = {name for row in chart.data["ranks"] for name, ns in row["parts"].items() if ns}
+        assert drawn <= {category for category, _ in chart.legend}
+
+
 def test_one_rank_has_four_tiles_none_of_them_of_communication(real):
     (tiles,) = of_kind(Tiles, screen_of(load(real / "baseline.sqlite")))
     assert [tile.category for tile in tiles.tiles] == [None, "idle", "copies", None]
@@ -109,7 +122,7 @@ def test_without_an_estimate_no_step_is_drawn_below_the_ranks(shm):
     found = overview.recommendations_of(shm)
     bounded = replace(found, first=replace(found.first, known=BOUNDED, low_ns=None, high_ns=None))
     step = overview.step_time_of(shm)
-    (chart,) = of_kind(Chart, page.rank_blocks(shm, step, bounded, [0], is_below_bars=True))
+    (chart,) = of_kind(Chart, page.rank_blocks(shm, step, bounded, [0]))
     assert "after" not in chart.data
 
 

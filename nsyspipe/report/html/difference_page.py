@@ -339,7 +339,7 @@ def kernel_table(difference: RunDifference, table: Table) -> Table:
     table = with_column(table, 4, Field("less, more", kind="track"), tracks)
     for side in SIDES:
         numbers = [count_text(round(row[f"{side}_n_per_step"], 2)) for row in rows]
-        field = Field(f"number, {side}", hint="per rank and summary step")
+        field = Field(f"calls per step, {side}", hint="mean over ranks and the steps used")
         table = with_column(table, len(table.columns), field, numbers)
     return table
 

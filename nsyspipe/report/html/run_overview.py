@@ -25,11 +25,11 @@ from nsyspipe.run.run import Run
 _DIGITS = 3  # of an estimate
 _SHOWN_RANKS = 12  # that the chart draws
 _MOST_TILES = 4
+_LEAST_DELAY = 0.02  # of the step: a smaller one is no straggler's
 _STEP_HINT = (
     "The time of the slowest rank in each training step, as the mean over the steps used. "
     "The parts of the step sum to this time. The median is under All metrics."
 )
-_NAMED_BY_BARS = {"compute", "exposed communication", "exposed copies", "idle"}
 # Sections of an explanation that answer a reader who has seen the recommendation.
 _EXPLAINED = ("What it means", "Code before and after", "When not to do it")
 
@@ -120,7 +120,7 @@ def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer 
     if step is not None and (tiles := tiles_of(run, step, bars)):
         yield Tiles(tiles)
     left = [*opportunity_blocks(run, found, checks, step_ns)]
-    right = [*where, *rank_blocks(run, step, found, listed, is_below_bars=bars is not None)]
+    right = [*where, *rank_blocks(run, step, found, listed)]
     yield Columns([column for column in (left, right) if column])
 
 
@@ -197,7 +197,7 @@ def tiles_of(run: Run, step: StepTime, bars: Bars | None) -> list[Tile]:
     tiles = [_step_tile(run, step)]
     if run.header.n_ranks > 1 or summary["comm_share"] != 0:
         tiles += [_part_tile(run, "exposed_comm_share", bars), _overlap_tile(run)]
-    tiles += [tile for tile in [_straggler_tile(run)] if tile is not None]
+    tiles += [tile for tile in [_straggler_tile(run, step)] if tile is not None]
     tiles += [_part_tile(run, name, bars) for name in ("idle_share", "exposed_memory_share")]
     tiles += [] if run.is_capture else [_rate_tile(step)]
     return tiles[:_MOST_TILES]
@@ -250,13 +250,17 @@ def _overlap_tile(run: Run) -> Tile:
     return Tile(figure.short, short_percent(summary["overlap_ratio"]), "", "of communication", category=figure.category)
 
 
-def _straggler_tile(run: Run) -> Tile | None:
-    """Return who is late and by how much; None where that is not known."""
+def _straggler_tile(run: Run, step: StepTime) -> Tile | None:
+    """Return who is late and by how much; None where that is not known.
+
+    A large delay names its rank, also where another finding than the straggler explains the delay.
+    """
     latest = run_report.latest_rank(run)
     if latest is None:
         return None
     figure = OTHER_FIGURES["straggler_delay"]
-    if not first_screen.has_straggler(run):
+    is_small = latest.delay_ns < _LEAST_DELAY * step.mean_ns
+    if is_small and not first_screen.has_straggler(run):
         value, unit = ms_text(latest.delay_ns, 2).split(" ")
         return Tile(figure.short, value, unit, "no straggler", category="waiting")
     value, unit = ms_text(latest.delay_ns, _DIGITS).split(" ")
@@ -347,8 +351,8 @@ def _folded(found: Recommendations, step_ns: float) -> Iterator[Fold]:
     """Yield what is no recommendation of its own: within noise, little, and what all communication costs."""
     n_noise, n_little = len(found.within_noise), len(found.little)
     groups = [
-        (f"{n_noise} within noise", found.within_noise),
-        (f"{n_little} that save{'s'[: n_little == 1]} little", found.little),
+        (f"{_changes(n_noise)} with a saving within noise", found.within_noise),
+        (f"{_changes(n_little)} with a small saving", found.little),
     ]
     exposure = found.exposure
     if exposure is not None and exposure not in (*found.shown, *found.within_noise, *found.little):
@@ -358,6 +362,10 @@ def _folded(found: Recommendations, step_ns: float) -> Iterator[Fold]:
             longest = longest_saving(changes, step_ns)
             rows = [opportunity_of(change, step_ns, longest) for change in changes]
             yield Fold(summary, [Opportunities(rows)])
+
+
+def _changes(number: int) -> str:
+    return f"{number} change{'s'[: number != 1]}"
 
 
 def _check_folds(checks: Checks) -> Iterator[Fold]:
@@ -371,12 +379,9 @@ def _check_folds(checks: Checks) -> Iterator[Fold]:
 
 
 def rank_blocks(
-    run: Run, step: StepTime | None, found: Recommendations, listed: Sequence[int], *, is_below_bars: bool
+    run: Run, step: StepTime | None, found: Recommendations, listed: Sequence[int]
 ) -> Iterator[Block | Chart]:
-    """Yield where the time of each rank goes, and below the ranks the simulated step.
-
-    Below bars of the parts, the legend has only what the bars do not name.
-    """
+    """Yield where the time of each rank goes, and below the ranks the simulated step."""
     drawn = run.telling_ranks(_SHOWN_RANKS)
     has_comm = run.summary()["comm_share"][0].as_py() != 0
     after = None
@@ -393,5 +398,4 @@ def rank_blocks(
             yield Sentence("No step is complete on every rank, so there is nothing to split.")
         return
     yield Heading("On each rank" if run.header.n_ranks > 1 else "On the rank", SUBSECTION)
-    named = {category for category, label in chart.legend if label in _NAMED_BY_BARS} if is_below_bars else set()
-    yield replace(chart, legend=[item for item in chart.legend if item[0] not in named])
+    yield chart

@@ -168,7 +168,9 @@ def _collectives(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart
         )
     order, *sizes = drawn
     yield replace(order, hint=f"The collectives are in the order of {whole}. {measured} {medians.note}")
-    yield from (replace(chart, hint="Each point is a collective, with the medians over steps.") for chart in sizes)
+    for chart in sizes:
+        yield Heading("Bus bandwidth by message size", SUBSECTION)
+        yield replace(chart, hint="Each point is a collective, with the medians over steps.")
     hidden = Sentence("Not known, because CUDA graphs that were captured as a whole may contain more.")
     yield Heading("By kind and size", SUBSECTION)
     yield costs.get(COLLECTIVES, hidden)
@@ -302,14 +304,16 @@ def _choice(run: Run, what: str, data: dict[str, Any], bars: pa.Table, listed: S
     texts = [] if run.is_capture else [f"Step {step}: {what}{of_used}."]
     if stretch := data["stretch"]:
         length = ms_text(stretch["end"] - stretch["start"])
-        whose = f"rank {run.rank_names.name(stretch['rank'])}, the slowest" if data["n_ranks"] > 1 else "the GPU"
-        texts.append(f"Dashed box: the longest time without compute on {whose}, {length}.")
+        slowest = f"rank {run.rank_names.name(stretch['rank'])} (the slowest rank)"
+        place = slowest if data["n_ranks"] > 1 else "the GPU"
+        texts.append(f"The dashed box is the longest time without compute on {place}: {length}.")
     drawn = bars.filter(pc.field("lane") == "phase")["name"].to_pylist()
     ran = run.phases().filter((pc.field("step") == step) & (pc.field("device_ns") > 0))["phase"].to_pylist()
     if outside := [phase for phase in LOOP if phase in ran and phase not in drawn]:
+        subject = f"The {outside[0]} phase has" if len(outside) == 1 else f"The {' and '.join(outside)} phases have"
         texts.append(
-            f"There is no bar for {few(outside, len(LOOP))}, because the GPU ran that work before the step began or after the "
-            "step ended. The table of phases has its time."
+            f"{subject} no bar, because the GPU ran that work before the step began or after the step ended. "
+            "The table of phases has the time."
         )
     return Choice(
         step,

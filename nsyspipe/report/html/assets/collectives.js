@@ -63,13 +63,13 @@ nsyspipe.builders.sizes = (data, palette) => {
       formatter: ({ value: [bytes, speed, at] }) => nsyspipe.tooltip({
         title: `${data.collective[at]}, place ${data.seq[at]}`,
         rows: [
-          { label: "message", value: nsyspipe.bytes(bytes), exact: nsyspipe.exact(bytes, "B") },
+          { label: "message size", value: nsyspipe.bytes(bytes), exact: nsyspipe.exact(bytes, "B") },
           { label: "bus bandwidth", value: nsyspipe.bandwidth(speed) },
           nsyspipe.timeRow("transfer", data.transfer[at], palette.transfer),
         ],
       }),
     },
-    xAxis: { ...nsyspipe.valueAxis(palette, { name: "message", nameLocation: "middle", nameGap: 28 }), type: "log",
+    xAxis: { ...nsyspipe.valueAxis(palette, { name: "message size", nameLocation: "middle", nameGap: 28 }), type: "log",
       min: ({ min }) => 10 ** Math.floor(Math.log10(min)), max: ({ max }) => 10 ** Math.ceil(Math.log10(max)),
       axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, margin: 10, alignMinLabel: "left", alignMaxLabel: "right",
         formatter: (bytes) => nsyspipe.bytes(bytes).replace(".00", "") } },
