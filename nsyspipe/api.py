@@ -69,11 +69,12 @@ def load(
         A saved run is analyzed already, so `label` is the only other option that it accepts.
     step
         Regular expression for the texts of NVTX step ranges. ``"repetition"`` uses a periodic launch pattern.
-        ``"none"`` treats the capture as a whole. None detects the step ranges, or else uses a periodic launch pattern.
+        ``"none"`` treats the capture as a whole. If you pass None, nsyspipe detects the step ranges. If there are none,
+        it uses a periodic launch pattern.
     steps
         Approximate number of captured steps (at most one more or less), to find them by a periodic launch pattern.
     backward, forward, optimizer, data
-        Regular expressions for the names of phases. None keeps the default.
+        Regular expressions for the names of phases. Pass None for the default.
     comm_kernel
         Regular expression for communication kernels in addition to NCCL kernels.
     skip_first
@@ -83,12 +84,12 @@ def load(
     ranks
         Read only the reports of these ranks: ``"0-7,63"`` or numbers. The other ranks count as missing. nsyspipe finds
         the rank of a report in the rank map, then in a number at the end of the file name, then in the report itself.
-        None reads all reports.
+        The default (None) is all reports.
     jobs
-        Number of processes. None chooses by cores, memory and the size of the reports.
+        Number of processes. If you pass None, nsyspipe chooses by cores, memory and the size of the reports.
     label, run_id
-        Label and ID of the run. None makes them from the reports. For a run store without `run_id`, nsyspipe takes the
-        latest run with the label.
+        Label and ID of the run. If you pass None, nsyspipe makes them from the reports. For a run store without
+        `run_id`, nsyspipe takes the latest run with the label.
     nccl_log
         Logs of the run with ``NCCL_DEBUG=INFO``: one, several, or a glob.
     topology
@@ -97,14 +98,15 @@ def load(
         Whether nsyspipe uses NCCL logs and topology files that it finds in the directory of the reports. This matters
         only if you pass none.
     executor
-        Executor that reads the reports. None starts processes, or none for small reports.
+        Executor that reads the reports. By default, nsyspipe starts worker processes. It reads small reports without
+        them.
     on_progress
         Function that nsyspipe calls with the number of finished reports and the number of all reports.
 
     Raises
     ------
     InputError
-        If an argument is not a report, or if a log or topology is not one.
+        If an argument is not a report, if `nccl_log` is not an NCCL log, or if `topology` is not a topology.
     CaptureError
         If nsys cannot export a report.
     OptionError
@@ -194,35 +196,36 @@ def diff(
 ) -> RunDifference:
     """Compare two runs, and decide whether the difference is real or noise.
 
-    For each metric, delta = candidate - baseline of the medians over summary steps. If the times of a run are uneven,
-    nsyspipe compares means instead. A time is the largest over ranks, a ratio is pooled over ranks, and a count or size
-    is the mean over ranks.
+    For each metric, delta is the median of the candidate minus the median of the baseline. Each median is over the
+    summary steps of that side, which are the steps that the metrics use. If the times of a run are uneven, nsyspipe
+    compares means instead. A time is the largest over ranks, a ratio is pooled over ranks, and a count or size is the
+    mean over ranks.
 
     The verdict is ``regression`` or ``improvement`` if two conditions hold: the confidence interval of delta excludes
     0, and |delta| is at least `min_effect_pct` of the baseline. The verdict is ``no change`` if the whole interval is
-    smaller than `min_effect_pct`. All other cases are ``inconclusive``, also fewer than 3 summary steps and runs that
-    are not comparable.
+    smaller than `min_effect_pct`. All other cases are ``inconclusive``. Examples are a run with fewer than 3 summary
+    steps, and runs that are not comparable.
 
     Parameters
     ----------
     baseline, candidate
-        A `nsyspipe.Run`, or what `nsyspipe.load` accepts: a path, a glob, a directory or a saved run. ``STORE:LABEL`` is
-        the latest run with that label. For several captures of one configuration, pass a list of runs or a
-        `nsyspipe.Side`, which also has a label. nsyspipe reads both sides at once.
+        A `nsyspipe.Run`, or what `nsyspipe.load` accepts: a path, a glob, a directory or a saved run. ``STORE:LABEL``
+        is the latest run with that label. For several captures of one configuration, pass a list of runs or a
+        `nsyspipe.Side`, which also has a label. nsyspipe reads both sides in parallel.
     against
         Use all runs of this label in the run store `baseline` as captures of the baseline. If the store has runs of all
-        ranks and runs of some ranks, nsyspipe leaves out the runs of some ranks. `candidate` may be another label of the
-        store. None is its only other label.
+        ranks and runs of some ranks, nsyspipe leaves out the runs of some ranks. `candidate` may be another label of
+        the store. If you pass no candidate, the store must have exactly one other label, which is then the candidate.
     min_effect_pct
         Smallest relative difference that matters, in percent: 2 and "2%" are the same. Pass values below 0.1 as text.
     confidence
         Confidence of the intervals, between 0.5 and 1.
     metrics
         Metrics that the verdict uses: one name, several, or a text such as ``"step_time,idle"`` (see
-        `RunDifference.verdict`). None is step_time. The table has all metrics in any case.
+        `RunDifference.verdict`). By default, this is step_time. The table has all metrics in any case.
     fail_on
-        ``"regression"`` or ``"any-change"`` of these metrics makes `RunDifference.gate` fail. The gate passes only if the
-        data exclude the failure. None has no gate.
+        ``"regression"`` or ``"any-change"`` of these metrics makes `RunDifference.gate` fail. The gate passes only if
+        the confidence intervals exclude a failure. By default, there is no gate.
     force
         Give verdicts even if world size, GPU model, ranks, model-parallel size or the work of a step differ.
 
@@ -294,7 +297,8 @@ def compare(
         labels. If two runs have the same label, nsyspipe uses directory names or run IDs instead. ``compare(STORE)``
         compares all runs of a run store, the oldest first. ``compare(RUN, RUN)`` is the same as a list of two runs.
     sort
-        Sort the table by this metric: the best run is first, and nulls are last. None keeps the order of `runs`.
+        Sort the table by this metric: the best run is first, and nulls are last. By default, the table keeps the order
+        of `runs`.
     min_effect_pct, confidence, force
         As in `nsyspipe.diff`, for step times.
 
@@ -394,8 +398,9 @@ def whatif(
         ``bf16`` or ``fp16`` instead of f32: half the bytes, and twice the copy time because of the casts.
     bucket_mb
         Set ``bucket_cap_mb`` of DDP. Gradients fill buckets in the order in which they become ready. T of a bucket is
-        30 us + its bytes x captured time per byte. If one bucket was captured, buckets that start while work runs take 2%
-        longer and wait for a place on the GPU. The captured buckets stay unchanged.
+        30 us + its bytes x captured time per byte. If the captured run has one bucket per step, new buckets that start
+        while work runs take 2% longer. They also start later, because they wait until a kernel frees a part of the GPU.
+        If the captured buckets already have the new size, nsyspipe changes nothing.
     no_wait
         Every rank works as fast as the median rank of each step.
     no_grad_copy
@@ -404,7 +409,8 @@ def whatif(
         Use ``no_sync()`` of DDP with gradient accumulation: send gradients only in the last micro-batch. In the other
         micro-batches, the work that scales and copies gradients is removed too.
     prefetch
-        FSDP: each all-gather of parameters may start when the preceding all-gather of its step may start.
+        Gather the parameters of FSDP earlier. Each all-gather of parameters can start as early as the preceding
+        all-gather of its step could start in the capture.
     perfect_overlap
         Overlap all communication with work: max(work + c / (1 + c) x sum of T, sum of T) for each step.
     gradient_bytes
@@ -428,20 +434,21 @@ def whatif(
 
     Notes
     -----
-    The range of an estimate comes from simulations with the smallest and the largest value of each unknown.
-    The unknowns are c and the delay, bandwidth and overhead of a collective, and ready times that were not captured.
-    nsyspipe adds 0.5% for the difference between two captures of one program, and twice the standard error of the median. The
-    range is the root of the sum of the squares, because the parts are independent.
+    The range of an estimate comes from simulations with the smallest and the largest value of each unknown. The
+    unknowns are c, the delay, the bandwidth and the overhead of a collective, and the ready times that were not
+    captured. nsyspipe adds 0.5% for the difference between two captures of one program, and twice the standard error of
+    the median. The range is the root of the sum of the squares, because the parts are independent.
 
     The range is at least 2% of the predicted step time on both sides. The range does not go below the step time with
-    zero communication time. On 28 pairs of captures the median error was 1.1%, and one error exceeded 4%. In that case
-    (one bucket, 25 MB and bf16 at once) the measured step time was 5.8% above the prediction and outside the range. Each
-    of the two changes alone takes 2% more than predicted, and the CPUs of that capture are hardly ahead of their GPUs.
-    The rest of the error is not explained. Every change that the model does not cover has no estimate, but a reason.
+    zero communication time. On 28 pairs of captures the median error was 1.1%, and one error exceeded 4%. In that case,
+    a run with one bucket was changed to buckets of 25 MB and to bf16. The measured step time was 5.8% above the
+    prediction and outside the range. Each of the two changes alone takes 2% more than predicted, and the CPUs of that
+    capture are hardly ahead of their GPUs. The rest of the error is not explained. If the model does not cover a
+    change, nsyspipe gives a reason instead of an estimate.
 
-    In all captures that we tried, a faster interconnect is not predicted to be slower, and its range does not end
-    higher. The model does not guarantee this. Between 30 and 300 GB/s, the assumed slowdown grows with the bandwidth and
-    applies while ranks wait.
+    In all captures that we tried, a faster interconnect had a predicted step time that was shorter or equal. The upper
+    end of its range was also lower or equal. The model does not guarantee this. Between 30 and 300 GB/s, the assumed
+    slowdown grows with the bandwidth and applies while ranks wait.
     """
     from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
     from nsyspipe.replay.answer import whatif as ask  # noqa: PLC0415 - few ask for it

@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 
 source tests/environment.sh
 make_environment
+echo "Installing nsyspipe and its test dependencies into .venv. This takes a few minutes." >&2
 .venv/bin/pip install -qU pip # the one of a new environment is too old for --group
 .venv/bin/pip install -q -e . --group test
 .venv/bin/python -m pytest "$@"

@@ -220,11 +220,12 @@ def captured_steps(
     """Yield the items of a loader, each in a range ``step N``, and capture the steps after the warm-up once.
 
     N counts the steps of this process from 0, warm-up included, also over several loops: wrap the loader of each epoch.
-    Each item is fetched inside its step, in a range ``data``. The capture starts and stops as by `start_capture` and
-    `stop_capture`, also if the loop ends early or raises. After the capture, the steps are only labeled.
+    Each item is fetched inside its step, in a range ``data``. The capture starts and stops as with `start_capture` and
+    `stop_capture`, even if the loop ends early or raises. After the capture, the steps are only labeled.
 
-    If an epoch ends during the capture, the capture continues in the next epoch, and includes what is between them. If
-    there is no next epoch, the capture ends with the program. All ranks of a job must use it in the same way.
+    If an epoch ends during the capture, the capture continues in the next epoch, and includes the work between the two
+    epochs. If there is no next epoch, the capture ends with the program. All ranks of a job must use it in the same
+    way.
 
     Parameters
     ----------
@@ -235,8 +236,8 @@ def captured_steps(
     stop
         End the loop after the captured steps, and also end later loops.
     capture
-        False labels and waits in the same way, but does not start the profiler. Use it to time a run without the
-        profiler.
+        Whether the profiler starts. If you pass False, nsyspipe still labels the steps and waits in the same way. Use
+        it to time a run without the profiler.
 
     Returns
     -------

@@ -16,8 +16,8 @@ from nsyspipe.model.names import few, printable
 from nsyspipe.store.layout import is_saved
 
 _AGAINST = (
-    "Use all runs of this label in the run store as captures of the baseline. The candidate is RUN, another label of the "
-    "store, or its only other label."
+    "Use all runs of this label in the run store BASELINE as captures of the baseline. CANDIDATE is a run, or another label "
+    "of the store. Without CANDIDATE, nsyspipe takes the only other label of the store."
 )
 _EACH_RUN = "One argument per run, the baseline first (a run store means all its runs)"
 _SORT = "Sort by this metric, the best run first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"

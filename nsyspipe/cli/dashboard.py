@@ -38,7 +38,7 @@ def dashboard(
     page: DashboardOptions,
     running: QuietOptions,
 ) -> None:
-    """Write a dashboard of all runs of a run store: a table, and a chart of step time from four runs on.
+    """Write a dashboard of all runs of a run store: a table and, for four or more runs, a chart of step time.
 
     The dashboard is one self-contained HTML file. --pages keeps an HTML report that is newer than its run.
 

@@ -166,7 +166,7 @@ class ReadingOptions:
 
     step: str | None = option(
         "NVTX ranges that mark the steps. 'repetition' uses a periodic launch pattern. 'none' treats the capture as a "
-        "whole. [default: the ranges that contain the launches, or else repetition]",
+        "whole. [default: ranges that contain most launches, otherwise repetition]",
         "REGEX|repetition|none",
     )
     steps: int | None = option(
@@ -289,7 +289,9 @@ class QuietOptions:
 class RunningOptions(QuietOptions):
     """By how many processes, or whose, and what is said meanwhile."""
 
-    jobs: int | None = option("Number of processes. [default: cores, limited by memory and use]", "N", "-j", least=1)
+    jobs: int | None = option(
+        "Number of processes. [default: chosen by cores, memory and report sizes]", "N", "-j", least=1
+    )
     scheduler: str | None = option(
         "Run on a Dask cluster: the address of its scheduler, or its scheduler file. The workers must see the same files. "
         "[default: $NSYSPIPE_SCHEDULER, unless you pass -j]",

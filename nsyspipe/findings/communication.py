@@ -41,8 +41,8 @@ _ON_COMPUTE_STREAM = (
 _LEAST_OF_GRADIENTS = 0.5  # of exposed communication, from which on what shortens gradients is advised
 _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 _LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
-LESS_HIDDEN = "capture a run with less overlap too, and compare the kernels: nsyspipe diff"
-_LESS_WAITING = "capture a run in which ranks wait less for each other, and compare the kernels: nsyspipe diff"
+LESS_HIDDEN = "capture a second run with less overlap, and compare the kernels of both runs: nsyspipe diff"
+_LESS_WAITING = "capture a second run with less wait time, and compare the kernels of both runs: nsyspipe diff"
 _MOSTLY_WAITS = 0.5  # of communication
 _SHOWN_KERNELS = 5
 _LEAST_NS = 1  # by which bounds differ
@@ -121,10 +121,10 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     compared, slowdown = evidence.compared, evidence.slowdown_figures["slowdown_ratio"] or 0.0
     if not compared.is_enough:
         if compared.n_kernels < ENOUGH_COMPARED:
-            few = f"only {compared.n_kernels} kernels under communication have equal ones without it"
+            few = f"only {compared.n_kernels} kernels that run during communication have equal kernels without communication"
             return NotJudged(few, f"capture more steps, or {_less_beside(evidence)}")
-        of_all = f"only {100 * compared.share:.1f}% of the kernel time under communication"
-        return NotJudged(f"{of_all} has equal kernels without it", _less_beside(evidence))
+        of_all = f"only {100 * compared.share:.1f}% of the kernel time during communication"
+        return NotJudged(f"{of_all} has equal kernels without communication", _less_beside(evidence))
     hidden, late = evidence.columns("overlap_compute_ns", "comm_delay_ns")
     lost = evidence.mean_of_most(evidence.slowed_ns(hidden) + late)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:

@@ -357,7 +357,7 @@ def _where_late(late: LateLaunches) -> str:
         launch = "launches" if len(late.slower) == 1 else "launch"
         return f"{where}, and {_ranks_text(late.slower)} {launch} a step more slowly than the other ranks on average"
     if late.is_every_host_slow:
-        return f"{where}, and every CPU takes longer to launch a step than its GPU works"
+        return f"{where}, and every CPU needs longer to launch a step than its GPU needs to run it"
     cpus = "and its CPU needs" if len(late.n_late_steps) == 1 else "and their CPUs need"
     limit = f"less than {100 * MIN_SLOWER_SHARE:.0f}% of a step"
     return f"{where}, {cpus} {limit} longer for launching than the others on average"

@@ -40,7 +40,7 @@ _MEND_HOST = (
     "launch as fast as the other ranks: none of the others takes as long, and one computes about as much. Look for other "
     "work on the CPUs, logging, hooks and slower CPUs"
 )
-_HARDLY_SLOWER = f"less than {100 * LIMITS.min_slower_share:.0f}% of a step longer than the others on average"
+_HARDLY_SLOWER = f"by less than {100 * LIMITS.min_slower_share:.0f}% of a step on average"
 _BEGIN_TOGETHER = (
     "if the capture begins at another time on each rank, that alone can make a rank late. Let all ranks meet before the "
     "capture starts (torch.distributed.barrier(), then torch.cuda.synchronize()), some steps before the steps that count"
@@ -265,8 +265,9 @@ def _in_steps(late: LateRanks, lateness: Lateness, rank: int) -> str:
 
 def _text_of_no_slower(late: LateRanks, lateness: Lateness) -> str:
     """Say for which ranks the others wait though they are no slower, and in which steps."""
-    which = "which launch and compute" if len(late.no_slower_ns) > 1 else "which launches and computes"
-    return f"{_parts_of_ranks(late, lateness, late.no_slower_ns)}, {which} {_HARDLY_SLOWER}"
+    whose_times = "their" if len(late.no_slower_ns) > 1 else "its"
+    times = f"although {whose_times} launch and compute times exceed those of the other ranks {_HARDLY_SLOWER}"
+    return f"{_parts_of_ranks(late, lateness, late.no_slower_ns)}, {times}"
 
 
 def _parts_of_ranks(late: LateRanks, lateness: Lateness, ranks: Iterable[int]) -> str:

@@ -185,7 +185,7 @@ _KINDS = """
     one-capture-replayed (info): the predictions use {n} of {total} steps, which are the steps of one capture of the run -> <MORE_STEPS>
     no-figures (warning): no step has a window on every rank, so the run has no metrics to compare -> see the other notes of this run
     older-definitions (warning): the run was saved with older definitions. nsyspipe does not compare its communication, compute and copies with those of the
-        other runs -> analyze the reports again and save the run with --out
+        other runs -> save the run again with nsyspipe analyze --out STORE
     undecoded-payload (info): nsyspipe ignored {n:NVTX payload that does|NVTX payloads that do} not match the description
 """
 NOT_RECORDED = {  # the problem that each lacking fact is

@@ -7,8 +7,8 @@ import pyarrow as pa
 from nsyspipe.model.table import TableSchema, table
 
 _RANK = (
-    "rank  id  Global rank <- the first of rank map, environment, NCCL payload, MPI thread name, file name and order that "
-    "numbers every rank"
+    "rank  id  Global rank <- the first source that numbers every rank: rank map, environment, NCCL payload, MPI thread "
+    "name, file name, order of the reports"
 )
 _STEP = "step  id  Step number, the same on every rank <- NVTX range text, or its ordinal"
 _CALLS_NULL = "Null without API calls, or without their names and ends."
@@ -51,41 +51,44 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step), which show
     transfer_ns ns? comm - wait. Null if wait is null. <- KERNEL
     message_bytes bytes? Counts the whole messages of the collectives that belong to the step. Null if a size
         is unknown. <- NCCL payload
-    idle_input_ns ns? |late n (data u between)|. Each gap [g0, g1) ends with an operation launched at L. R =
-        min(max(L + latency, g0), g1), and late = [g0, R). Latency is the shortest time of the rank from the
-        launch of a kernel to its start, at most 20 us. Copies do not count for latency. The set data is the
-        data phase, and the set between is the time between two steps (see idle_between_steps). The five
-        causes sum to idle_ns exactly. Null if idle_ns is null, or if the clocks of GPU and CPU may differ by
-        a step. <- RUNTIME, NVTX_EVENTS
+    idle_input_ns ns? |late n (data u between)|. A gap [g0, g1) is idle time that ends when an operation
+        starts. L is the time at which this operation was launched. R is L + latency, but at least g0 and at
+        most g1. The latency is the shortest time of the rank from the launch of a kernel to its start, at
+        most 20 us. Copies do not count for the latency. The set late is [g0, R). The set data is the data
+        phase. The set between is the time between two steps (see idle_between_steps). The five causes sum to
+        idle_ns exactly. Null if idle_ns is null, or if the clocks of GPU and CPU may differ by a step. <-
+        RUNTIME, NVTX_EVENTS
     idle_launch_ns ns? |late \ (data u between)| - idle_blocked, with the sets of idle_input. {_CALLS_NULL} <-
         RUNTIME
-    idle_blocked_ns ns? |late \ (data u between)| in the period that starts with each synchronization or
-        memory call that drained the queue. The period ends when its late time equals the duration of the
-        call. The period ends at the latest one such duration after the end of the call. Without the call, all
-        later launches would have come that much earlier. {_CALLS_NULL} <- RUNTIME.nameId, start, end, MEMCPY
-    idle_dependency_ns ns? g1 - R, with the names of idle_input. By then the operation was launched. The
-        operation waited for an event of another stream or for the GPU to start it, also for longer than 20
-        us. <- RUNTIME
+    idle_blocked_ns ns? |late \ (data u between)| in the period of each synchronization or memory call that
+        drained the queue. The sets are those of idle_input. The period starts with the call. The period ends
+        when its late time equals the duration of the call, and at the latest this duration after the call
+        returns. Without the call, all later launches would have come earlier by this duration. {_CALLS_NULL}
+        <- RUNTIME.nameId, start, end, MEMCPY
+    idle_dependency_ns ns? g1 - R, with g1 and R as in idle_input. At R, the operation was already launched.
+        From R on, the operation waited for an event of another stream, or for the GPU to start it. This wait
+        can be longer than 20 us. <- RUNTIME
     idle_unknown_ns ns? idle - all other causes
     idle_between_steps_ns ns? Part of idle_input in which the CPU was between two steps, probably in the data
         loader. Between the end of a step range and the start of the next, nsyspipe takes the longest stretch
         in which the thread of the steps was in no range and in no CUDA call. Ranges around several steps do
-        not count. If less than 2 ms are between the ranges (as with steps of the optimizer), nsyspipe takes a
-        stretch of at least 2 ms between kernel launches near the start of the next step. <- RUNTIME,
-        NVTX_EVENTS
+        not count. The time between the ranges can be less than 2 ms, as with steps of the optimizer. Then
+        nsyspipe takes a stretch of at least 2 ms between kernel launches near the start of the next step. <-
+        RUNTIME, NVTX_EVENTS
     idle_pause_ns ns? Part of idle_launch in pauses. A pause is a stretch of at least 2 ms in which the CPU
         launched nothing that the GPU could have started. In a pause, the CPU is in no data phase and in no
         synchronization or memory call. A pause also lies outside the period after such a call (see
         idle_blocked). <- RUNTIME, NVTX_EVENTS
     idle_blocked_by_copies_ns ns? Part of idle_blocked that blocking copies from CPU memory explain (see
         n_blocking_copies) <- RUNTIME, MEMCPY
-    idle_made_by_input_ns ns? Upper bound on the idle time that data loading causes. nsyspipe counts gaps that
-        end with a late launch, from the start of each time in which the CPU gets input. The count stops when
-        the gaps sum to that time, as in idle_blocked. <- RUNTIME, NVTX_EVENTS
+    idle_made_by_input_ns ns? Upper bound on the idle time that data loading causes. An input period is a time
+        in which the CPU gets input. From the start of each input period, nsyspipe adds up the gaps that end
+        with a late launch. The sum stops when it reaches the length of the input period, and at the latest
+        this length after the end of the input period. <- RUNTIME, NVTX_EVENTS
     idle_made_by_calls_ns ns? Upper bound on the idle time that synchronization and memory calls cause,
-        without the calls of blocking copies from CPU memory. nsyspipe counts gaps that end with a late
-        launch, from the start of each call. The count stops when the gaps sum to the duration of the call, as
-        in idle_blocked. {_CALLS_NULL} <- RUNTIME
+        without the calls of blocking copies from CPU memory. From the start of each call, nsyspipe adds up
+        the gaps that end with a late launch. The sum stops when it reaches the duration of the call, and at
+        the latest this duration after the call returns. {_CALLS_NULL} <- RUNTIME
     idle_made_by_copies_ns ns? The same as idle_made_by_calls, for the calls of blocking copies from CPU
         memory <- RUNTIME, MEMCPY
     n_blocking_copies count? Copies from CPU memory that start in the window and may block the CPU. Such a
@@ -106,13 +109,14 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step), which show
         two steps (see idle_between_steps). Null if host_launch is null. <- RUNTIME, NVTX_EVENTS
     host_lead_ns ns? Time from the launch of the first kernel of the window to the start of the window. Null
         if host_launch is null. <- RUNTIME, KERNEL.start
-    idle_late_start_ns ns? Part of idle_dependency in gaps in which a launch came late. The GPU took longer
-        than the shortest latency to start the operation. Null if idle_dependency is null. <- RUNTIME
-    exposed_late_comm_ns ns? Part of exposed_comm that late launches expose. The first part is communication
-        that started within 20 us of its launch. The second part is time in which the next compute kernel was
-        not launched yet, or was launched less than the shortest latency ago (see idle_input). If the launches
-        had come earlier, this communication could have overlapped with compute. Null without launches, if
-        idle_dependency is null, and {_BEFORE}. <- KERNEL, RUNTIME
+    idle_late_start_ns ns? Part of idle_dependency in gaps that end with a late launch. In this part, the
+        operation was launched longer ago than the shortest latency (see idle_input), but the GPU had not
+        started it. Null if idle_dependency is null. <- RUNTIME
+    exposed_late_comm_ns ns? Part of exposed_comm that late launches expose. If the launches had come earlier,
+        this communication could have overlapped with compute. Two kinds of time count. First, communication
+        that started within 20 us of its launch. Second, time in which the next compute kernel was not
+        launched yet, or was launched less than the shortest latency ago (see idle_input). Null without
+        launches, if idle_dependency is null, and {_BEFORE}. <- KERNEL, RUNTIME
     grad_copy_ns ns? union of D2D copies launched in sequences of at least 8 with nothing between them, inside
         backward ranges if there are any. These copies move gradients out of their buckets. <- MEMCPY, RUNTIME
     exposed_grad_copy_ns ns? Part of grad_copy during which neither compute nor communication runs <- MEMCPY,
@@ -121,13 +125,15 @@ STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step), which show
         one window and at most 20 us long. <- MEMCPY, RUNTIME
     grad_copy_bytes bytes? Bytes of the gradient copies that start in the window <- MEMCPY
     n_grad_copies count? Number of the gradient copies that start in the window <- MEMCPY
-    comm_delay_ns ns? How much later operations started while communication ran, all together, at least 0.
-        Formula: operations that started while communication ran x (mean gap before a compute kernel there -
-        mean gap without communication). Gaps count up to 100 us if their kernel was launched before the gap.
-        Null with fewer than 100 gaps of either kind in the capture. <- KERNEL, MEMCPY, MEMSET, RUNTIME
-    overhead_ns ns? Time in the window in which the profiler did its own work in the process of the rank. The
-        value is 0 if a lazy export of schema 2.9 or newer has no such table. Null if another export has no
-        such table. <- PROFILER_OVERHEAD
+    comm_delay_ns ns? Additional delay of all operations that started while communication ran, at least 0.
+        Formula: number of these operations x (mean gap with communication - mean gap without communication).
+        A gap is the time before a compute kernel starts. Gaps of up to 100 us count, if the kernel was
+        launched before the gap. Null with fewer than 100 gaps of either kind in the capture. <- KERNEL,
+        MEMCPY, MEMSET, RUNTIME
+    overhead_ns ns? Time in the window in which the profiler did its own work in the process of the rank. If
+        the report has no such table, the value depends on the export. The value is 0 for schema 2.9 or newer
+        if the export leaves out empty tables, which is the default (nsys export --lazy=true). Otherwise the
+        value is null. <- PROFILER_OVERHEAD
     is_complete flag Neither the start nor the end of the capture cuts off the step <- derived
     in_summary flag The step counts in the metrics of the run <- derived
     comm_share ratio? comm / wall <- derived
@@ -167,8 +173,8 @@ PHASES = table(f"""phases by rank, step, phase: One row per (rank, step, phase) 
         <- KERNEL, RUNTIME
     device_ns ns? union of all operations that belong to the phase, clipped to the window. Copies count too.
         Null if copies or memsets were not recorded. {_NO_DEVICE} <- KERNEL, MEMCPY, MEMSET, RUNTIME
-    n_blocking_copies count? Blocking copies from CPU memory that were launched in those ranges. Null if the
-        steps have null here. <- MEMCPY, RUNTIME
+    n_blocking_copies count? Blocking copies from CPU memory that were launched in those ranges. Null if
+        n_blocking_copies of the steps is null. <- MEMCPY, RUNTIME
     idle_ns ns? idle time of the window in gaps that end with an operation of the phase. Null if device_ns is
         null. <- KERNEL, MEMCPY, MEMSET, RUNTIME
 """)
@@ -177,9 +183,9 @@ PHASE_TIMES = tuple(column.name for column in PHASES.columns if column.unit == "
 IDLE_CALLS = table("""idle_calls by blocked_ns_per_step, call: One row per API call that blocked CPUs while
         their GPUs were idle in summary steps. Rows are sorted by time, largest first, then by name. The rows
         sum to idle_blocked_ns_per_step of the summary. There are no rows if that metric is null.
-    call text Name of the call without the API version. If several calls run at the same time, this is the
-        call that returns last. If time passes after several calls, this is the call that explains idle time
-        longest. <- RUNTIME.nameId
+    call text Name of the call without the API version. During several calls at the same time, this is the
+        call that returns last. After calls, this is the call with the period (see idle_blocked) that ends
+        last. <- RUNTIME.nameId
     blocked_ns_per_step float:ns Mean over (rank, step) of the part of idle_blocked_ns that this call explains
         <- RUNTIME.nameId, start, end
     of_copies_ns_per_step float:ns? The part that blocking copies from CPU memory explain <- RUNTIME, MEMCPY
@@ -217,9 +223,9 @@ COLLECTIVES = table(f"""collectives by step, seq, rank: One row per communicatio
         least 0. {_UNMATCHED}
     late_by_ns ns? Delay of the rank that arrived last: last start - second-last start. The other ranks have
         0. {_UNMATCHED}
-    held_up_ns ns? Longest wait that the last rank caused: the largest min(last start, own end) - own start of
-        the other ranks. If several ranks arrived last, the lowest rank has the value. The other ranks have 0.
-        The value is also 0 if the skew is not significant. {_UNMATCHED}
+    held_up_ns ns? Longest wait that the last rank caused. The wait of another rank is min(last start, own
+        end) - own start. If several ranks arrived last, the lowest rank has the value. The other ranks have
+        0. The value is also 0 if the skew is not significant. {_UNMATCHED}
     is_significant flag? arrival_skew exceeds the larger clock error of the first and the last rank. The flag
         is false if a clock error is unknown. {_UNMATCHED} <- derived
     is_late_significant flag? late_by exceeds the larger clock error of the last and the second-last rank. The
@@ -233,19 +239,20 @@ COLLECTIVES = table(f"""collectives by step, seq, rank: One row per communicatio
 """)
 
 _OVER = "Counted over matched collectives of summary steps. Null if none could be matched, and in a run of one rank."
-_OTHER_STAGES = "minus the extra time that the rank itself waited for other pipeline stages in that step"
+_OTHER_STAGES = "In a pipeline, the wait for other stages is subtracted (see wait_caused)."
 
 STRAGGLERS = table(f"""stragglers by rank: One row per rank, which shows how the other ranks waited for the
         rank.
     {_RANK}
     n_arrived_last count? Ties do not count, and neither do collectives in which the stages of a pipeline
         meet. {_OVER} <- KERNEL.start
-    wait_caused_ns ns? sum of late_by of the collectives of n_arrived_last, {_OTHER_STAGES}. {_OVER} <-
-        KERNEL.start
-    lateness_ns ns? Straggler delay, as a sum over steps. Each step counts its largest late_by for the rank
-        that caused it, {_OTHER_STAGES}. Other ranks have 0 for that step. {_OVER} <- KERNEL.start
-    held_up_ns ns? Sum of held_up of the collectives of n_arrived_last, {_OTHER_STAGES}. Each step counts at
-        most its own time. {_OVER} <- KERNEL.start
+    wait_caused_ns ns? sum of late_by of the collectives of n_arrived_last. In a pipeline, a rank can be late
+        because it waited for other stages. From each late_by, nsyspipe subtracts this wait of the step, as
+        far as it exceeds the shortest such wait in the communicator. {_OVER} <- KERNEL.start
+    lateness_ns ns? Straggler delay, as a sum over steps. In each step, the rank that caused the largest
+        late_by gets this late_by, and other ranks get 0. {_OTHER_STAGES} {_OVER} <- KERNEL.start
+    held_up_ns ns? Sum of held_up of the collectives of n_arrived_last. {_OTHER_STAGES} The sum of one step is
+        at most the step time. {_OVER} <- KERNEL.start
     wait_ns ns? Sum of wait_ns over the summary steps of the rank. Null if a step has null, and without
         summary steps. <- KERNEL.start
 """)
@@ -304,12 +311,13 @@ KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase,
         communication and take about equally long. In a large report, nsyspipe compares a sample of 50,000
         kernels. <- KERNEL
     slowed_ns ns Time of these kernels during which communication runs <- derived
-    free_ns ns Estimate of slowed_ns without communication. From slowed_ns, nsyspipe subtracts what each
-        kernel takes longer than the median of its equals. <- derived
+    free_ns ns Estimated time that the kernels of slowed_ns would need without communication. For each kernel,
+        nsyspipe subtracts the difference between the kernel and the median of its equal kernels from
+        slowed_ns. <- derived
     slowdown_ratio ratio? slowed / free - 1. Null if there are no equal kernels. <- derived
-    n_in_summary count? Number of kernels that start in the window of a summary step. Null {_BEFORE}. Null
-        also if a rank has over 2^18 pairs of a step and a row, and only some steps of a group in the middle
-        are summary steps. nsyspipe sums such steps together. <- KERNEL
+    n_in_summary count? Number of kernels that start in the window of a summary step. Null {_BEFORE}. In long
+        captures (steps x rows of a rank above 2^18), nsyspipe sums neighboring steps together. Null also if
+        only some of the steps in one such sum are summary steps. <- KERNEL
     in_summary_ns ns? Sum of the durations of these kernels. Null if n_in_summary is null. <- KERNEL
     overlapped_in_summary_ns ns? The part of in_summary_ns during which communication runs. Null if
         n_in_summary is null. <- KERNEL
@@ -355,8 +363,9 @@ COSTS = table("""costs by table: One row per phase and name of kernels, per kind
 LINK_KINDS = ("nvlink", "p2p", "p2p_pcie", "shm", "net", "unknown")
 
 LINKS = table("""links by from_rank, to_rank: One row per directed connection of the rings (and of the trees
-        between hosts) of one NCCL communicator. This is the communicator that spans most hosts, or of these
-        the one with most ranks. Without an NCCL log there is one row per pair of GPUs.
+        between hosts) of one NCCL communicator. nsyspipe takes the communicator that spans most hosts. In a
+        tie, nsyspipe takes the communicator with most ranks. Without an NCCL log there is one row per pair of
+        GPUs.
     comm_id text:id? Communicator. Null without an NCCL log, because the row is then a pair of GPUs. <- NCCL
         log
     from_rank id Rank of the sender in the communicator <- NCCL log
@@ -426,8 +435,8 @@ TIMELINE = table(f"""timeline by rank, lane, start_ns: One row per bar of the re
     lane text phase, compute, comm, exposed, wait, memory or launch. A phase lasts from the first start to the
         last end of the operations launched in its range. Lane exposed is communication while no compute runs,
         and lane wait is matched communication before the last rank arrives. A bar of launch lasts from the
-        call that launches an operation to the start of the operation, so the GPU has something to do next. <-
-        derived
+        call that launches an operation to the start of the operation. During such a bar, the GPU has
+        something to do next. <- derived
     start_ns ns Start in aligned time, clipped to the window of the rank <- derived
     end_ns ns End in aligned time, clipped to the window of the rank <- derived
     busy_ns ns Union of the operations in the bar. The value is less than end - start if gaps were joined.
@@ -435,19 +444,19 @@ TIMELINE = table(f"""timeline by rank, lane, start_ns: One row per bar of the re
     wait_ns ns? For comm: the part of busy in which the rank waits for the last rank. Null in other lanes, and
         if wait_ns of the step is null.
     n_operations count Number of operations of the bar that are at least partly in the window. For a phase:
-        the operations launched in it. For exposed: the parts that compute leaves of them. <- KERNEL, MEMCPY,
-        MEMSET
+        the operations launched in it. For exposed: the number of pieces of communication during which no
+        compute runs. <- KERNEL, MEMCPY, MEMSET
     name text? Name of the operation with the most time in the window, or of the phase or collective <-
         derived
     seq count? For comm, exposed and wait: seq of its row in collectives. Null for a bar of several
         operations, and in other lanes. <- derived
 """)
 
-RANKS = table(f"""ranks by rank: One row per rank: a process with GPU activity, on each GPU on which the
-        process runs kernels.
+RANKS = table(f"""ranks by rank: One row per rank: a process together with one GPU on which the process runs
+        kernels.
     {_RANK}
     process_rank id? Number of the process, as launchers and --rank-map give it. This is the rank, unless
-        processes of the run use several GPUs. Null {_BEFORE}. <- as of the rank
+        processes of the run use several GPUs. Null {_BEFORE}. <- as for rank
     local_rank id? LOCAL_RANK as captured <- META_DATA_CAPTURE
     report text Report of the rank. If a process was captured several times, all its reports, separated by
         commas. <- file name
@@ -464,14 +473,15 @@ RANKS = table(f"""ranks by rank: One row per rank: a process with GPU activity, 
     n_comm count? Number of communication operations. The copies of one call count as one operation. <- KERNEL
         names, NVTX_EVENTS
     n_dtod count? Number of device-to-device copies that are not communication <- MEMCPY.copyKind = 8
-    clock_shift_ns ns Shift that converts times of the report into aligned time: utcEpochNs - the lowest of
-        the run - clock_offset. The first difference is 0 if a report does not record utcEpochNs. <-
-        TARGET_INFO_SESSION_START_TIME
-    clock_offset_ns ns? Difference between the clock of the report and the other clocks. Formula: median over
-        matched all_reduce, all_gather, reduce_scatter and all_to_all of (own end - median end over ranks),
-        over all ranks of the report. The value is 0 unless it exceeds the clock error and rests on at least 3
-        collectives. Null if some ranks never meet others. If a process was captured several times, this is
-        the offset of the first capture. <- KERNEL.end
+    clock_shift_ns ns Shift that converts times of the report into aligned time: utcEpochNs of the report -
+        smallest utcEpochNs of the run - clock_offset. The difference of the two utcEpochNs is 0 if a report
+        does not record utcEpochNs. <- TARGET_INFO_SESSION_START_TIME
+    clock_offset_ns ns? Difference between the clock of the report and the other clocks. Formula: median of
+        (own end - median end over ranks). The median is over the matched all_reduce, all_gather,
+        reduce_scatter and all_to_all of all ranks of the report. The value is 0 if the median does not exceed
+        the clock error, or if there are fewer than 3 such collectives. Null if some ranks have no collective
+        in common with others. If a process was captured several times, this is the offset of the first
+        capture. <- KERNEL.end
     clock_error_ns ns? 1.4826 x median absolute deviation of the same differences. A skew below this value is
         not significant. The value is 0 in a run of one report. Null with fewer than 3 collectives. If a
         process was captured several times, this is the largest error. <- KERNEL.end
@@ -486,13 +496,13 @@ HOST_STEPS = table(f"""host_steps by rank, report, pid, step: One row per (proce
         activity: the duration of the NVTX step range on the CPU. There are no rows if any process of the run
         has GPU activity, because its steps are in steps. CPU time is not GPU time: it ends when work was
         handed over, not when the work was done.
-    rank id? Global rank. Null if only the order of the reports numbers every process with steps. <- as in
-        ranks
+    rank id? Global rank. Null if the order of the reports is the only source that numbers every process with
+        steps. <- as in ranks
     report text Report of the process <- file name
     pid id Process ID of the operating system <- globalTid
     step id Step number, the same on every process <- NVTX range text, or its ordinal
-    host_start_ns ns Start of the step range: report time + utcEpochNs - the lowest of the run. Nothing is
-        added if a report does not record utcEpochNs. <- NVTX_EVENTS
+    host_start_ns ns Start of the step range: report time + (utcEpochNs of the report - smallest utcEpochNs of
+        the run). Nothing is added if a report does not record utcEpochNs. <- NVTX_EVENTS
     host_end_ns ns End of the step range, on the same clock <- NVTX_EVENTS
     host_ns ns host_end - host_start <- derived
 {_HOST_PHASES}
@@ -537,8 +547,8 @@ RANK_SUMMARY = table(f"""rank_summary by rank: One row per rank: the same metric
 """)
 FIGURES_OF_RANKS = tuple(RANK_SUMMARY.names[2:])
 
-PHASE_SUMMARY = table(f"""phase_summary by phase: One row per phase: means over the (rank, step) of the
-        metrics that have the phase.
+PHASE_SUMMARY = table(f"""phase_summary by phase: One row per phase: the mean of each metric over all (rank,
+        step) that contain the phase.
     phase text backward, forward, optimizer or data <- NVTX_EVENTS
 {"".join(f"    {name}_per_step float:ns? mean of {name} of phases <- derived{chr(10)}" for name in PHASE_TIMES)}
 """)
@@ -556,11 +566,12 @@ FINDINGS = table("""findings by expected_ns_per_step, saving_ns_per_step, id: On
         For the cost of transfers, the bound is at most the saving of a simulation in which transfers take no
         time (limit_gain_ns of whatif), if there is one. Null if the finding has no bound. <- derived
     expected_ns_per_step float:ns? Estimated saving: step time minus the step time of a simulation with the
-        change (see nsyspipe whatif), as the mean over steps. The value is not limited to saving_ns_per_step.
-        The evidence has the range of the simulation, which may include no saving at all. Null if the
-        simulation does not know the change, or knows only a limit (replay_limit_ns_per_step) or a condition
-        (replay_conditional_ns_per_step). Null also if the simulation has no estimate (the evidence has the
-        reason, replay_refused), and in a run saved before this column existed. <- derived
+        change (see nsyspipe whatif). The value is the mean over steps, and is not limited to
+        saving_ns_per_step. The evidence has the range of the simulation, which may include no saving at all.
+        Null if the simulation cannot model the change. Null also if it has only a limit
+        (replay_limit_ns_per_step) or a condition (replay_conditional_ns_per_step). Null also if it has no
+        estimate (the evidence has the reason, replay_refused), and in a run saved before this column existed.
+        <- derived
     evidence json Metrics that the finding uses, as a JSON object
 """)
 
@@ -590,8 +601,9 @@ RUNS = table(f"""runs by run_id: One row per run: its identity and its metrics.
 {_SUMMARY}
     link_kind text? Kind of the slowest connection, as in links. Null if unknown. <- NCCL log, topology
     nccl_version text? Version of NCCL. Null without its log. <- NCCL log
-    environment json? Variables of the programs at their start that are known to be harmless, as a JSON
-        object. Null if no report recorded them, and {_BEFORE}. <- META_DATA_CAPTURE
+    environment json? Environment variables at the start of the programs, as a JSON object. Only variables
+        that are known to be harmless are included. Null if no report recorded them, and {_BEFORE}. <-
+        META_DATA_CAPTURE
     n_findings count? Number of findings. Null {_BEFORE}. <- findings
     first_finding text? Identifier of the first finding. Null without findings, and so are the two columns
         that follow. <- findings

@@ -234,10 +234,10 @@ def _host_to_mend(replay: Replay, place: int) -> str:
     """Return which CPUs must launch earlier for the rank whose GPU waits most, and which other GPUs wait in some steps."""
     found, names = replay.starving, replay.rank_names
     rank = replay.captured.windows.ranks[place]
-    fix = "its CPU must launch kernels earlier first"
+    fix = "First make its CPU launch kernels earlier"
     is_for_launches = replay.starved_causes[place][:1] == (_NOT_LAUNCHED["idle_launch_ns"],)
     if is_for_launches and found.slower is not None and rank not in found.slower:
-        fix = "all CPUs launch equally fast on average, so all of them must launch kernels earlier first"
+        fix = "All CPUs launch equally fast on average, so first make all of them launch kernels earlier"
     others = [
         f"rank {names.name(other)} in {n_late} of {found.n_steps} steps"
         for other, n_late in found.n_late_steps.items()
@@ -370,12 +370,12 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
     rank = replay.rank_names.name(int(replay.captured.windows.ranks[np.argmax(shares)]))
     if n_starved > 1 or n_starved == n_ranks:
         others = ", and other ranks wait too" if n_starved > 1 else ""
-        yield f"rank {rank} is {causes}: its GPU waits for the CPU for {share} of the median step{others}"
+        yield f"rank {rank} is {causes}, because its GPU waits for the CPU for {share} of the median step{others}"
     if n_starved and not knobs.no_wait:
         if replay.is_answered_balanced and (staying := replay.why_refused_balanced(knobs)):
             yield staying
-        fix = "" if replay.is_answered_balanced else f" ({_host_to_mend(replay, int(np.argmax(shares)))})"
-        yield f"rank {rank} is {causes}: its GPU waits for the CPU for {share} of the median step{fix}"
+        fix = "" if replay.is_answered_balanced else f". {_host_to_mend(replay, int(np.argmax(shares)))}"
+        yield f"rank {rank} is {causes}, because its GPU waits for the CPU for {share} of the median step{fix}"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -387,15 +387,15 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if target > most * _IN_SWITCH:
         yield (
             f"no interconnect reaches {target / GB:,.0f} GB/s. The fastest that nsyspipe knows is {fastest} with "
-            f"{most / GB:,.0f} GB/s. For a limit, use --perfect-overlap"
+            f"{most / GB:,.0f} GB/s. For a limit, use nsyspipe whatif --perfect-overlap"
         )
     for role in replay.roles if knobs.role is None else (knobs.role,):
         if knobs.bandwidth_factor is None and replay.bus_of(role) is None:
             if role == OTHER and len(replay.roles) > 1:
                 continue
-            fix = f"{replay.sizes_recorded_by}, or use --bandwidth 2x"
+            fix = f"{replay.sizes_recorded_by}, or use nsyspipe whatif --bandwidth 2x"
             if replay.has_gradients and not replay.is_sharded:
-                fix = "pass --gradient-bytes N"
+                fix = "use nsyspipe whatif --gradient-bytes N"
             yield f"message sizes were not recorded, so the captured bandwidth is unknown ({fix})"
         elif replay.ratio(knobs, role) > 1 + _SAME and not replay.is_waited_for(role):
             named = "FSDP/ZeRO" if replay.is_sharded else role
@@ -412,7 +412,7 @@ def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
             "match them (with no_sync(), accumulation sends gradients only once)"
         )
     if replay.gradient_bytes is None:
-        yield "the size of the gradients was not recorded (pass --gradient-bytes N)"
+        yield "the size of the gradients was not recorded (use nsyspipe whatif --gradient-bytes N)"
     if replay.sent_share is not None and replay.sent_share < _WHOLE:
         yield (
             f"a hook compresses the gradients to {replay.sent_share:.2f} of their size, but bucket_cap_mb counts "

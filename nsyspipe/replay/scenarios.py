@@ -282,8 +282,8 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     if host is not None and host > sure * (most := opened.predict(knobs, is_launch_free=True).high_ns):
         needed = min(most, opened.longest_work_ns)
         return (
-            f"the GPUs would need at most {needed / 1e6:.2f} ms for a step, but the median CPU takes {host / 1e6:.2f} ms "
-            f"to launch it, without pauses of {PAUSE_NS / 1e6:g} ms or more (launch-bound or input-bound)"
+            f"the GPUs would need at most {needed / 1e6:.2f} ms for a step, but the median CPU needs {host / 1e6:.2f} ms "
+            f"to launch it (launch-bound or input-bound). Pauses of {PAUSE_NS / 1e6:g} ms or more do not count"
         )
     return None
 
@@ -388,7 +388,7 @@ def _parts_text(work_percent: float, kernels_percent: float) -> str:
     """Return what makes work beside communication take longer; nothing where nothing is known to."""
     if has_later_starts(work_percent, kernels_percent):
         return f". Kernels take {kernels_percent:.1f}% longer (comm-slows-compute), and the rest is later kernel starts"
-    return ", all because of slower kernels (comm-slows-compute)" if round(kernels_percent, 1) else ""
+    return ", only because of slower kernels (comm-slows-compute)" if round(kernels_percent, 1) else ""
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:

@@ -40,7 +40,7 @@ from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format
 from nsyspipe.report.subject import subject_facts
 from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, sure_text, value_text
-from nsyspipe.report.words import Trouble, opposed_text, same_problems, settling_text, uneven_notes
+from nsyspipe.report.words import Trouble, backward_source, opposed_text, same_problems, settling_text, uneven_notes
 from nsyspipe.version import __version__
 
 # How wide a terminal has room for what metrics, kernels and changes can do without; both sides go last.
@@ -107,7 +107,8 @@ def side_blocks(difference: RunDifference) -> Iterator[Block]:
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
         run = side.runs[0]
         first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
-        yield Facts([side.name, *subject_facts(run), *first], name, is_of_several=True)
+        facts = [side.name, *subject_facts(run), *backward_source(run), *first]
+        yield Facts(facts, name, is_of_several=True)
     yield from doubt_blocks(difference)
 
 
@@ -413,7 +414,7 @@ def _explained_fact(row: Mapping[str, Any]) -> NotCompared:
     if row["recorded_on"] == NEITHER_SIDE and len({*whys.values()}) == 1:
         reason = f"both sides: {whys[SIDES[0]]}"
     elif row["recorded_on"] != NEITHER_SIDE:
-        reason = f"only known for the {row['recorded_on']}. {reason[0].upper()}{reason[1:]}"
+        reason = f"only known for the {row['recorded_on']}. Not known for the {reason}"
     return NotCompared(_fact_of_one_side(row), reason)
 
 

@@ -90,10 +90,10 @@ def write(
         A name that ends in ``.json``, ``.md`` or ``.html``. A run and a scoreboard also have ``.csv``. A run also has
         ``.pftrace`` for Perfetto. A file of the same runs is replaced.
     steps
-        For a trace: the first and the last step, by number, or one step. None takes the whole capture.
+        For a trace: the first and the last step, by number, or one step. By default, the trace has the whole capture.
     ranks
-        For a trace: its ranks, or one rank. None takes all of up to 8 ranks. If there are more, None takes the ranks that
-        differ most.
+        For a trace: its ranks, or one rank. By default, the trace has all of up to 8 ranks. If there are more, it has
+        the ranks that differ most.
     force
         Also replace a file that is not of these runs.
 
@@ -175,8 +175,8 @@ def dashboard(
     path
         Output file. An existing dashboard is replaced.
     pages
-        Also write the HTML report of each run into this directory, and link to it. None links to existing HTML reports in
-        ``pages/`` next to the dashboard, in the directory of the dashboard, or in the store.
+        Also write the HTML report of each run into this directory, and link to it. By default, the dashboard links
+        to existing HTML reports in ``pages/`` next to the dashboard, in the directory of the dashboard, or in the store.
     force
         Also replace a file that is not a dashboard, and write all HTML reports again.
 

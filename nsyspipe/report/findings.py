@@ -37,7 +37,7 @@ _LABELS = {
     "left_for_compute": "less, for what the rank that computes least computes meanwhile", "idle_for_launches": "idle for late launches",
     "idle_at_late_start": "idle until what was launched late starts", "idle_for_input_and_calls": "idle for input and in blocking calls, while the CPU launches",
     "left_for_launching": "less, for the time that even the fastest CPU takes to launch a step", "fastest_launch": "time of the fastest CPU to launch a step", "beside_compute": "concurrent with compute, which stays", "above_launching": "step time above the launch time of the fastest CPU", "host_launch": "time to launch a step",
-    "is_launch_bound": "CPUs take longer to launch a step than GPUs work",
+    "is_launch_bound": "CPUs need longer to launch a step than GPUs need to run it",
     "all_reduce": "longest all-reduce", "arrived_last": "collectives reached last, in all steps", "backward_on_device": "backward on the GPU",
     "bubble": "pipeline bubble", "by_breakdown": "as measured", "comm_delay_at_most": "compute delayed by communication, at most", "comm_delay": "compute delayed by communication", "comm_on_compute_stream": "communication on the compute stream", "could_hide": "compute that could overlap with communication",
     "exposed": "exposed comm", "exposed_grad_copy": "exposed gradient copies", "exposed_wait": "exposed wait time",

@@ -80,7 +80,7 @@ def headline_of(run: Run, step: StepTime | None) -> str:
     if step is None:
         return "No step is complete on every rank, so there is no step time."
     rate = rate_text(1e9 / step.mean_ns, _ESTIMATE_DIGITS)
-    found = ", steps found by launch pattern" if run.header.steps_from == REPETITION else ""
+    found = f", {words.STEPS_BY_PATTERN}" if run.header.steps_from == REPETITION else ""
     used = f"{step.n_used} step{'s'[: step.n_used != 1]} used of {step.n_captured} captured"
     return f"{_mean_step_time(step)} ({rate}), {used}{found}"
 
@@ -219,6 +219,16 @@ def has_straggler(run: Run) -> bool:
     return any(row["id"] == "straggler" for row in run.finding_rows)
 
 
+def delay_text(run: Run) -> str | None:
+    """Return how long the others wait for the one late rank, which the step time of that rank does not show; None for other runs."""
+    late = [row for row in run.stragglers().to_pylist() if row["lateness_ns"]]
+    n_steps = run.summary()["n_summary_steps"][0].as_py()
+    if not has_straggler(run) or len(late) != 1 or not n_steps:
+        return None
+    rank, delay = run.rank_names.name(late[0]["rank"]), ms_text(late[0]["lateness_ns"] / n_steps, _ESTIMATE_DIGITS)
+    return f"Rank {rank} delays the other ranks by {delay} per step."
+
+
 def do_ranks_differ(run: Run) -> bool:
     """Tell whether the first screen has a table of ranks: they differ visibly, or one is late."""
     spread = overview.rank_spread(run)
@@ -264,8 +274,7 @@ def change_blocks(found: Recommendations, step_ns: float) -> Iterator[blocks.Blo
     ]
     if finding.refused and first.known == BOUNDED:
         lines.append(Line(f"No estimate: {finding.refused}."))
-    lines += [Line(text) for text in assumptions_of(first)]
-    lines += [Line(text) for text in why_first(found)]
+    lines += [Line(text) for text in (*assumptions_of(first), *why_first(found))]
     yield Lines("Change first", lines)
 
 

@@ -138,8 +138,9 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     yield from first_screen.step_blocks(run, step)
     if extent.is_verbose or first_screen.do_ranks_differ(run):
         yield rank_time_table(run, extent.n_ranks)
-    if first_screen.has_straggler(run) and not extent.is_verbose and (text := words.phases_text(run)):
-        yield blocks.Sentence(text)
+    if first_screen.has_straggler(run) and not extent.is_verbose:
+        notes = (first_screen.delay_text(run), words.phases_text(run))
+        yield from (blocks.Sentence(text) for text in notes if text)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
     if extent.n_findings != 0:
         yield from _recommendation_blocks(run, extent, found, checks)
@@ -156,8 +157,14 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
         n_alternatives = None if extent.n_findings is None else max(extent.n_findings - 1, 0)
         yield blocks.Sentence(first_screen.closing_text(run, found, checks, n_alternatives), is_close=False)
     if extent.is_comment:
-        yield blocks.Sentence(f"Run {run.header.run_id}.")
+        yield blocks.Sentence(_origin_text(run))
     yield first_screen.next_commands(found, step, extent.reports, is_comment=extent.is_comment)
+
+
+def _origin_text(run: Run) -> str:
+    """Return which run a comment is about, and what it was captured with as far as a sidecar records it."""
+    versions = words.captured_versions_text(run.header.capture)
+    return f"Run {run.header.run_id}{f', captured with {versions}' if versions else ''}."
 
 
 def _recommendation_blocks(run: Run, extent: Extent, found: Recommendations, checks: Checks) -> Iterator[blocks.Block]:
@@ -178,9 +185,8 @@ def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]
     yield blocks.Heading("Details", "bold")
     subject = [*words.subject_parts(run, summary)[1:]]
     yield blocks.Facts([*subject, *words.hosts_text(run)], "Run")
-    captured = words.capture_rows(run.header.capture)
-    if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
-        yield blocks.Facts((", ".join(versions),), "Captured with")
+    if versions := words.captured_versions_text(run.header.capture):
+        yield blocks.Facts((versions,), "Captured with")
     yield from (blocks.Sentence(text) for text in (words.link_text(run), traffic_of(run)) if text)
     has_figures = summary["n_summary_steps"] or run.is_capture
     if has_figures and (tiles := key_figures(run, extent.figures)):

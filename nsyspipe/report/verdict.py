@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nsyspipe.model.names import listed
 from nsyspipe.report import first_screen, overview
-from nsyspipe.report.overview import StepTime
+from nsyspipe.report.overview import StepPart, StepTime
 from nsyspipe.report.units import ms_text, short_percent
 from nsyspipe.report.words import mean_step_ns
 from nsyspipe.run.run import Run
@@ -55,6 +55,12 @@ def _change_lines(run: Run) -> Iterator[str]:
     yield " ".join([f"{found.first.finding.title}.", *reasons])
 
 
+def _part_text(part: StepPart) -> str:
+    """Return what a part of the step takes: ``compute takes 10.00 ms (50%)``."""
+    verb = "take" if part.figure.name == "exposed_memory" else "takes"  # exposed copies are plural
+    return f"{part.figure.label.lower()} {verb} {ms_text(part.ns)} ({short_percent(part.share)})"
+
+
 def _step_lines(run: Run, step: StepTime) -> Iterator[str]:
     """Yield how much of the step is exposed communication; without communication, how much is compute, copies and idle time."""
     (summary,) = run.summary().to_pylist()
@@ -65,9 +71,5 @@ def _step_lines(run: Run, step: StepTime) -> Iterator[str]:
     names = ["exposed_comm"] if summary["comm_share"] else ["compute", "idle"]
     if not summary["comm_share"] and parts["exposed_memory"].share >= _MUCH_COPIES:
         names.insert(1, "exposed_memory")
-    told = [
-        f"{parts[name].figure.label.lower()} takes {ms_text(parts[name].ns)} ({short_percent(parts[name].share)})"
-        for name in names
-    ]
-    text = listed(told)
+    text = listed(_part_text(parts[name]) for name in names)
     yield " ".join([f"{text[:1].upper()}{text[1:]} of {whole}.", *first_screen.comm_notes(run, summary)])

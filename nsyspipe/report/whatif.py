@@ -29,7 +29,7 @@ from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format
 from nsyspipe.report.subject import hardware_text, steps_text
 from nsyspipe.report.units import ms_text, percent_text, rate_text
-from nsyspipe.report.words import Trouble, mean_step_ns, same_problems
+from nsyspipe.report.words import Trouble, backward_source, mean_step_ns, same_problems
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
@@ -260,7 +260,7 @@ def _is_shown(row: dict[str, Any] | Any, *, is_verbose: bool) -> bool:  # noqa: 
 
 def _basis(found: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -> list[str]:
     """Return what the estimates are based on."""
-    parts = [steps_text(run)]
+    parts = [steps_text(run), *backward_source(run)]
     if found.step_time_ns is not None and has_step_time:
         parts.append(f"step time {ms_text(found.step_time_ns)}")
     if found.identity_error_pct is not None and is_verbose:

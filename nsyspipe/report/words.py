@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.summary import Evenness, HostFigures
     from nsyspipe.run.run import Run, RunHeader
 
-_LINK_LENGTH = 185  # two lines of a terminal, less what breaking between words costs
+_LINK_LENGTH = 285  # three lines of a terminal, less what breaking between words costs
 _SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500  # of a commit; of what was captured
 _TWO = 2
 _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
 SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
 NVLINK_THERE = "NVLink connects all of the GPUs"
 WITHOUT_END = "without an end"
+STEPS_BY_PATTERN = "steps found by launch pattern"
 NOT_CLEAR = "within noise"  # a gain within the error of a replay
 Row: TypeAlias = "Mapping[str, Any]"
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
@@ -122,7 +123,7 @@ def backward_source(run: Run) -> list[str]:
 def sources(run: Run) -> list[str]:
     """Return what steps and backward are taken to be, for what is said of a run without `subject_parts`."""
     return [
-        *(["steps found by launch pattern"] if run.header.steps_from == "repetition" else []),
+        *([STEPS_BY_PATTERN] if run.header.steps_from == "repetition" else []),
         *backward_source(run),
     ]
 
@@ -150,7 +151,7 @@ def of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
 
 
 def link_text(run: Run) -> str | None:
-    """Return what communication crosses, on which edges, and how much of its bandwidth the run reached; in two lines."""
+    """Return what communication crosses, on which edges, and how much of its bandwidth the run reached; in three lines."""
     verdict = run.link
     if verdict is None or verdict.slowest is None:
         return None
@@ -179,6 +180,12 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     versions = {name: getattr(capture, f"{name.lower()}_version") for name in ("torch", "NCCL", "CUDA", "driver")}
     commit = f"{commit} with changes" if commit and capture.git_is_dirty else commit
     return [(name, value) for name, value in {"command": command, **versions, "commit": commit}.items() if value]
+
+
+def captured_versions_text(capture: RunCapture | None) -> str:
+    """Return the versions that sidecars give of what a run was captured with; empty where there are none."""
+    rows = capture_rows(capture)
+    return ", ".join(f"{name} {value}" for name, value in rows if name not in {"command", "CUDA"})
 
 
 def uneven_text(evenness: Evenness) -> str:
@@ -314,7 +321,7 @@ def phases_text(run: Run) -> str | None:
         (low, fast), *_, (high, slow) = sorted(pair for pair in of_ranks if pair[0] is not None) * 2 or [(0.0, 0)] * 2
         what = _PHASE_WORDS[name]
         if name == "host_ns":
-            what = "median CPU time" if phase in medians else "CPU time, with any wait for the GPU"
+            what = "median CPU time" if phase in medians else "CPU time, including waits for the GPU"
         where = {rank: f"on rank {run.rank_names.name(rank)}" for rank in (slow, fast)}
         text = f"{phase} ({what}): {ms_text(high)} {where[slow]}, {ms_text(low)} {where[fast]}."
         most[phase] = max(most.get(phase, (0.0, "")), (high - low, text))

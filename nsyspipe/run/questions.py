@@ -51,10 +51,7 @@ _NSYS_WITH_DEVICES = (2024, 5)  # the first that calls the option --gpu-metrics-
 _ONLY_BETWEEN_GRAPHS = "only gaps between CUDA graphs, because gaps inside are not visible"
 _ONE_RANK = "one rank"
 _SHAPES = "grid and block size of every kernel"
-LESS_WAITING = (
-    "capture a run in which ranks wait less for each other or communicate for a smaller part of the step, and compare "
-    "the kernels: nsyspipe diff"
-)
+LESS_WAITING = "capture a second run with less wait time or less communication, and compare the kernels of both runs: nsyspipe diff"
 _MOSTLY_HIDDEN = 0.5  # of communication
 _NO_CALLS = "API calls were not recorded"
 _SOURCES = {  # what each source of ranks is called
@@ -330,10 +327,10 @@ def _shapes_of_all(reports: Sequence[Examined], _: Beside) -> list[Answer]:
         return answers
     shares = sorted(100 * (_compared(report) or 0.0) for report in few)
     percent = " to ".join(dict.fromkeys(f"{share:.1f}" for share in (shares[0], shares[-1])))
-    where = "" if len(few) == len(reports) else f"in {len(few)} of {len(reports)} reports "
+    start = "Only" if len(few) == len(reports) else f"In {len(few)} of {len(reports)} reports, only"
     text = (
-        f"{_SHAPES}, but {where}only {percent}% of the kernel time under communication belongs to kernels that also "
-        "run without communication"
+        f"{_SHAPES}. {start} {percent}% of the kernel time during communication can be compared with equal kernels "
+        "without communication"
     )
     return [replace(answer, text=text) if answer.text == _SHAPES else answer for answer in answers]
 
@@ -482,7 +479,7 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
     log, topology, pids = beside.log, beside.topology, _pids(reports)
     if log is None and topology is None:
         fix = f"{_log_fix(reports)}. Also {_TOPOLOGY}"
-        return Answer(NO, text="no NCCL log and no topology file", fix=fix)
+        return Answer(NO, text="no NCCL log and no topology file was passed or lies next to the reports", fix=fix)
     if log is not None and log.of_run(pids, {len(pids), *sizes}) is None:
         return _lack("log-of-another-run", "the NCCL log is of another run")
     # Which GPU a process without a log has its rank says.

@@ -226,7 +226,7 @@ class Run(ShownInNotebooks, ABC):
     @property
     @abstractmethod
     def skipped_checks(self) -> tuple[SkippedCheck, ...]:
-        """Rules of findings that nsyspipe could not judge, each group with its reason."""
+        """Checks that nsyspipe could not make, grouped by the reason."""
 
     @property
     @abstractmethod
@@ -285,7 +285,7 @@ class Run(ShownInNotebooks, ABC):
         return self._table("traffic")
 
     def links(self) -> pa.Table:
-        """`schema.LINKS`: the connections between ranks, from the NCCL log or the topology. No rows without both."""
+        """`schema.LINKS`: the connections between ranks, from the NCCL log or topology. No rows if there is neither."""
         return self._table("links")
 
     def findings(self) -> pa.Table:
@@ -355,11 +355,11 @@ class Run(ShownInNotebooks, ABC):
         Parameters
         ----------
         step
-            None takes the representative step. For another step, nsyspipe reads the operations again (see `operations`
-            for the errors).
+            By default, this is the representative step. For another step, nsyspipe reads the operations again (see
+            `operations` for the errors).
         ranks
-            None takes all ranks, or the 64 most informative ranks if there are more. For other ranks, nsyspipe reads the
-            operations again.
+            By default, these are all ranks, or the 64 most informative ranks if there are more. For other ranks,
+            nsyspipe reads the operations again.
         """
         if step is None and ranks is None:
             return self._table("timeline")
@@ -392,9 +392,10 @@ class Run(ShownInNotebooks, ABC):
         Parameters
         ----------
         steps
-            The first and the last step, by number, or one step. None takes the whole capture.
+            The first and the last step, by number, or one step. By default, this is the whole capture.
         ranks
-            These ranks only: numbers, or a text such as ``"0-7,63"``. None takes all. nsyspipe reads no other reports.
+            These ranks only: numbers, or a text such as ``"0-7,63"``. By default, these are all ranks. nsyspipe reads
+            no other reports.
 
         Raises
         ------

@@ -120,13 +120,36 @@ HALF, LITTLE = figures(0.5, 0.48, hidden=0.04, backward=0.03), figures(0.5, 0.00
 COMPUTE = figures(0.0, 0.0, compute=0.957, idle=0.032)
 
 
+SHARE_OF_PART = {
+    "compute": "compute_share",
+    "exposed_comm": "exposed_comm_share",
+    "exposed_memory": "exposed_memory_share",
+    "idle": "idle_share",
+}
+
+
+def breakdown_of(summary):
+    """Return the breakdown of a step of 1000 ms with the shares of a summary; 0 for a share that it does not have."""
+    wall_ns = 1_000_000_000
+    parts = {f"{part}_ns": [round((summary[share] or 0) * wall_ns)] for part, share in SHARE_OF_PART.items()}
+    return pa.table({"rank": [0], "step": [0], "wall_ns": [wall_ns], "comm_on_compute_stream_ns": [0], **parts})
+
+
 def said_of(summary, n_ranks=2, *, is_capture=False, problems=(), even=None):
-    nothing = schema.HOST_STEPS.empty
-    return verdict(SimpleNamespace(
-        header=SimpleNamespace(n_ranks=n_ranks, world_size=n_ranks, n_job_ranks=n_ranks), is_capture=is_capture, summary=lambda: pa.Table.from_pylist([summary]),
-        problem_rows=[*problems], evenness=lambda: even, finding_rows=[], host_steps=lambda: nothing,
-        traffic=schema.TRAFFIC.empty, skipped_checks=(), breakdown=lambda: pa.table({"rank": [0], "step": [0], "wall_ns": [1], "comm_on_compute_stream_ns": [0], **{f"{part}_ns": [0] for part in ("compute", "exposed_comm", "exposed_memory", "idle")}}),
-    ))  # fmt: skip
+    return verdict(
+        SimpleNamespace(
+            header=SimpleNamespace(n_ranks=n_ranks, world_size=n_ranks, n_job_ranks=n_ranks),
+            is_capture=is_capture,
+            summary=lambda: pa.Table.from_pylist([summary]),
+            problem_rows=[*problems],
+            evenness=lambda: even,
+            finding_rows=[],
+            skipped_checks=(),
+            host_steps=schema.HOST_STEPS.empty,
+            traffic=schema.TRAFFIC.empty,
+            breakdown=lambda: breakdown_of(summary),
+        )
+    )
 
 
 def warning(code):

@@ -93,7 +93,7 @@ def test_ranks_that_a_shell_left_of_a_glob_are_refused_with_a_word_for_each_run(
     for extra in (["one/run_0.nsys-rep", "one/run_1.nsys-rep"], []):
         with pytest.raises(RankConflictError) as caught:
             parse_runs([*extra, "one/run_0.sqlite", "one/run_1.sqlite", "two/"])
-        assert caught.value.fix.startswith("'one/run_*.sqlite' two;")
+        assert caught.value.fix.startswith("'one/run_*.sqlite' two,")
         worded(caught.value.lines(), "with raw reports" if extra else "exports alone")
 
 

@@ -175,7 +175,7 @@ def with_overhead(builder):
     (STEPS, {"name": "iter"}, "step-family", ("'step #'", "'iter #'")),
     (STEPS, {"load": {"skip_first": 0}}, "skipped-steps", ("1", "0")), (STEPS[:2], {}, "few-steps", ("3", "2")),
     (STEPS, {"edit": with_one_range, "load": {"step": "step"}}, "cut-off-steps", ("none", "some")),
-    (STEPS, {"edit": with_overhead}, "profiler-overhead", ("0.0 %", "3.3 %")),
+    (STEPS, {"edit": with_overhead}, "profiler-overhead", ("0.0%", "3.3%")),
 ])  # fmt: skip
 def test_what_makes_a_comparison_doubtful_is_named(run, made, steps, options, check, sides):
     found = checks(run, made(steps, steps, **options))

@@ -244,8 +244,8 @@ def trend():
 
 
 def exposed_by_rank():
-    sums = rows_of("steps").groupby(["run", "rank"])[["exposed_comm_ns", "wait_ns", "wall_ns"]].sum()
-    return tuples(sums[["exposed_comm_ns", "wait_ns"]].div(sums["wall_ns"], axis=0).reset_index())
+    means = rows_of("steps").groupby(["run", "rank"])[["exposed_comm_ns", "wait_ns"]].mean() / 1e6
+    return tuples(means.reset_index())
 
 
 def slowest_steps():

@@ -34,7 +34,7 @@ ALLOWED = {
     "nsys/command_words.py": ["true false", "tk ak sk", "step steps seed"],
     "report/difference.py": [
         "DtoD copies per step", "DtoD bytes per step", "message bytes per step", "steps in the figures",
-        "copies on the device",
+        "copies on the device", "number and bytes of copies on the device",
     ],
     "report/explanations/timeline.py": ["text{font:"],
     "report/html/page.py": ["default-src 'none'"],

@@ -200,9 +200,9 @@ def test_what_a_link_within_hosts_could_give_is_no_ceiling_of_what_crosses_hosts
 
 
 def test_the_words_of_a_link_make_room_for_its_figures(worded):
-    line = link_text(verdict(text=300 * "x", n_edges=128, **COPIES))
+    line = link_text(verdict(text=400 * "x", n_edges=128, **COPIES))
     worded(line)
-    assert len(line) == 185
+    assert len(line) == 285
 
 
 def test_that_a_log_is_of_other_processes_stands_in_the_line(worded):

@@ -1,6 +1,7 @@
 """What holds for the interval of any steps: swapped, scaled, shifted, compared with themselves."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -34,8 +35,18 @@ def test_swapping_the_sides_mirrors_everything_exactly(one, other):
 
 
 def words(result, **renamed):
-    clauses = (clause.partition(": ") for clause in result.undecided.split("; "))
-    return {(renamed.get(side, side), why) for sides, _, why in clauses for side in sides.split(" and ")}
+    """Return the reason of each side that is undecided, by the name of the side."""
+    side = "(baseline|candidate)"
+    _, *pieces = re.split(rf"{side}(?: and {side})? ha(?:s|ve) ", result.undecided)
+    clauses = zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)
+    reasons = {
+        renamed.get(name, name): why.removesuffix(", ")
+        for first, second, why in clauses
+        for name in (first, second)
+        if name
+    }
+    assert reasons
+    return reasons
 
 
 @given(ANY_SIDE)

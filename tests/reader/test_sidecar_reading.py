@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -234,8 +235,8 @@ def beside(folder, **named):
     return log, topology, unusable
 
 
-def file_of(message):
-    return message.partition(",")[0]
+def files_of(message):
+    return re.findall(r"[\w./]+\.(?:log|txt)\b", message)
 
 
 def test_logs_and_topology_are_read_also_through_a_link_to_their_directory(tmp_path):
@@ -258,7 +259,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path, worded):
     logs = ["b.log", "a.log", "c.log", "d.log"]
     log, topology, problems = beside(tmp_path, nccl_log_files=logs, topology_file="topo.txt")
     assert (log.communicators != (), topology) == (True, None)
-    assert [file_of(one) for one in problems] == ["c.log", "d.log", "b.log", "topo.txt"]
+    assert [files_of(one) for one in problems] == [["c.log"], ["d.log"], ["b.log"], ["topo.txt"]]
     worded(problems)
 
 
@@ -273,7 +274,7 @@ def test_no_file_outside_of_its_directory_is_opened(tmp_path, name, worded):
     (runs / "folder").symlink_to(tmp_path)
     log, topology, problems = beside(runs, nccl_log_files=[name.format(outside=tmp_path)], topology_file="../topo.txt")
     assert (log, topology) == (None, None)
-    assert file_of(problems[1]) == "topo.txt"
+    assert files_of(problems[1]) == ["topo.txt"]
     worded(problems)
 
 

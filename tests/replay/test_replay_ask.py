@@ -322,7 +322,7 @@ def test_a_link_or_a_unit_that_is_not_known_is_answered_with_the_form_that_takes
     with pytest.raises(OptionError) as raised:
         knobs_of(link="carrier-pigeon")
     worded(raised.value.lines(), "a link")
-    assert ("--bandwidth" in raised.value.fix, "nvlink3/a100" in raised.value.found) == (True, True)
+    assert ("--bandwidth" in raised.value.fix, "nvlink3 (A100)" in raised.value.found) == (True, True)
     with pytest.raises(OptionError) as raised:
         knobs_of(bandwidth=300)  # meant in GB/s
     assert 'bandwidth="300GB/s"' in raised.value.fix

@@ -103,7 +103,7 @@ def test_saved_runs_give_the_same_page(board_runs, tmp_path):
     for name, run in board_runs.items():
         save(run, tmp_path / name)
     saved = compare({name: tmp_path / name for name in board_runs})
-    assert scoreboard_page(saved) == module.scoreboard_page(compare(board_runs))
+    assert scoreboard_page(saved) == scoreboard_page(compare(board_runs))
 
 
 def test_nothing_is_fetched_and_every_id_is_there_once(board_runs):

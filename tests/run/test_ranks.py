@@ -101,8 +101,8 @@ def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_
     builder = bare(0).comm_payload(10, n_ranks=2, rank=1)
     builder.rows["NVTX_EVENTS"][-1]["binaryData"] = b"\x01" * 40
     run = nsyspipe.load(builder.write(tmp_path / "rank4.sqlite"))
-    told = problem_of(run, "undecoded-payload")["message"]
-    assert (run.ranks["rank"].to_pylist(), told[:15]) == ([4], "1 NVTX payloads")
+    assert run.ranks["rank"].to_pylist() == [4]
+    assert figures_of(problem_of(run, "undecoded-payload")["message"]) == {"1"}
 
 
 def test_without_any_name_ranks_are_numbered_in_the_order_of_the_arguments_and_one_may_be_nameless(tmp_path):
