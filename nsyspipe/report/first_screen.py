@@ -367,7 +367,7 @@ def limit_text(found: Recommendations) -> str | None:
         return None
     whole_ns = (exposure.step_ns or 0.0) + (exposure.saving_ns or 0.0)
     least_ns = whole_ns - exposure.finding.saving_ns
-    return f"Limit if communication took no time: {ms_text(least_ns, _ESTIMATE_DIGITS)}."
+    return f"Without communication time, a step would take {ms_text(least_ns, _ESTIMATE_DIGITS)}."
 
 
 def nothing_text(run: Run, found: Recommendations, checks: Checks) -> str | None:
