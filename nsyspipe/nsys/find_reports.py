@@ -164,7 +164,7 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             elif path.exists():
                 found = [path]
             elif not glob.has_magic(str(path)):
-                found, problem, fix = [], "no such file or directory", "check the path, or quote the glob"
+                found, problem, fix = [], "no such file or directory", _fix_of_name(path)
             else:
                 matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns
                 files = sorted((one for one in matches if not one.is_dir()), key=by_number)
@@ -174,6 +174,15 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             raise ReportNotFoundError(str(path), problem, found=reports_near(path), fix=fix)
         expanded += found
     return expanded
+
+
+def _fix_of_name(path: Path) -> str:
+    """Return the glob of a job's reports, if a path is what outputs call the job; else to check the path."""
+    with contextlib.suppress(OSError):
+        glob_of_job = path.with_name(f"{path.name}_*{EXPORT_SUFFIX}")
+        if path.name and any(path.parent.glob(f"{glob.escape(path.name)}_*{EXPORT_SUFFIX}")):
+            return _word(str(glob_of_job))
+    return "check the path, or quote the glob"
 
 
 def has_reports(folder: Path, suffixes: Sequence[str]) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import means_of_slowest
 from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, SHARDED, TENSOR, dimensions
@@ -23,6 +26,7 @@ _PARALLELISM = {
 _MOST_WARNINGS, _MOST_CODES = 3, 4
 _MUCH_IDLE = 0.05  # of step time, from which on the main cause is named
 _NOTHING = 0.0005  # a smaller share is shown as 0%
+STRAGGLER = "straggler"  # the finding
 _ESTIMATE_DIGITS = 3
 MIXED = "The reports may come from different runs. Then nothing that compares ranks is true."
 _NO_GPU = "No GPU activity was recorded, so there is nothing to measure."
@@ -216,17 +220,28 @@ def _rank_notes(run: Run) -> Iterator[str]:
 
 def has_straggler(run: Run) -> bool:
     """Tell whether a rank was found that the others wait for."""
-    return any(row["id"] == "straggler" for row in run.finding_rows)
+    return any(row["id"] == STRAGGLER for row in run.finding_rows)
 
 
-def delay_text(run: Run) -> str | None:
-    """Return how long the others wait for the one late rank, which the step time of that rank does not show; None for other runs."""
-    late = [row for row in run.stragglers().to_pylist() if row["lateness_ns"]]
+def late_rank(run: Run) -> int | None:
+    """Return the rank that the others wait for, if it is only one; None for other runs."""
+    late = [row["rank"] for row in run.stragglers().to_pylist() if row["lateness_ns"]]
+    return late[0] if has_straggler(run) and len(late) == 1 else None
+
+
+def delay_texts(run: Run, rank: int) -> Iterator[str]:
+    """Yield how long the others wait for a late rank, and in which phases it is slow: its own step time does not show that."""
     n_steps = run.summary()["n_summary_steps"][0].as_py()
-    if not has_straggler(run) or len(late) != 1 or not n_steps:
-        return None
-    rank, delay = run.rank_names.name(late[0]["rank"]), ms_text(late[0]["lateness_ns"] / n_steps, _ESTIMATE_DIGITS)
-    return f"Rank {rank} delays the other ranks by {delay} per step."
+    delays = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist()}
+    delay = ms_text(delays[rank] / n_steps, _ESTIMATE_DIGITS)
+    text = f"Rank {run.rank_names.name(rank)} delays the other ranks by {delay} per step"
+    evidence = next(json.loads(row["evidence"]) for row in run.finding_rows if row["id"] == STRAGGLER)
+    if evidence.get("rank") == rank and (late_ns := evidence.get("late_before_first_step_ns")):
+        first_step = pc.min(run.breakdown()["step"]).as_py()
+        text += f", and was {ms_text(late_ns, _ESTIMATE_DIGITS)} late at the start of step {first_step}"
+    yield f"{text}."
+    if phases := words.phases_of_rank_text(run, rank):
+        yield phases
 
 
 def do_ranks_differ(run: Run) -> bool:

@@ -139,8 +139,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     if extent.is_verbose or first_screen.do_ranks_differ(run):
         yield rank_time_table(run, extent.n_ranks)
     if first_screen.has_straggler(run) and not extent.is_verbose:
-        notes = (first_screen.delay_text(run), words.phases_text(run))
-        yield from (blocks.Sentence(text) for text in notes if text)
+        yield from (blocks.Sentence(text) for text in _straggler_texts(run))
     yield from host_blocks(run.host_steps(), extent.n_ranks)
     if extent.n_findings != 0:
         yield from _recommendation_blocks(run, extent, found, checks)
@@ -165,6 +164,15 @@ def _origin_text(run: Run) -> str:
     """Return which run a comment is about, and what it was captured with as far as a sidecar records it."""
     versions = words.captured_versions_text(run.header.capture)
     return f"Run {run.header.run_id}{f', captured with {versions}' if versions else ''}."
+
+
+def _straggler_texts(run: Run) -> Iterator[str]:
+    """Yield how late the one late rank is, and where; of several late ranks, by what phases differ between ranks."""
+    rank = first_screen.late_rank(run)
+    if rank is not None:
+        yield from first_screen.delay_texts(run, rank)
+    elif text := words.phases_text(run):
+        yield text
 
 
 def _recommendation_blocks(run: Run, extent: Extent, found: Recommendations, checks: Checks) -> Iterator[blocks.Block]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from nsyspipe.analysis.summary import (
     MUCH_RATIO,
@@ -307,16 +308,40 @@ def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
     return f"The CPU time of {named} is the mean over ranks of their medians, because one step dominates a mean."
 
 
+class PhaseDifference(Struct, frozen=True):
+    """By what a phase differs most between ranks."""
+
+    more_ns: float
+    slow_rank: int
+    text: str
+
+
 def phases_text(run: Run) -> str | None:
     """Return by what each phase differs most between ranks, from 10 % of a step on; None where none does."""
+    return _phases_sentence(phase_differences(run))
+
+
+def phases_of_rank_text(run: Run, rank: int) -> str | None:
+    """Return in which phases a rank takes most; None where there is none. The others then wait, which is its consequence."""
+    return _phases_sentence([phase for phase in phase_differences(run) if phase.slow_rank == rank])
+
+
+def _phases_sentence(phases: Sequence[PhaseDifference]) -> str | None:
+    if not phases:
+        return None
+    return f"Phases differ between ranks. {' '.join(f'{phase.text[:1].upper()}{phase.text[1:]}' for phase in phases)}"
+
+
+def phase_differences(run: Run) -> list[PhaseDifference]:
+    """Return by what each phase differs most between ranks, from 10 % of a step on, the largest difference first."""
     rows, least = _without_earlier_waits(run, _summary_phases(run)), _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
     by_rank = rows.group_by(["phase", "rank"]).aggregate([(name, "mean") for name in PHASE_TIMES])
     medians, means = host_medians_of(run), by_rank.to_pylist()
     for row in means:
         if row["phase"] in medians:
             row["host_ns_mean"] = medians[row["phase"]].get(row["rank"])
-    most: dict[str, tuple[float, str]] = {}
-    for phase, name in product({row["phase"] for row in means}, PHASE_TIMES):
+    most: dict[str, PhaseDifference] = {}
+    for phase, name in product(sorted({row["phase"] for row in means}), PHASE_TIMES):
         of_ranks = [(row[f"{name}_mean"], row["rank"]) for row in means if row["phase"] == phase]
         (low, fast), *_, (high, slow) = sorted(pair for pair in of_ranks if pair[0] is not None) * 2 or [(0.0, 0)] * 2
         what = _PHASE_WORDS[name]
@@ -324,11 +349,10 @@ def phases_text(run: Run) -> str | None:
             what = "median CPU time" if phase in medians else "CPU time, including waits for the GPU"
         where = {rank: f"on rank {run.rank_names.name(rank)}" for rank in (slow, fast)}
         text = f"{phase} ({what}): {ms_text(high)} {where[slow]}, {ms_text(low)} {where[fast]}."
-        most[phase] = max(most.get(phase, (0.0, "")), (high - low, text))
-    told = [text for more, text in sorted(most.values(), reverse=True) if more and more >= least]
-    return (
-        f"Phases differ between ranks. {' '.join(f'{text[:1].upper()}{text[1:]}' for text in told)}" if told else None
-    )
+        found = PhaseDifference(high - low, slow, text)
+        most[phase] = max(most.get(phase, found), found, key=lambda phase: (phase.more_ns, phase.text))
+    told = [phase for phase in most.values() if phase.more_ns and phase.more_ns >= least]
+    return sorted(told, key=lambda phase: (phase.more_ns, phase.text), reverse=True)
 
 
 def rank_step_ns(run: Run) -> float | None:
