@@ -253,6 +253,8 @@ class OutputError(NsyspipeError):
 
 def shortage(error: BaseException) -> InputError | None:
     """Return the error for what a machine, or a limit, had too little of; None for any other error."""
+    if isinstance(error, NsyspipeError):  # its words are our own, even if they are about memory
+        return None
     number = error.errno if isinstance(error, OSError) else None
     is_memory = isinstance(error, MemoryError) or number == errno.ENOMEM
     if is_memory or any(words in str(error) for words in _NO_MEMORY):

@@ -593,7 +593,7 @@ def _long_first_steps(evidence: Evidence) -> dict[int, float]:
     ratios: dict[int, float] = {}
     for rank in np.unique(ranks).tolist():
         own, others = walls[is_first & (ranks == rank)], walls[is_other & (ranks == rank)]
-        if own.size and others.size and own.max() >= _DISTORTED * np.median(others):
+        if own.size and others.size and own.max() >= _DISTORTED * np.median(others) > 0:
             ratios[rank] = float(own.max() / np.median(others))
     return ratios
 
