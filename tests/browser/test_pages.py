@@ -111,7 +111,7 @@ def test_the_verdict_and_where_it_comes_from_are_on_the_first_screen(name, writt
     assert [text for text in named if text not in heading] == []
     worded(heading)
     for selector in ("h1", *seen):
-        box = page.locator(selector).bounding_box()
+        box = page.locator(selector).first.bounding_box()
         assert box["y"] + box["height"] <= DESKTOP[1], selector
 
 
