@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by sample_reports/try.sh and tests/run.sh.
 
 # Make the virtual environment .venv if there is none. Debian and Ubuntu ship Python without the
