@@ -1,7 +1,7 @@
 """Ask every rule, and sort what they say."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -53,19 +53,28 @@ _OF_COMM = {*CAUSES["communication and late ranks"]}
 LESSEN_EXPOSURE = _OF_COMM - {EXPOSURE}
 
 
+def rule_name(rule: Callable[..., object]) -> str:
+    """Return the ID of the findings of a rule: its own name with hyphens."""
+    return rule.__name__.replace("_", "-")
+
+
+def rule_names() -> tuple[str, ...]:
+    """Return the IDs of the findings of all rules, in their order."""
+    return tuple(map(rule_name, RULES))
+
+
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
     """Return `schema.FINDINGS` of a run as `in_order` has them, and a problem for each reason why rules could not be judged."""
     if evidence.is_capture or not evidence.steps.num_rows:
         of_capture = "a saving is a part of a step, and the capture has no steps"
         reason = of_capture if evidence.is_capture else "no step has metrics"
-        all_rules = tuple(rule.__name__.replace("_", "-") for rule in RULES)
-        skipped = _not_judged(SkippedCheck(all_rules, reason, _SEE_STEPS), "all rules")
+        skipped = _not_judged(SkippedCheck(rule_names(), reason, _SEE_STEPS), "all rules")
         return schema.FINDINGS.empty(), [skipped] if evidence.n_ranks else []
     rows: list[dict[str, Any]] = []
     is_part = bool(evidence.traffic["calls_per_step"].null_count)
     unanswered: dict[NotJudged, list[str]] = {}  # each reason once, with all the rules that it keeps from being judged
     for rule, columns in RULES.items():
-        name, answer = rule.__name__.replace("_", "-"), rule(evidence)
+        name, answer = rule_name(rule), rule(evidence)
         unknown = [_WORDS.get(column, column) for column in columns if evidence.steps[column].null_count]
         if answer is None and unknown:  # its silence rests on figures that are not known
             reason = f"{' and '.join(unknown)} not known on every rank"

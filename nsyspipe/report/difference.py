@@ -35,7 +35,20 @@ from nsyspipe.model.names import grouped, listed
 from nsyspipe.model.problems import OF_FILES_BESIDE, WHOLE_STEP
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
-from nsyspipe.report.blocks import Block, Facts, Field, Notes, Sentence, Table, Troubles, Word, of, table_of
+from nsyspipe.report.blocks import (
+    Block,
+    Facts,
+    Field,
+    Line,
+    Lines,
+    Notes,
+    Sentence,
+    Table,
+    Troubles,
+    Word,
+    of,
+    table_of,
+)
 from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format
 from nsyspipe.report.subject import subject_facts
@@ -339,6 +352,12 @@ _OTHER_DEFINITIONS = NotCompared(
 def not_compared_texts(difference: RunDifference) -> list[str]:
     """Return a sentence for each reason why facts are not compared, with what records them."""
     return [f"Not compared: {row.facts} ({row.reason})." for row in not_compared(difference)]
+
+
+def not_compared_block(difference: RunDifference) -> Iterator[Lines]:
+    """Yield a line for each reason why facts are not compared; nothing if there is none."""
+    if missing := not_compared(difference):
+        yield Lines("Not compared", [Line(f"{row.facts}: {row.reason}") for row in missing])
 
 
 def not_compared(difference: RunDifference) -> list[NotCompared]:

@@ -44,8 +44,7 @@ def screen_blocks(difference: RunDifference) -> Iterator[Block]:
     yield parts_or_metrics(difference)
     yield from _kernel_blocks(difference)
     yield from _change_blocks(difference)
-    if missing := full.not_compared(difference):
-        yield Lines("Not compared", [Line(f"{row.facts}: {row.reason}") for row in missing])
+    yield from full.not_compared_block(difference)
     yield Notes(_notes(difference))
 
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import means_of_slowest
 from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, SHARDED, TENSOR, dimensions
+from nsyspipe.findings.judge import STRAGGLER
 from nsyspipe.model.figures import FIGURES, Figure
 from nsyspipe.model.names import few, listed, ranges
 from nsyspipe.model.schema import IDLE_CAUSES
@@ -17,7 +18,7 @@ from nsyspipe.report import blocks, overview, words
 from nsyspipe.report.blocks import BarRow, Bars, Line, Lines
 from nsyspipe.report.overview import BOUNDED, CONDITIONAL, UNBOUNDED, Checks, Recommendation, Recommendations, StepTime
 from nsyspipe.report.units import absent, in_one_unit, ms_text, percent_text, rate_text, short_percent
-from nsyspipe.run.run import REPETITION, Run
+from nsyspipe.run.run import Run
 
 _PARALLELISM = {
     DATA: "data parallel", SHARDED: "FSDP/ZeRO", TENSOR: "tensor parallel", PIPELINE: "pipeline parallel",
@@ -26,7 +27,6 @@ _PARALLELISM = {
 _MOST_WARNINGS, _MOST_CODES = 3, 4
 _MUCH_IDLE = 0.05  # of step time, from which on the main cause is named
 _NOTHING = 0.0005  # a smaller share is shown as 0%
-STRAGGLER = "straggler"  # the finding
 _ESTIMATE_DIGITS = 3
 MIXED = "The reports may come from different runs. Then nothing that compares ranks is true."
 _NO_GPU = "No GPU activity was recorded, so there is nothing to measure."
@@ -84,9 +84,7 @@ def headline_of(run: Run, step: StepTime | None) -> str:
     if step is None:
         return "No step is complete on every rank, so there is no step time."
     rate = rate_text(1e9 / step.mean_ns, _ESTIMATE_DIGITS)
-    found = f", {words.STEPS_BY_PATTERN}" if run.header.steps_from == REPETITION else ""
-    used = f"{step.n_used} step{'s'[: step.n_used != 1]} used of {step.n_captured} captured"
-    return f"{_mean_step_time(step)} ({rate}), {used}{found}"
+    return f"{_mean_step_time(step)} ({rate}), {words.steps_used_text(run, step.n_used, step.n_captured)}"
 
 
 def _mean_step_time(step: StepTime) -> str:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from nsyspipe.analysis.summary import means_of_slowest
-from nsyspipe.findings.judge import BUBBLE, EXPOSURE, OF_HOSTS, RULES, STRAGGLER
+from nsyspipe.findings.judge import BUBBLE, EXPOSURE, OF_HOSTS, STRAGGLER, rule_names
 from nsyspipe.model.figures import Figure
 from nsyspipe.model.problems import MIXED_RUNS, SkippedCheck
 from nsyspipe.report.findings import LITTLE, Finding, findings_of, is_little
@@ -218,10 +218,9 @@ def is_cause_of(first: Recommendation, consequence: Recommendation) -> bool:
 
 def checks_of(run: Run) -> Checks:
     """Return which rules found nothing, and which could not be judged."""
-    rules = tuple(rule.__name__.replace("_", "-") for rule in RULES)
     fired = {row["id"] for row in run.finding_rows}
     silent = fired.union(*(check.rules for check in run.skipped_checks))
-    return Checks(tuple(rule for rule in rules if rule not in silent), run.skipped_checks)
+    return Checks(tuple(rule for rule in rule_names() if rule not in silent), run.skipped_checks)
 
 
 def is_of_mixed_runs(run: Run) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nsyspipe.report.first_screen import title_of
-from nsyspipe.report.words import STEPS_BY_PATTERN
-from nsyspipe.run.run import REPETITION, Run
+from nsyspipe.report.words import steps_used_text
+from nsyspipe.run.run import Run
 
 
 def subject_facts(run: Run) -> list[str]:
@@ -25,6 +25,4 @@ def steps_text(run: Run) -> str:
     if run.is_capture:
         return "no training steps found"
     summary = run.summary().to_pylist()[0]
-    n_used = summary["n_summary_steps"]
-    found = f", {STEPS_BY_PATTERN}" if run.header.steps_from == REPETITION else ""
-    return f"{n_used} step{'s'[: n_used != 1]} used of {summary['n_steps']} captured{found}"
+    return steps_used_text(run, summary["n_summary_steps"], summary["n_steps"])

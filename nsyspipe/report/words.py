@@ -183,6 +183,12 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     return [(name, value) for name, value in {"command": command, **versions, "commit": commit}.items() if value]
 
 
+def steps_used_text(run: Run, n_used: int, n_captured: int) -> str:
+    """Return how many captured steps the metrics use, and whether the launch pattern marks the steps."""
+    found = f", {STEPS_BY_PATTERN}" if run.header.steps_from == "repetition" else ""
+    return f"{n_used} step{'s'[: n_used != 1]} used of {n_captured} captured{found}"
+
+
 def captured_versions_text(capture: RunCapture | None) -> str:
     """Return the versions that sidecars give of what a run was captured with; empty where there are none."""
     rows = capture_rows(capture)

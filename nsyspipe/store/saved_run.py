@@ -20,7 +20,7 @@ from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.analysis.operations import overlapping_rows
 from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError, require, whole_path
-from nsyspipe.findings.judge import RULES
+from nsyspipe.findings.judge import rule_names
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
 from nsyspipe.model.captured import RunCapture
@@ -44,8 +44,8 @@ from nsyspipe.run.run import AskedRanks, AskedSteps, Run, RunHeader, steps_sourc
 from nsyspipe.store.layout import file_name, find_saved, published
 from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
 
+_NOT_JUDGED = "not-judged"  # the code of the note about skipped checks
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
-_NOT_JUDGED = "not-judged"
 _OF_OTHER_STEPS = ("collectives", "phases", "steps")
 _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")  # ranks of which no device was recorded, too
 
@@ -185,7 +185,7 @@ class SavedCheck:
 
 def _check_of_text(message: str, fix: str | None) -> SkippedCheck:
     """Return the skipped check of a run that was saved when only the text of its note named the rules."""
-    names = {name.replace("_", "-") for name in (rule.__name__ for rule in RULES)}
+    names = {*rule_names()}
     words = set(re.findall(r"[a-z]+(?:-[a-z]+)*", message.partition(" (")[0]))
     reason = message.partition("(")[2].removesuffix(")") or message
     return SkippedCheck(tuple(sorted(names & words or names)), reason, fix)

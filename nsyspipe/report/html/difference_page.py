@@ -97,8 +97,7 @@ def _changes(difference: RunDifference) -> Iterator[PageBlock]:
         topics = [row["topic"] for row in report.shown_changes(difference)]
         full = with_column(replace(table, note=None), 0, Field("about", kind="text"), topics)
         yield Fold(f"Show all {len(lines)} as a table", [full])
-    if missing := report.not_compared(difference):
-        yield Lines("Not compared", [Line(f"{row.facts}: {row.reason}") for row in missing])
+    yield from report.not_compared_block(difference)
 
 
 def _metrics(difference: RunDifference) -> list[PageBlock]:
