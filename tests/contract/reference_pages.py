@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import click
 import typer.main
 
 import nsyspipe
 from nsyspipe import capture
 from nsyspipe.cli.app import app
+from nsyspipe.cli.options import Sectioned
 from nsyspipe.model.figures import METRICS, glossary_rows
 from nsyspipe.report.markdown import prose
 
@@ -29,14 +29,14 @@ def cli_page() -> str:
         WRITTEN_BY,
         "The texts on this page are those of `nsyspipe COMMAND --help`. [Exit codes](exit-codes.md) are on a page of their own.",
     ]
-    commands: dict[str, click.Command] = vars(typer.main.get_command(app))["commands"]
+    commands: dict[str, Sectioned] = vars(typer.main.get_command(app))["commands"]
     parts.append("\n".join(f"- [nsyspipe {name}](#nsyspipe-{name})" for name in commands))
     for name, command in commands.items():
         parts.extend(_command_parts(name, command))
     return "\n\n".join(parts) + "\n"
 
 
-def _command_parts(name: str, command: click.Command) -> Iterator[str]:
+def _command_parts(name: str, command: Sectioned) -> Iterator[str]:
     yield f"## nsyspipe {name}"
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         yield _paragraph(paragraph)

@@ -17,6 +17,7 @@ def test_the_page_of_commands_has_the_texts_of_help(pinned):
     pinned(REFERENCE / "cli.md", cli_page())
 
 
+@pytest.mark.slow  # these have all dependency groups
 def test_the_page_of_python_has_the_docstrings(pinned):
     pytest.importorskip("numpydoc", reason="dependency group docs")
     pinned(REFERENCE / "python.md", python_page())
